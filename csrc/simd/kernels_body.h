@@ -1,0 +1,62 @@
+/*
+ * kernels_body.h -- every kernel, written once in the vocabulary of v_*.h.
+ *
+ * A template: kernels_<set>.c sets the target, includes a vocabulary, defines
+ *     KERNELS        the name of the table to define, declared in kernels.h
+ *     KERNELS_NAME   its string
+ * and includes this file. What each kernel promises stands in kernels.h. No intrinsics and no
+ * `#if` on an instruction set from here on. Tested on scalar, generic, AVX2 and AVX-512 (all
+ * sizes around each vector length, bit for bit), and under emulation on AArch64 (generic).
+ */
+#include "kernels.h"
+
+#include <math.h>
+#include <stddef.h>
+
+/* Loops over registers must be unrolled, or the registers become memory. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+/* How many of a vector's lanes are left when n elements are: 0..VLEN. */
+V_FN int
+lanes_left(int64_t n)
+{
+    return n >= VLEN ? VLEN : n > 0 ? (int)n : 0;
+}
+
+#include "kernels_math.h"
+#include "kernels_matmul.h"
+#include "kernels_layout.h"
+#include "kernels_softmax.h"
+#include "kernels_additive.h"
+
+const attn_kernels KERNELS = {
+    .name = KERNELS_NAME,
+    .matmul = matmul,
+    .pool = pool,
+    .matmul_live = matmul_live,
+    .distance = distance,
+    .difference_lanes = difference_lanes,
+    .difference_rows = difference_rows,
+    .pack = pack,
+    .unpack = unpack,
+    .softmax_tile = softmax_tile,
+    .prob_tile = prob_tile,
+    .scale_tile = scale_tile,
+    .dot_tile = dot_tile,
+    .dscore_tile = dscore_tile,
+    .keep_tile = keep_tile,
+    .prob_row = prob_row,
+    .softmax_row = softmax_row,
+    .softmax_row_backward = softmax_row_backward,
+    .dot_row = dot_row,
+    .absmax_row = absmax_row,
+    .exp_form = exp_form,
+    .tanh_form = tanh_form,
+    .add_bias_absmax = add_bias_absmax,
+    .additive_tile = additive_tile,
+    .additive_tile_backward = additive_tile_backward,
+};

@@ -1,0 +1,6 @@
+/* kernels_generic.c -- the kernels of kernels_body.h in the vocabulary of v_generic.h. */
+#include "v_generic.h"
+
+#define KERNELS attn_kernels_generic
+#define KERNELS_NAME "generic"
+#include "kernels_body.h"

@@ -1,0 +1,68 @@
+/*
+ * kernels_math.h -- exp and tanh in the vocabulary.
+ *
+ * The coefficients come from the Remez exchange in fit_polynomials.py, which also prints the
+ * errors stated here.
+ */
+
+/* 2^f, |f| <= 1/2: degree 6 with constant term 1, relative error 2.0e-9 before rounding. */
+V_FN vf
+v_exp2_fraction(vf f)
+{
+    vf p = v_set1(0x1.41fbbcp-13f);
+    p = v_fma(p, f, v_set1(0x1.5f3e52p-10f));
+    p = v_fma(p, f, v_set1(0x1.3b2d4cp-7f));
+    p = v_fma(p, f, v_set1(0x1.c6aee8p-5f));
+    p = v_fma(p, f, v_set1(0x1.ebfbdcp-3f));
+    p = v_fma(p, f, v_set1(0x1.62e43p-1f));
+    return v_fma(p, f, v_set1(1.0f));
+}
+
+/* 2^(t - err), |err| far below 1. Results below 2^-126 are exactly 0, t above 127 counts as
+ * 127, NaN stays NaN. Adding 1.5 * 2^23 + 127 rounds t to an integer n (ties to even) and
+ * leaves n + 127, the exponent field of 2^n, in the low bits of the sum. */
+V_FN vf
+v_exp2_parts(vf t, vf err)
+{
+    const vf magic = v_set1(0x1.8p23f + 127.0f);
+    vf u = v_min(v_set1(127.0f), t);
+    vf z = v_add(u, magic);
+    vf f = v_sub(v_sub(u, v_sub(z, magic)), err);
+    vf r = v_mul(v_exp2_fraction(f), v_shift_to_exponent(z));
+    return v_select(v_lt(t, v_set1(-126.0f)), v_zero(), r);
+}
+
+/* 2^t within 1 ulp. */
+V_FN vf
+v_exp2(vf t)
+{
+    return v_exp2_parts(t, v_zero());
+}
+
+/* e^x within 1 ulp for x <= 87: t = x log2(e) is rounded, and its rounding error, with the
+ * part of log2(e) that a float does not hold, is given back to the fraction. */
+V_FN vf
+v_exp(vf x)
+{
+    const vf log2e = v_set1(0x1.715476p0f), log2e_low = v_set1(0x1.4ae0cp-26f);
+    vf t = v_mul(x, log2e);
+    vf err = v_fnma(x, log2e_low, v_fnma(x, log2e, t));
+    return v_exp2_parts(t, err);
+}
+
+/* tanh x within 2 ulp: x + x^3 Q(x^2) below 0.625 (relative error 4.1e-9 before rounding),
+ * 1 - 2 / (1 + e^2|x|) above, where nothing cancels. At 20 it is 1 in float32. */
+V_FN vf
+v_tanh(vf x)
+{
+    vf z = v_mul(x, x), a = v_abs(x), one = v_set1(1.0f);
+    vf q = v_set1(-0x1.76ac3p-8f);
+    q = v_fma(q, z, v_set1(0x1.5256dcp-6f));
+    q = v_fma(q, z, v_set1(-0x1.b8444ap-5f));
+    q = v_fma(q, z, v_set1(0x1.110768p-3f));
+    q = v_fma(q, z, v_set1(-0x1.555534p-2f));
+    vf small = v_fma(v_mul(x, z), q, x);
+    vf e = v_exp(v_mul(v_set1(2.0f), v_min(v_set1(20.0f), a)));
+    vf big = v_sub(one, v_div(v_set1(2.0f), v_add(one, e)));
+    return v_select(v_lt(a, v_set1(0.625f)), small, v_copysign(big, x));
+}

@@ -1,0 +1,89 @@
+/*
+ * v_avx512.h -- the vocabulary in sixteen lanes of AVX-512 (F and DQ). See v_scalar.h.
+ */
+#include <immintrin.h>
+#include <stdint.h>
+
+enum { VLEN = 16, TILE_ROWS = 8, TILE_VECTORS = 2 };
+
+typedef __m512 vf;
+typedef __mmask16 vm;
+
+#define V_FN static inline __attribute__((always_inline, unused))
+
+/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest as 0 ---- */
+V_FN __mmask16 v_first(int n) { return (__mmask16)((1u << n) - 1); }
+V_FN vf v_zero(void) { return _mm512_setzero_ps(); }
+V_FN vf v_set1(float x) { return _mm512_set1_ps(x); }
+V_FN vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+V_FN void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+V_FN vf v_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
+V_FN void v_store_n(float *p, vf a, int n) { _mm512_mask_storeu_ps(p, v_first(n), a); }
+
+/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------------------ */
+V_FN vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+V_FN vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+V_FN vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+V_FN vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+V_FN vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+V_FN vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+V_FN vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+V_FN vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+V_FN vf v_abs(vf a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
+
+/* ---- yes or no: comparisons with NaN are no -------------------------------------------------- */
+V_FN vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+V_FN vm m_from_bits(uint64_t bits) { return (__mmask16)bits; }
+V_FN vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
+V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return _mm512_mask3_fmadd_ps(a, b, c, m); }
+
+/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the sign of s ---- */
+V_FN vf v_shift_to_exponent(vf a)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23));
+}
+V_FN vf v_copysign(vf x, vf s)
+{
+    vf sign = _mm512_set1_ps(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(sign, x), _mm512_and_ps(sign, s));
+}
+
+/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------------------- */
+V_FN float v_sum16(const vf v[1])
+{
+    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v[0]), _mm512_extractf32x8_ps(v[0], 1));
+    __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+V_FN float v_max16(const vf v[1])
+{
+    __m256 m8 = _mm256_max_ps(_mm512_castps512_ps256(v[0]), _mm512_extractf32x8_ps(v[0], 1));
+    __m128 m4 = _mm_max_ps(_mm256_castps256_ps128(m8), _mm256_extractf128_ps(m8, 1));
+    __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
+    return _mm_cvtss_f32(_mm_max_ss(m2, _mm_shuffle_ps(m2, m2, 1)));
+}
+V_FN void v_transpose(vf v[16]) /* 4x4 within quarters, then the quarters change places */
+{
+    vf a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        vf p = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88);
+        vf q = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+        vf r = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88);
+        vf s = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+        v[i] = _mm512_shuffle_f32x4(p, r, 0x88);
+        v[i + 4] = _mm512_shuffle_f32x4(q, s, 0x88);
+        v[i + 8] = _mm512_shuffle_f32x4(p, r, 0xdd);
+        v[i + 12] = _mm512_shuffle_f32x4(q, s, 0xdd);
+    }
+}

@@ -1,0 +1,91 @@
+/*
+ * v_generic.h -- the vocabulary in four lanes of GNU C vectors: any CPU with gcc or clang.
+ *
+ * The same bits as v_scalar.h where the target has fused multiply-add (AArch64, POWER, ...).
+ * On baseline x86-64 (SSE2) v_fma rounds twice, the one exception the project allows.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { VLEN = 4, TILE_ROWS = 4, TILE_VECTORS = 2 };
+
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vm __attribute__((vector_size(16)));
+
+#define V_FN static inline __attribute__((always_inline, unused))
+
+/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest as 0 ---- */
+V_FN vf v_zero(void) { return (vf){0}; }
+V_FN vf v_set1(float x) { return (vf){x, x, x, x}; }
+V_FN vf v_load(const float *p) { vf a; memcpy(&a, p, sizeof a); return a; }
+V_FN void v_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
+V_FN vf v_load_n(const float *p, int n)
+{
+    vf a = {0};
+    for (int i = 0; i < n; i++) { a[i] = p[i]; }
+    return a;
+}
+V_FN void v_store_n(float *p, vf a, int n)
+{
+    for (int i = 0; i < n; i++) { p[i] = a[i]; }
+}
+
+/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------------------ */
+V_FN vf v_add(vf a, vf b) { return a + b; }
+V_FN vf v_sub(vf a, vf b) { return a - b; }
+V_FN vf v_mul(vf a, vf b) { return a * b; }
+V_FN vf v_div(vf a, vf b) { return a / b; }
+V_FN vf v_fma(vf a, vf b, vf c)
+{
+#ifdef __FP_FAST_FMAF /* the CPU has it: the compiler makes one vector instruction of this */
+    return (vf){fmaf(a[0], b[0], c[0]), fmaf(a[1], b[1], c[1]),
+                fmaf(a[2], b[2], c[2]), fmaf(a[3], b[3], c[3])};
+#else
+    vf product = a * b; /* a statement of its own: no compiler may contract it */
+    return product + c;
+#endif
+}
+V_FN vf v_fnma(vf a, vf b, vf c) { return v_fma(-a, b, c); }
+V_FN vf v_blend(vm m, vf yes, vf no) { return (vf)(((vm)yes & m) | ((vm)no & ~m)); }
+V_FN vf v_max(vf a, vf b) { return v_blend(a > b, a, b); }
+V_FN vf v_min(vf a, vf b) { return v_blend(a < b, a, b); }
+V_FN vf v_abs(vf a) { return (vf)((vm)a & 0x7fffffff); }
+
+/* ---- yes or no: comparisons with NaN are no -------------------------------------------------- */
+V_FN vm v_lt(vf a, vf b) { return a < b; }
+V_FN vm m_from_bits(uint64_t bits)
+{
+    vm lane = {1, 2, 4, 8};
+    return ((int32_t)(bits & 15) & lane) == lane;
+}
+V_FN vf v_select(vm m, vf yes, vf no) { return v_blend(m, yes, no); }
+V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return v_blend(m, v_fma(a, b, c), c); }
+
+/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the sign of s ---- */
+V_FN vf v_shift_to_exponent(vf a) { return (vf)((vm)a << 23); }
+V_FN vf v_copysign(vf x, vf s)
+{
+    return (vf)(((vm)x & 0x7fffffff) | ((vm)s & ~0x7fffffff));
+}
+
+/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------------------- */
+V_FN float v_sum16(const vf v[4])
+{
+    vf s4 = (v[0] + v[2]) + (v[1] + v[3]);
+    return (s4[0] + s4[2]) + (s4[1] + s4[3]);
+}
+V_FN float v_max16(const vf v[4])
+{
+    vf m = v_max(v_max(v[0], v[2]), v_max(v[1], v[3]));
+    float a = m[0] > m[2] ? m[0] : m[2], b = m[1] > m[3] ? m[1] : m[3];
+    return a > b ? a : b;
+}
+V_FN void v_transpose(vf v[4])
+{
+    vf a = v[0], b = v[1], c = v[2], d = v[3];
+    v[0] = (vf){a[0], b[0], c[0], d[0]};
+    v[1] = (vf){a[1], b[1], c[1], d[1]};
+    v[2] = (vf){a[2], b[2], c[2], d[2]};
+    v[3] = (vf){a[3], b[3], c[3], d[3]};
+}

@@ -1,0 +1,73 @@
+/*
+ * v_scalar.h -- the vocabulary with one lane: plain C, and the specification.
+ *
+ * Every vocabulary header defines the same names in the same order. A `vf` is VLEN floats, a
+ * `vm` one yes or no per lane. What one lane does is written here; a wider header does exactly
+ * this, to the last bit, in every lane. In particular
+ *     v_fma    rounds once (the generic header on a CPU without fused multiply-add excepted)
+ *     v_max    a > b ? a : b, hence b if either is NaN; v_min likewise with <
+ *     v_sum16  adds sixteen lanes in one fixed tree: i with i+8, then i+4, i+2, i+1
+ * and nothing estimates: divisions are true divisions.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { VLEN = 1, TILE_ROWS = 4, TILE_VECTORS = 2 };
+
+typedef float vf;
+typedef int vm;
+
+#define V_FN static inline __attribute__((always_inline, unused))
+
+/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest as 0 ---- */
+V_FN vf v_zero(void) { return 0.0f; }
+V_FN vf v_set1(float x) { return x; }
+V_FN vf v_load(const float *p) { return *p; }
+V_FN void v_store(float *p, vf a) { *p = a; }
+V_FN vf v_load_n(const float *p, int n) { return n > 0 ? *p : 0.0f; }
+V_FN void v_store_n(float *p, vf a, int n) { if (n > 0) { *p = a; } }
+
+/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------------------ */
+V_FN vf v_add(vf a, vf b) { return a + b; }
+V_FN vf v_sub(vf a, vf b) { return a - b; }
+V_FN vf v_mul(vf a, vf b) { return a * b; }
+V_FN vf v_div(vf a, vf b) { return a / b; }
+V_FN vf v_fma(vf a, vf b, vf c) { return fmaf(a, b, c); }
+V_FN vf v_fnma(vf a, vf b, vf c) { return fmaf(-a, b, c); }
+V_FN vf v_max(vf a, vf b) { return a > b ? a : b; }
+V_FN vf v_min(vf a, vf b) { return a < b ? a : b; }
+V_FN vf v_abs(vf a) { return fabsf(a); }
+
+/* ---- yes or no: comparisons with NaN are no -------------------------------------------------- */
+V_FN vm v_lt(vf a, vf b) { return a < b; }
+V_FN vm m_from_bits(uint64_t bits) { return (int)(bits & 1); }
+V_FN vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
+V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return m ? fmaf(a, b, c) : c; }
+
+/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the sign of s ---- */
+V_FN vf v_shift_to_exponent(vf a)
+{
+    uint32_t u;
+    memcpy(&u, &a, 4);
+    u <<= 23;
+    memcpy(&a, &u, 4);
+    return a;
+}
+V_FN vf v_copysign(vf x, vf s) { return copysignf(x, s); }
+
+/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------------------- */
+V_FN float v_sum16(const vf v[16])
+{
+    float s8[8], s4[4];
+    for (int i = 0; i < 8; i++) { s8[i] = v[i] + v[i + 8]; }
+    for (int i = 0; i < 4; i++) { s4[i] = s8[i] + s8[i + 4]; }
+    return (s4[0] + s4[2]) + (s4[1] + s4[3]);
+}
+V_FN float v_max16(const vf v[16])
+{
+    vf m = v[0];
+    for (int i = 1; i < 16; i++) { m = v_max(v[i], m); }
+    return m;
+}
+V_FN void v_transpose(vf v[1]) { (void)v; }
