@@ -1,0 +1,124 @@
+/*
+ * row.c -- per-row work of the softmax. See row.h.
+ */
+#include "row.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double LN2 = 0.693147180559945309417;
+static const float LOG2E = 1.44269504088896340736f;
+
+static bool
+has(uint64_t lanes, int l)
+{
+    return lanes >> l & 1;
+}
+
+/* log2 x for finite x >= 2^-126. Our own, because the C library's logarithm differs from one
+ * machine to the next: x = 2^e f with f near 1, and log f = 2 atanh((f - 1) / (f + 1)), whose
+ * series in s <= 0.1716 is cut where the rest is below 1e-13. */
+static double
+log2_of(float x)
+{
+    int e;
+    double f = frexp((double)x, &e);
+    if (f < 0.70710678118654752440) {
+        f *= 2.0;
+        e -= 1;
+    }
+    double s = (f - 1.0) / (f + 1.0), z = s * s, sum = 0.0;
+    for (int n = 15; n >= 1; n -= 2) {
+        sum = sum * z + 1.0 / n;
+    }
+    return e + 2.0 * s * sum / LN2;
+}
+
+/* Natural logarithm of the row's sum of exponentials; m in units of log2(e). */
+static float
+log_sum_exp(float m, float sum)
+{
+    if (isinf(m)) { /* every score -inf, or one of them +inf (unless one was NaN: then NaN) */
+        return isnan(sum) ? sum : m;
+    }
+    return isnan(sum) ? sum : (float)(((double)m + log2_of(sum)) * LN2);
+}
+
+void
+attn_row_start(attn_block *k)
+{
+    for (int l = 0; l < k->lanes; l++) {
+        k->m[l] = -INFINITY;
+        k->l[l] = 0.0f;
+        if (k->call->backward) {
+            k->D[l] = 0.0f;
+        }
+    }
+}
+
+void
+attn_row_end(attn_block *k, float *lse)
+{
+    const attn_rows *rows = &k->rows;
+    for (int l = 0; l < rows->count; l++) {
+        float m = k->m[l], sum = k->l[l];
+        bool empty = has(rows->empty, l);
+        if (lse != NULL) {
+            lse[l] = empty ? -INFINITY : log_sum_exp(m, sum);
+        }
+        if (empty && !has(rows->uniform, l)) {
+            k->l[l] = rows->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f;
+        } else {
+            k->l[l] = m == INFINITY ? NAN : 1.0f / sum;
+        }
+        k->m[l] = isinf(m) ? 0.0f : m;
+    }
+}
+
+void
+attn_row_weights(const attn_block *k, float *weights)
+{
+    const int64_t N = k->call->p->N;
+    const attn_rows *rows = &k->rows;
+    for (int l = 0; l < rows->count; l++) {
+        float *row = weights + l * N;
+        int64_t limit = rows->limit[l];
+        bool nan_row = has(rows->empty, l) && rows->empty_rows == ATTN_EMPTY_NAN;
+        attn_simd->prob_row(row, limit, k->m[l], k->l[l]);
+        if (nan_row) {
+            for (int64_t j = 0; j < N; j++) {
+                row[j] = NAN;
+            }
+        } else {
+            memset(row + limit, 0, (size_t)(N - limit) * sizeof(float));
+        }
+    }
+}
+
+void
+attn_row_restore(attn_block *k)
+{
+    const attn_call *c = k->call;
+    const int64_t Dv = c->p->Dv;
+    const float *lse = c->saved->lse + attn_row_offset(k, 1);
+    const float *output = c->saved->output + attn_row_offset(k, Dv);
+    const float *grad = c->grad->output + attn_row_offset(k, Dv);
+    for (int l = 0; l < k->rows.count; l++) {
+        bool uniform = has(k->rows.uniform, l);
+        /* P = exp(s - lse); a row with a score of +inf is NaN altogether */
+        k->m[l] = uniform ? 0.0f : lse[l] == INFINITY ? NAN : lse[l] * LOG2E;
+        k->l[l] = uniform ? 1.0f / (float)c->p->N : 1.0f;
+        /* sum_j P_j dP_j = sum_j P_j keep_j v_j . dO = O . dO */
+        k->D[l] = attn_simd->dot_row(output + l * Dv, grad + l * Dv, Dv);
+    }
+}
+
+void
+attn_row_load_grad_lse(attn_block *k)
+{
+    const float *grad_lse = k->call->grad->lse;
+    for (int l = 0; l < k->lanes; l++) {
+        bool some = grad_lse != NULL && l < k->rows.count;
+        k->E[l] = some ? grad_lse[attn_row_offset(k, 1) + l] : 0.0f;
+    }
+}

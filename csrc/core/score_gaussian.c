@@ -1,0 +1,197 @@
+/*
+ * score_gaussian.c -- score(q, k) = -(w |q - k|)^2 / 2, w = 1 / bandwidth  (Nadaraya 1964,
+ * Watson 1964: softmax of these scores is kernel regression with a Gaussian kernel).
+ *
+ * Squared distances are summed from differences. Expanding them to |q|^2 - 2 q.k + |k|^2 would
+ * be faster, and wrong wherever the coordinates are large and the distances small.
+ */
+#include "score.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+    float *dw_rows; /* (B, M)  backward: sum_j dS_j |q - k_j|^2 of each query */
+} gaussian_shared;
+
+typedef struct {
+    float *Q;    /* [D][lanes] */
+    float *dQ;   /* [D][lanes]  backward: sum_j dS_j (k_j - q) */
+    float *dist; /* [keys][lanes]  backward: |q - k|^2 */
+    float *dw;   /* [lanes] */
+    float *gain; /* [lanes]  w^2 in every lane */
+} gaussian_scratch;
+
+/* w^2, kept finite so that a distance of 0 scores 0 at any w. */
+static float
+w_squared(const attn_problem *p)
+{
+    return fminf(p->scale * p->scale, FLT_MAX);
+}
+
+static double
+pair_work(const attn_problem *p)
+{
+    return 2.0 * (double)p->Dq;
+}
+
+static int64_t
+key_width(const attn_problem *p)
+{
+    return p->Dk;
+}
+
+static void
+take_shared(attn_call *c, attn_arena *a)
+{
+    gaussian_shared local, *s = attn_take(a, sizeof *s, 1, 1);
+    c->shared = s;
+    s = s == NULL ? &local : s;
+    s->dw_rows = c->backward ? attn_take_floats(a, c->p->B, c->p->M) : NULL;
+    c->dkeys = c->backward ? c->d->keys : NULL;
+}
+
+static void
+take_block(attn_block *k, attn_arena *a)
+{
+    const attn_call *c = k->call;
+    gaussian_scratch local, *s = attn_take(a, sizeof *s, 1, 1);
+    k->scratch = s;
+    s = s == NULL ? &local : s;
+    s->Q = attn_take_floats(a, c->p->Dq, k->lanes);
+    if (c->backward) {
+        s->dQ = attn_take_floats(a, c->p->Dq, k->lanes);
+        s->dist = attn_take_floats(a, ATTN_KEYS, k->lanes);
+        s->dw = attn_take_floats(a, 1, k->lanes);
+        s->gain = attn_take_floats(a, 1, k->lanes);
+    }
+}
+
+static void
+load(attn_block *k)
+{
+    const attn_call *c = k->call;
+    const gaussian_scratch *s = k->scratch;
+    const int64_t D = c->p->Dq;
+    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, D), D, k->rows.count, D, 1.0f);
+}
+
+static const float *
+keys_at(const attn_block *k, int64_t k0)
+{
+    return k->call->keys + (k->b * k->call->p->N + k0) * k->call->p->Dk;
+}
+
+static void
+tile(attn_block *k, float *S, int64_t k0, int keys)
+{
+    const attn_problem *p = k->call->p;
+    const gaussian_scratch *s = k->scratch;
+    float factor = fmaxf(-0.5f * w_squared(p) * k->call->unit, -FLT_MAX);
+    attn_simd->distance(S, keys_at(k, k0), p->Dk, s->Q, k->lanes, keys, p->Dk, factor);
+}
+
+static float
+dscore_gain(const attn_problem *p)
+{
+    (void)p;
+    return 1.0f;
+}
+
+static void
+load_backward(attn_block *k)
+{
+    const gaussian_scratch *s = k->scratch;
+    memset(s->dQ, 0, (size_t)(k->call->p->Dq * k->lanes) * sizeof(float));
+    for (int l = 0; l < k->lanes; l++) {
+        s->dw[l] = 0.0f;
+        s->gain[l] = w_squared(k->call->p);
+    }
+}
+
+/* |q - k|^2 of the row's best score: k->m is that score, in units. 0 where w is 0. */
+static float
+nearest(const attn_block *k, int l)
+{
+    float factor = -0.5f * w_squared(k->call->p) * k->call->unit;
+    return factor < -FLT_MIN ? k->m[l] / factor : 0.0f;
+}
+
+/* dist = |q - k|^2 - nearest. A constant of the row changes sum_j dS_j |q - k_j|^2 only by
+ * itself times sum_j dS_j, which is exactly the gradient of the row's lse; but sums of dS hold
+ * to rounding only, and their errors would be multiplied with the whole distance. */
+static void
+distances_beyond_nearest(const attn_block *k, const float *keys_t)
+{
+    const int64_t D = k->call->p->Dk;
+    const gaussian_scratch *s = k->scratch;
+    attn_simd->distance(s->dist, keys_t, D, s->Q, k->lanes, k->tile.keys, D, 1.0f);
+    for (int l = 0; l < k->rows.count; l++) {
+        float base = nearest(k, l);
+        for (int i = 0; i < k->tile.keys; i++) {
+            s->dist[i * k->lanes + l] -= base;
+        }
+    }
+}
+
+/* forward was: S = -w^2 |q - k|^2 / 2.  So now:
+ *     dq = w^2 sum_j dS_j (k_j - q),  dk = w^2 sum_i dS_i (q_i - k),  dw = -w sum dS |q - k|^2. */
+static void
+tile_backward(attn_block *k, const float *dS)
+{
+    const attn_call *c = k->call;
+    const attn_tile *t = &k->tile;
+    const gaussian_scratch *s = k->scratch;
+    const int64_t D = c->p->Dk;
+    const float *keys_t = keys_at(k, t->k0);                     /* (keys, D) */
+    const float *queries_b = c->queries + attn_row_offset(k, D); /* (count, D) */
+
+    attn_simd->difference_lanes(s->dQ, dS, keys_t, D, s->Q, k->lanes, t->keys, D, t->scored);
+    attn_simd->difference_rows(k->dkeys + t->k0 * D, dS, k->lanes, queries_b, keys_t, t->keys,
+                               k->rows.count, D, w_squared(c->p), t->scored);
+    distances_beyond_nearest(k, keys_t);
+    attn_simd->dot_tile(s->dw, dS, s->dist, k->lanes, t->keys, t->scored);
+}
+
+static void
+store_backward(attn_block *k)
+{
+    const attn_call *c = k->call;
+    const gaussian_scratch *s = k->scratch;
+    const gaussian_shared *shared = c->shared;
+    const int64_t D = c->p->Dq;
+    float *dw_rows = shared->dw_rows + attn_row_offset(k, 1);
+    attn_simd->unpack(c->d->queries + attn_row_offset(k, D), D, s->dQ, k->lanes, k->rows.count,
+                      D, s->gain);
+    for (int l = 0; l < k->rows.count; l++) {
+        bool empty = k->rows.empty >> l & 1;
+        dw_rows[l] = empty ? 0.0f : s->dw[l] + nearest(k, l) * k->E[l];
+    }
+}
+
+static bool
+finish(attn_call *c)
+{
+    const gaussian_shared *s = c->shared;
+    const float one = 1.0f;
+    float sum;
+    attn_simd->matmul(&sum, 1, &one, 0, 0, s->dw_rows, 1, 1, 1, c->p->B * c->p->M, false);
+    *c->d->w = -c->p->scale * sum;
+    return true;
+}
+
+const attn_score attn_score_gaussian = {
+    .pair_work = pair_work,
+    .key_width = key_width,
+    .backward_lanes = 64,
+    .take_shared = take_shared,
+    .take_block = take_block,
+    .load = load,
+    .tile = tile,
+    .dscore_gain = dscore_gain,
+    .load_backward = load_backward,
+    .tile_backward = tile_backward,
+    .store_backward = store_backward,
+    .finish = finish,
+};
