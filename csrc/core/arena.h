@@ -1,9 +1,10 @@
 /*
  * arena.h -- how a workspace is cut into arrays.
  *
- * The same code that hands out the arrays also counts them: with base NULL nothing is handed
- * out (every array is NULL) and `used` ends as the size to ask for. So a workspace and its
- * size cannot disagree. Sizes that overflow make `used` SIZE_MAX for good.
+ * The same code that hands out the arrays also counts them: with base NULL nothing is
+ * handed out (every array is NULL) and `used` ends as the size to ask for. So a
+ * workspace and its size cannot disagree. Sizes that overflow make `used` SIZE_MAX for
+ * good.
  */
 #ifndef ATTN_ARENA_H
 #define ATTN_ARENA_H
@@ -41,7 +42,8 @@ static inline void *
 attn_take(attn_arena *a, size_t size, int64_t n1, int64_t n2)
 {
     size_t bytes, rounded, end, start = a->used;
-    if (__builtin_mul_overflow(n1, n2, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
+    if (__builtin_mul_overflow(n1, n2, &bytes) ||
+        __builtin_mul_overflow(bytes, size, &bytes) ||
         __builtin_add_overflow(bytes, (size_t)ATTN_ALIGN - 1, &rounded) ||
         __builtin_add_overflow(start, rounded / ATTN_ALIGN * ATTN_ALIGN, &end)) {
         a->used = SIZE_MAX;

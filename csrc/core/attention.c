@@ -4,17 +4,19 @@
  * One block of queries (lanes) walks over its keys, a tile at a time:
  *
  *     S     [keys][lanes]   score tile: the scoring function's only job
- *     P = softmax(S)        online: running maximum m and sum l per lane, so that no row of
- *                           scores is ever stored (Milakov & Gimelshein 2018)
+ *     P = softmax(S)        online: running maximum m and sum l per lane: no row
+ *                           of scores is ever stored (Milakov & Gimelshein 2018)
  *     O     [Dv][lanes]     += V^T P, rescaled whenever m grows
  *
- * and backward over the same tiles, with P computed again from m and l (Dao et al. 2022):
+ * and backward over the same tiles, with P computed again from m and l (Dao et al.
+ * 2022):
  *
  *     dV += P dO,   dP = V dO,   dS = P * (dP - D),   D = sum_j P_j dP_j,
  *     and the scoring function turns dS into the gradients of its queries and keys.
  *
- * Scores are in units of log2(e), so that exp is 2^; tile.live says which pairs take part, and
- * what the others hold is never used. Tiles that nobody takes part in are never visited.
+ * Scores are in units of log2(e), so that exp is 2^; tile.live says which pairs take
+ * part, and what the others hold is never used. Tiles that nobody takes part in are
+ * never visited.
  */
 #include <math.h>
 #include <string.h>
@@ -23,8 +25,8 @@
 #include "row.h"
 #include "walk.h"
 
-/* S of the tile at hand. Rows that are empty under "uniform" score 0 everywhere; keys that only
- * they reach are not scored (nor read, nor projected). */
+/* S of the tile at hand. Rows that are empty under "uniform" score 0 everywhere; keys
+ * that only they reach are not scored (nor read, nor projected). */
 static void
 score_tile(attn_block *k)
 {
@@ -63,10 +65,11 @@ decide_dropout(attn_block *k)
 static void
 drop(const attn_block *k, float *P)
 {
-    attn_simd->keep_tile(P, k->lanes, k->tile.keys, attn_keep_scale(k->call->p), k->keep);
+    attn_simd->keep_tile(P, k->lanes, k->tile.keys, attn_keep_scale(k->call->p),
+                         k->keep);
 }
 
-/* ---- forward ------------------------------------------------------------------------------ */
+/* ---- forward --------------------------------------------------------------------- */
 
 void
 attn_forward_block(attn_block *k)
@@ -82,8 +85,10 @@ attn_forward_block(attn_block *k)
     memset(k->O, 0, (size_t)(Dv * k->lanes) * sizeof(float));
     for (attn_first_tile(t); attn_next_tile(t, &k->rows) && !stopped(k);) {
         score_tile(k);
-        if (weights_b != NULL) { /* raw for now: their final m and l are not known yet */
-            attn_simd->unpack(weights_b + t->k0, N, k->S, k->lanes, k->rows.count, t->keys, NULL);
+        if (weights_b !=
+            NULL) { /* raw for now: their final m and l are not known yet */
+            attn_simd->unpack(weights_b + t->k0, N, k->S, k->lanes, k->rows.count,
+                              t->keys, NULL);
         }
         attn_simd->softmax_tile(k->S, k->lanes, t->keys, k->m, k->l, k->alpha, t->live);
         if (decide_dropout(k)) {
@@ -93,14 +98,14 @@ attn_forward_block(attn_block *k)
                         k->alpha, t->live);
     }
     attn_row_end(k, c->lse == NULL ? NULL : c->lse + attn_row_offset(k, 1));
-    attn_simd->unpack(c->output + attn_row_offset(k, Dv), Dv, k->O, k->lanes, k->rows.count, Dv,
-                      k->l);
+    attn_simd->unpack(c->output + attn_row_offset(k, Dv), Dv, k->O, k->lanes,
+                      k->rows.count, Dv, k->l);
     if (weights_b != NULL) {
         attn_row_weights(k, weights_b);
     }
 }
 
-/* ---- backward ----------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------- */
 
 /* forward was: O = V^T (P * keep), and P itself may have been returned. So now:
  *     dP = (V dO) * keep + dW. */
@@ -112,13 +117,14 @@ dprob_tile(attn_block *k, bool dropped)
     const attn_tile *t = &k->tile;
     const float *values_t = c->values + (k->b * N + t->k0) * Dv; /* (keys, Dv) */
 
-    attn_simd->matmul(k->dP, k->lanes, values_t, Dv, 1, k->dO, k->lanes, t->keys, k->lanes, Dv,
-                      false);
+    attn_simd->matmul(k->dP, k->lanes, values_t, Dv, 1, k->dO, k->lanes, t->keys,
+                      k->lanes, Dv, false);
     if (dropped) {
         drop(k, k->dP);
     }
     if (c->grad->weights != NULL) {
-        attn_simd->pack(k->dW, k->lanes, c->grad->weights + attn_row_offset(k, N) + t->k0, N,
+        attn_simd->pack(k->dW, k->lanes,
+                        c->grad->weights + attn_row_offset(k, N) + t->k0, N,
                         k->rows.count, t->keys, 1.0f);
         for (int i = 0; i < t->keys * k->lanes; i++) {
             k->dP[i] += k->dW[i];
@@ -135,7 +141,8 @@ prob_tile(attn_block *k)
     attn_simd->prob_tile(k->S, k->lanes, t->keys, k->m, k->l, t->live);
 }
 
-/* m and l of every row, as the forward found them; leaves 2^(S - m) of the last tile in S. */
+/* m and l of every row, as the forward found them; leaves 2^(S - m) of the last tile in
+ * S. */
 static void
 softmax_rows(attn_block *k)
 {
@@ -160,8 +167,9 @@ row_dots(attn_block *k)
     }
 }
 
-/* The block's last pass: dV, dS, and through the scoring function dQ and dK. A block of one
- * tile still has its P in S, short of the factor l, and gets its D on the way. */
+/* The block's last pass: dV, dS, and through the scoring function dQ and dK. A block
+ * of one tile still has its P in S, short of the factor l, and gets its D on the
+ * way. */
 static void
 gradient_tiles(attn_block *k, bool one_tile)
 {
@@ -185,7 +193,8 @@ gradient_tiles(attn_block *k, bool one_tile)
         }
         /* forward was: P = softmax(S), lse = log sum exp S.  So now, E being dlse:
          *     dS = P * (dP - D) + P * E. */
-        attn_simd->dscore_tile(k->dP, k->S, k->D, k->E, gain, k->lanes, t->keys, t->scored);
+        attn_simd->dscore_tile(k->dP, k->S, k->D, k->E, gain, k->lanes, t->keys,
+                               t->scored);
         c->score->tile_backward(k, k->dP);
         /* forward was: O = V^T (P * keep).  So now: dV = (P * keep) dO. */
         if (dropped) {
@@ -195,8 +204,8 @@ gradient_tiles(attn_block *k, bool one_tile)
             attn_simd->matmul(dvalues_t, Dv, k->S, k->lanes, 1, dout_b, Dv, t->keys, Dv,
                               k->rows.count, true);
         } else {
-            attn_simd->matmul_live(dvalues_t, Dv, k->S, k->lanes, dout_b, Dv, t->keys, Dv,
-                                   k->rows.count, t->live);
+            attn_simd->matmul_live(dvalues_t, Dv, k->S, k->lanes, dout_b, Dv, t->keys,
+                                   Dv, k->rows.count, t->live);
         }
     }
 }
@@ -215,7 +224,8 @@ attn_backward_block(attn_block *k)
                     k->rows.count, Dv, 1.0f);
     if (one_tile) {
         softmax_rows(k);
-    } else if (saved->lse != NULL && saved->output != NULL && c->grad->weights == NULL) {
+    } else if (saved->lse != NULL && saved->output != NULL &&
+               c->grad->weights == NULL) {
         attn_row_restore(k);
     } else {
         softmax_rows(k);
@@ -226,7 +236,7 @@ attn_backward_block(attn_block *k)
     c->score->store_backward(k);
 }
 
-/* ---- the scores alone --------------------------------------------------------------------- */
+/* ---- the scores alone ------------------------------------------------------------ */
 
 void
 attn_scores_block(attn_block *k)
@@ -239,6 +249,7 @@ attn_scores_block(attn_block *k)
     c->score->load(k);
     for (attn_first_tile(t); attn_next_tile(t, &k->rows) && !stopped(k);) {
         score_tile(k);
-        attn_simd->unpack(scores_b + t->k0, N, k->S, k->lanes, k->rows.count, t->keys, NULL);
+        attn_simd->unpack(scores_b + t->k0, N, k->S, k->lanes, k->rows.count, t->keys,
+                          NULL);
     }
 }

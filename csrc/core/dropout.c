@@ -41,7 +41,8 @@ attn_keep_words(uint64_t keep[ATTN_KEYS], const attn_problem *p, int64_t b, int6
         keep[i] = 0;
     }
     for (int l = 0; l < count; l++) {
-        uint64_t first = ((uint64_t)b * (uint64_t)p->M + (uint64_t)(m0 + l)) * (uint64_t)p->N +
+        uint64_t first = ((uint64_t)b * (uint64_t)p->M + (uint64_t)(m0 + l)) *
+                             (uint64_t)p->N +
                          (uint64_t)k0;
         uint32_t words[4];
         for (int i = 0; i < keys; i++) {

@@ -1,5 +1,6 @@
 /*
- * mask.c -- lengths turned into limits, and limits into tiles to skip, take whole, or mask.
+ * mask.c -- lengths turned into limits, and limits into tiles to skip, take whole, or
+ * mask.
  */
 #include "mask.h"
 
@@ -28,9 +29,27 @@ attn_keys_used(const attn_problem *p, int64_t b)
     return most;
 }
 
-/* An empty row under "uniform" is an ordinary row over all N keys whose scores are all 0: one
- * mechanism, no special case in the walk. With no keys at all there is nothing to spread the
- * weight over, and every mode gives 0. */
+int64_t
+attn_used_queries(const attn_problem *p, int64_t b, int64_t m)
+{
+    bool used = attn_limit(&p->valid, b, m, p->N) > 0;
+    int64_t n = 1;
+    while (m + n < p->M && (attn_limit(&p->valid, b, m + n, p->N) > 0) == used) {
+        n++;
+    }
+    return used ? n : -n;
+}
+
+int64_t
+attn_used_keys(const attn_problem *p, int64_t b, int64_t j)
+{
+    int64_t used = attn_keys_used(p, b);
+    return j < used ? used - j : -(p->N - j);
+}
+
+/* An empty row under "uniform" is an ordinary row over all N keys whose scores are all
+ * 0: one mechanism, no special case in the walk. With no keys at all there is nothing
+ * to spread the weight over, and every mode gives 0. */
 void
 attn_rows_of(attn_rows *rows, const attn_problem *p, int64_t b, int64_t m0, int count)
 {
@@ -62,8 +81,8 @@ attn_first_tile(attn_tile *t)
     t->k0 = -ATTN_KEYS;
 }
 
-/* live[key]: the lanes whose limit lies beyond that key. Every lane leaves at its limit, so
- * one pass over the lanes and one over the keys is enough. */
+/* live[key]: the lanes whose limit lies beyond that key. Every lane leaves at its
+ * limit, so one pass over the lanes and one over the keys is enough. */
 static void
 live_words(uint64_t live[ATTN_KEYS], const attn_rows *rows, int64_t k0, int keys)
 {

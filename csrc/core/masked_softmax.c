@@ -1,6 +1,7 @@
 /*
- * masked_softmax.c -- softmax over the last axis up to a length, and d2l's sequence_mask: the
- * stand-alone functions, row by row. Attention itself never stores a row of scores.
+ * masked_softmax.c -- softmax over the last axis up to a length, and d2l's
+ * sequence_mask: the stand-alone functions, row by row. Attention itself never stores a
+ * row of scores.
  */
 #include <math.h>
 #include <string.h>
@@ -78,24 +79,35 @@ run_rows(row_job *job, int64_t B, attn_task *task, attn_run *run)
 
 int
 attn_masked_softmax(float *weights, const float *X, int64_t B, int64_t M, int64_t N,
-                    const attn_valid_lens *valid, attn_empty_rows empty_rows, attn_run *run)
+                    const attn_valid_lens *valid, attn_empty_rows empty_rows,
+                    attn_run *run)
 {
-    row_job job = {.out = weights, .x = X, .M = M, .N = N, .valid = valid,
+    row_job job = {.out = weights,
+                   .x = X,
+                   .M = M,
+                   .N = N,
+                   .valid = valid,
                    .empty_rows = empty_rows};
     return run_rows(&job, B, softmax_task, run);
 }
 
 int
-attn_masked_softmax_backward(float *dX, const float *dweights, const float *weights, int64_t B,
-                             int64_t M, int64_t N, const attn_valid_lens *valid,
-                             attn_empty_rows empty_rows, attn_run *run)
+attn_masked_softmax_backward(float *dX, const float *dweights, const float *weights,
+                             int64_t B, int64_t M, int64_t N,
+                             const attn_valid_lens *valid, attn_empty_rows empty_rows,
+                             attn_run *run)
 {
-    row_job job = {.out = dX, .x = weights, .y = dweights, .M = M, .N = N, .valid = valid,
+    row_job job = {.out = dX,
+                   .x = weights,
+                   .y = dweights,
+                   .M = M,
+                   .N = N,
+                   .valid = valid,
                    .empty_rows = empty_rows};
     return run_rows(&job, B, softmax_backward_task, run);
 }
 
-/* ---- sequence_mask ------------------------------------------------------------------------ */
+/* ---- sequence_mask --------------------------------------------------------------- */
 
 typedef struct {
     float *out;
@@ -117,8 +129,8 @@ sequence_task(void *ctx, int64_t b, int worker)
 }
 
 int
-attn_sequence_mask(float *out, const float *X, const int64_t *lens, float value, int64_t B,
-                   int64_t T, int64_t inner, attn_run *run)
+attn_sequence_mask(float *out, const float *X, const int64_t *lens, float value,
+                   int64_t B, int64_t T, int64_t inner, attn_run *run)
 {
     sequence_job job = {out, X, lens, value, T, inner};
     if (T == 0 || inner == 0) {

@@ -1,12 +1,13 @@
 /*
- * plan.c -- how one call becomes tasks: its workspace, its partition, its order of sums.
+ * plan.c -- how one call becomes tasks: its workspace, its partition, its order of
+ * sums.
  *
- * The partition is a function of the shape alone, and every element of a result has one task
- * that writes it, so that the bits do not depend on the threads:
+ * The partition is a function of the shape alone, and every element of a result has one
+ * task that writes it, so that the bits do not depend on the threads:
  *     forward    a task is one block of queries;
- *     backward   a task is one group of blocks of one batch entry, which owns their dq. The
- *                gradients of keys and values are sums over all queries: each group sums its
- *                own (N, key_width + Dv) partial, and the partials are added in order.
+ *     backward   a task is one group of blocks of one batch entry, which owns their dq.
+ *                The gradients of keys and values are sums over all queries: each group
+ *                sums its own (N, key_width + Dv) partial; they are added in order.
  */
 #include <limits.h>
 #include <math.h>
@@ -16,9 +17,10 @@
 #include "walk.h"
 
 enum {
-    FORWARD_LANES = 32,  /* S tile, queries and pooled values of a block stay in L1 */
-    GROUP_QUERIES = 256, /* fewest queries of a group: a group's partial is worth its sum */
-    MOST_GROUPS = 8,     /* of one batch entry: bounds the memory of the partials */
+    FORWARD_LANES = 32, /* S tile, queries and pooled values of a block stay in L1 */
+    GROUP_QUERIES =
+        256,         /* fewest queries of a group: a group's partial is worth its sum */
+    MOST_GROUPS = 8, /* of one batch entry: bounds the memory of the partials */
 };
 
 static const float LOG2E = 1.44269504088896340736f;
@@ -29,7 +31,7 @@ ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* Estimated microseconds of the walk on one thread, at 30 multiply-adds a nanosecond. */
+/* Estimated microseconds of the walk on one thread: 30 multiply-adds a nanosecond. */
 static double
 walk_us(const attn_call *c)
 {
@@ -39,7 +41,8 @@ walk_us(const attn_call *c)
     return pairs * work * (c->backward ? 4.0 : 1.0) / 30e3;
 }
 
-/* Sizes, threads and blocks of a call; with an arena that only counts, just the counting. */
+/* Sizes, threads and blocks of a call; with an arena that only counts, just the
+ * counting. */
 static void
 lay_out(attn_call *c, attn_arena *a, int threads)
 {
@@ -87,7 +90,7 @@ begin_block(attn_call *c, int worker, int64_t b, int64_t index)
     return k;
 }
 
-/* ---- forward and scores ------------------------------------------------------------------- */
+/* ---- forward and scores ---------------------------------------------------------- */
 
 static void
 forward_task(void *ctx, int64_t task, int worker)
@@ -132,11 +135,19 @@ attn_forward_workspace(const attn_problem *p, int threads)
 }
 
 int
-attn_forward(float *output, float *weights, float *lse, const float *queries, const float *keys,
-             const float *values, const attn_problem *p, void *memory, attn_run *run)
+attn_forward(float *output, float *weights, float *lse, const float *queries,
+             const float *keys, const float *values, const attn_problem *p,
+             void *memory, attn_run *run)
 {
-    attn_call c = {.p = p, .run = run, .unit = LOG2E, .queries = queries, .keys = keys,
-                   .values = values, .output = output, .weights = weights, .lse = lse};
+    attn_call c = {.p = p,
+                   .run = run,
+                   .unit = LOG2E,
+                   .queries = queries,
+                   .keys = keys,
+                   .values = values,
+                   .output = output,
+                   .weights = weights,
+                   .lse = lse};
     bool nothing = p->Dv == 0 && lse == NULL && (weights == NULL || p->N == 0);
     if (p->B == 0 || p->M == 0 || nothing) { /* however large the other sizes are */
         return 0;
@@ -151,10 +162,14 @@ attn_scores_workspace(const attn_problem *p, int threads)
 }
 
 int
-attn_scores(float *scores, const float *queries, const float *keys, const attn_problem *p,
-            void *memory, attn_run *run)
+attn_scores(float *scores, const float *queries, const float *keys,
+            const attn_problem *p, void *memory, attn_run *run)
 {
-    attn_call c = {.p = p, .run = run, .unit = 1.0f, .queries = queries, .keys = keys,
+    attn_call c = {.p = p,
+                   .run = run,
+                   .unit = 1.0f,
+                   .queries = queries,
+                   .keys = keys,
                    .weights = scores};
     if (p->B == 0 || p->M == 0 || p->N == 0) {
         return 0;
@@ -162,15 +177,15 @@ attn_scores(float *scores, const float *queries, const float *keys, const attn_p
     return run_blocks(&c, memory, scores_task);
 }
 
-/* ---- backward ----------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------- */
 
 typedef struct {
     attn_call call;
     int64_t groups, group_blocks; /* of one batch entry */
-    int64_t wave;                 /* entries in flight: as many as there are partials for */
-    int64_t first;                /* entry of this wave */
-    int64_t width;                /* key_width */
-    float *partials;              /* (wave * groups, N, width + Dv), or NULL with one group */
+    int64_t wave;    /* entries in flight: as many as there are partials for */
+    int64_t first;   /* entry of this wave */
+    int64_t width;   /* key_width */
+    float *partials; /* (wave * groups, N, width + Dv), or NULL with one group */
 } backward_plan;
 
 static void
@@ -187,7 +202,8 @@ lay_out_backward(backward_plan *q, attn_arena *a, int threads)
     q->wave = q->groups > 1 ? ceil_div(4 * (int64_t)c->workers, q->groups) : p->B;
     q->wave = q->wave < p->B ? q->wave : p->B;
     int64_t slots = q->groups > 1 ? q->wave * q->groups : 0;
-    bool fits = q->width <= INT64_MAX - p->Dv && p->N <= INT64_MAX / (q->width + p->Dv + 1);
+    bool fits = q->width <= INT64_MAX - p->Dv &&
+                p->N <= INT64_MAX / (q->width + p->Dv + 1);
     if (!fits) {
         a->used = SIZE_MAX;
         return;
@@ -244,12 +260,13 @@ reduce_task(void *ctx, int64_t task, int worker)
     attn_call *c = &q->call;
     const int64_t N = c->p->N, Dv = c->p->Dv, W = q->width, stride = N * (W + Dv);
     int64_t chunks = ceil_div(N, REDUCE_KEYS), e = task / chunks, b = q->first + e;
-    int64_t j = task % chunks * REDUCE_KEYS, keys = N - j < REDUCE_KEYS ? N - j : REDUCE_KEYS;
+    int64_t j = task % chunks * REDUCE_KEYS,
+            keys = N - j < REDUCE_KEYS ? N - j : REDUCE_KEYS;
     const float *parts = q->partials + e * q->groups * stride;
     (void)worker;
     add_parts(c->dkeys + (b * N + j) * W, parts + j * W, stride, q->groups, keys * W);
-    add_parts(c->d->values + (b * N + j) * Dv, parts + N * W + j * Dv, stride, q->groups,
-              keys * Dv);
+    add_parts(c->d->values + (b * N + j) * Dv, parts + N * W + j * Dv, stride,
+              q->groups, keys * Dv);
 }
 
 /* An empty row's query gets no gradient, or NaN where its output was NaN. */
@@ -287,8 +304,8 @@ run_backward(backward_plan *q)
         double numbers = (double)entries * (double)q->groups * (double)p->N *
                          (double)(q->width + p->Dv);
         int64_t chunks = ceil_div(p->N, REDUCE_KEYS);
-        if (q->groups > 1 &&
-            !attn_parallel_for(c->run, entries * chunks, numbers / 2e3, reduce_task, q)) {
+        if (q->groups > 1 && !attn_parallel_for(c->run, entries * chunks, numbers / 2e3,
+                                                reduce_task, q)) {
             return false;
         }
     }
@@ -303,9 +320,16 @@ run_backward(backward_plan *q)
 static void
 no_gradients(const attn_gradients *d, const attn_problem *p)
 {
-    float *const to[] = {d->queries, d->keys, d->values, d->W_q, d->W_k, d->w_v, d->b_h, d->w};
-    const int64_t n[] = {p->B * p->M * p->Dq, p->B * p->N * p->Dk, p->B * p->N * p->Dv,
-                         p->H * p->Dq, p->H * p->Dk, p->H, p->H, 1};
+    float *const to[] = {d->queries, d->keys, d->values, d->W_q,
+                         d->W_k,     d->w_v,  d->b_h,    d->w};
+    const int64_t n[] = {p->B * p->M * p->Dq,
+                         p->B * p->N * p->Dk,
+                         p->B * p->N * p->Dv,
+                         p->H * p->Dq,
+                         p->H * p->Dk,
+                         p->H,
+                         p->H,
+                         1};
     for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
         if (to[i] != NULL) {
             memset(to[i], 0, (size_t)n[i] * sizeof(float));
@@ -324,12 +348,19 @@ attn_backward_workspace(const attn_problem *p, int threads)
 }
 
 int
-attn_backward(const attn_gradients *d, const attn_grad_outputs *grad, const attn_saved *saved,
-              const float *queries, const float *keys, const float *values,
-              const attn_problem *p, void *memory, attn_run *run)
+attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
+              const attn_saved *saved, const float *queries, const float *keys,
+              const float *values, const attn_problem *p, void *memory, attn_run *run)
 {
-    backward_plan q = {.call = {.p = p, .run = run, .unit = LOG2E, .backward = true, .d = d,
-                                .grad = grad, .saved = saved, .queries = queries, .keys = keys,
+    backward_plan q = {.call = {.p = p,
+                                .run = run,
+                                .unit = LOG2E,
+                                .backward = true,
+                                .d = d,
+                                .grad = grad,
+                                .saved = saved,
+                                .queries = queries,
+                                .keys = keys,
                                 .values = values}};
     bool nothing_flows = p->Dv == 0 && grad->weights == NULL && grad->lse == NULL;
     if (p->B == 0 || p->M == 0 || p->N == 0 || nothing_flows) {

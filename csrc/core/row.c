@@ -15,9 +15,9 @@ has(uint64_t lanes, int l)
     return lanes >> l & 1;
 }
 
-/* log2 x for finite x >= 2^-126. Our own, because the C library's logarithm differs from one
- * machine to the next: x = 2^e f with f near 1, and log f = 2 atanh((f - 1) / (f + 1)), whose
- * series in s <= 0.1716 is cut where the rest is below 1e-13. */
+/* log2 x for finite x >= 2^-126. Our own, because the C library's logarithm differs
+ * from one machine to the next: x = 2^e f with f near 1, and log f = 2 atanh((f - 1) /
+ * (f + 1)), whose series in s <= 0.1716 is cut where the rest is below 1e-13. */
 static double
 log2_of(float x)
 {
@@ -38,10 +38,13 @@ log2_of(float x)
 static float
 log_sum_exp(float m, float sum)
 {
-    if (isinf(m)) { /* every score -inf, or one of them +inf (unless one was NaN: then NaN) */
-        return isnan(sum) ? sum : m;
+    if (isnan(sum)) { /* a score was NaN */
+        return sum;
     }
-    return isnan(sum) ? sum : (float)(((double)m + log2_of(sum)) * LN2);
+    if (isinf(m)) { /* every score was -inf, or one +inf */
+        return m;
+    }
+    return (float)(((double)m + log2_of(sum)) * LN2);
 }
 
 void

@@ -1,6 +1,7 @@
 /*
- * row.h -- the softmax of a row from its first tile to its last: start, end, and what an empty
- * row, an infinite score or a saved lse make of it. Per row work only; tiles are in attention.c.
+ * row.h -- the softmax of a row from its first tile to its last: start, end, and what
+ * an empty row, an infinite score or a saved lse make of it. Per row work only; tiles
+ * are in attention.c.
  */
 #ifndef ATTN_ROW_H
 #define ATTN_ROW_H
@@ -20,7 +21,8 @@ void attn_row_weights(const attn_block *k, float *weights);
 /* m, l and D as attn_row_end would leave them, from the saved output and lse. */
 void attn_row_restore(attn_block *k);
 
-/* E = the gradient of lse. forward was: lse = log sum_j exp s_j, so d lse / d s_j = P_j. */
+/* E = the gradient of lse. forward was: lse = log sum_j exp s_j, so d lse / d s_j =
+ * P_j. */
 void attn_row_load_grad_lse(attn_block *k);
 
 #endif

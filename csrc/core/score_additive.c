@@ -1,10 +1,11 @@
 /*
- * score_additive.c -- score(q, k) = w_v . tanh(W_q q + W_k k + b_h)  (Bahdanau et al. 2015).
+ * score_additive.c -- score(q, k) = w_v . tanh(W_q q + W_k k + b_h)  (Bahdanau et al.
+ * 2015).
  *
- * The sum over hidden units runs over pre-activations a = W_q q + b_h and b = W_k k. Both are
- * projected and transformed once, O((M + N) H) work, and the kernels then need one division
- * for two of the M N H terms (kernels_additive.h). Which transform, depends on the size of the
- * numbers. Each query and each key has a form of its own,
+ * The sum over hidden units runs over pre-activations a = W_q q + b_h and b = W_k k.
+ * Both are projected and transformed once, O((M + N) H) work, and the kernels then need
+ * one division for two of the M N H terms (kernels_additive.h). Which transform,
+ * depends on the size of the numbers. Each query and each key has a form of its own,
  *
  *     form    largest |a_h|    stored as
  *     SMALL        <= 1        tanh a     relative accuracy for small sums
@@ -12,13 +13,16 @@
  *     CLAMPED      <= 43.6     e^2a       e^2a e^2b may overflow: clamped
  *     DIRECT                   a itself
  *
- * and a pair is computed in the larger of its two forms. So what a pair gives depends on that
- * pair alone, never on its neighbours. Almost always all pairs of a tile agree; a tile in which
- * they do not is computed once for each form present, with live words that pick the pairs.
+ * and a pair is computed in the larger of its two forms. So what a pair gives depends
+ * on that pair alone, never on its neighbours. Almost always all pairs of a tile agree;
+ * a tile in which they do not is computed once for each form present, with live words
+ * that pick the pairs.
  */
 #include "score.h"
 
 #include <string.h>
+
+#include "projection.h"
 
 typedef struct {
     int64_t H;        /* hidden units, made even: the last one then has weight 0 */
@@ -28,20 +32,20 @@ typedef struct {
     uint8_t *form;    /* (B, N) */
     float *w, *w_exp; /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
     float bias_exp;   /* unit * sum of w_v */
-    float *da;        /* (B, M, H of the problem)  backward: gradient of a */
-    float *dw_blocks; /* (B, blocks, H of the problem)  backward: each block's share of dw_v */
+    float *da;        /* (B, M, p->H)  backward: gradient of a */
+    float *dw_blocks; /* (B, blocks, p->H)  backward: each block's share of dw_v */
 } additive_shared;
 
 typedef struct {
-    float *Q;                      /* [Dq][lanes] */
-    float *raw, *exp, *tanh;       /* [H][lanes]  a, e^2a, tanh a */
-    float *top;                    /* [lanes]  largest |a_h| */
-    uint64_t form[4], upto[4];     /* lanes in that form, and in that or a smaller one */
-    int least, most;               /* forms present */
-    float *keys;                   /* [keys][H]  transformed again, where the stored form is not
-                                      the one that is needed */
-    uint64_t live[ATTN_KEYS];      /* live words of one pass */
-    float *da, *dw;                /* [H][lanes]  backward: sums of G (1 - t^2) and of G t */
+    float *Q;                  /* [Dq][lanes] */
+    float *raw, *exp, *tanh;   /* [H][lanes]  a, e^2a, tanh a */
+    float *top;                /* [lanes]  largest |a_h| */
+    uint64_t form[4], upto[4]; /* lanes in that form, and in that or a smaller one */
+    int least, most;           /* forms present */
+    float
+        *keys; /* [keys][H]  transformed again, where the stored form does not serve */
+    uint64_t live[ATTN_KEYS]; /* live words of one pass */
+    float *da, *dw;           /* [H][lanes]  backward: sums of G (1 - t^2) and of G t */
 } additive_scratch;
 
 static int
@@ -65,7 +69,7 @@ key_width(const attn_problem *p)
     return p->H + p->H % 2;
 }
 
-/* ---- arrays ------------------------------------------------------------------------------- */
+/* ---- arrays ---------------------------------------------------------------------- */
 
 static int64_t
 padded(int64_t H)
@@ -124,7 +128,7 @@ take_block(attn_block *k, attn_arena *a)
     s->dw = c->backward ? attn_take_floats(a, H, k->lanes) : NULL;
 }
 
-/* ---- prepare: project the keys that any query may attend to ------------------------------- */
+/* ---- prepare: project the keys that any query may attend to ---------------------- */
 
 enum { PROJECT_KEYS = 64 }; /* keys of one task */
 
@@ -134,7 +138,8 @@ key_chunks(const attn_problem *p)
     return (p->N + PROJECT_KEYS - 1) / PROJECT_KEYS;
 }
 
-/* The used keys of a task's chunk: how many, the first one's row in (B, N, ...) into *row. */
+/* The used keys of a task's chunk: how many, the first one's row in (B, N, ...) into
+ * *row. */
 static int64_t
 chunk_of(const attn_problem *p, int64_t task, int64_t *row)
 {
@@ -152,8 +157,8 @@ project_task(void *ctx, int64_t task, int worker)
     const additive_shared *s = c->shared;
     int64_t row, keys = chunk_of(p, task, &row);
     (void)worker;
-    attn_simd->matmul(s->raw + row * s->H, s->H, c->keys + row * p->Dk, p->Dk, 1, s->W_kT,
-                      padded(s->H), keys, s->H, p->Dk, false);
+    attn_simd->matmul(s->raw + row * s->H, s->H, c->keys + row * p->Dk, p->Dk, 1,
+                      s->W_kT, padded(s->H), keys, s->H, p->Dk, false);
     for (int64_t i = row; i < row + keys; i++) {
         const float *raw_i = s->raw + i * s->H;
         s->form[i] = (uint8_t)form_of(attn_simd->absmax_row(raw_i, s->H));
@@ -183,7 +188,7 @@ prepare(attn_call *c)
     return attn_parallel_for(c->run, p->B * key_chunks(p), us, project_task, c);
 }
 
-/* ---- the block's queries ------------------------------------------------------------------ */
+/* ---- the block's queries --------------------------------------------------------- */
 
 static void
 load(attn_block *k)
@@ -195,8 +200,8 @@ load(attn_block *k)
 
     attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, p->Dq), p->Dq,
                     k->rows.count, p->Dq, 1.0f);
-    attn_simd->matmul(s->raw, k->lanes, p->W_q, p->Dq, 1, s->Q, k->lanes, p->H, k->lanes, p->Dq,
-                      false);
+    attn_simd->matmul(s->raw, k->lanes, p->W_q, p->Dq, 1, s->Q, k->lanes, p->H,
+                      k->lanes, p->Dq, false);
     attn_simd->add_bias_absmax(s->raw, p->b_h, s->top, k->lanes, p->H);
     if (H > p->H) {
         memset(s->raw + p->H * k->lanes, 0, (size_t)k->lanes * sizeof(float));
@@ -219,15 +224,15 @@ load(attn_block *k)
     }
 }
 
-/* ---- passes over a tile: one for each form that its pairs need ---------------------------- */
+/* ---- passes over a tile: one for each form that its pairs need ------------------- */
 
 typedef struct {
-    int64_t row;    /* of the tile's first key in (B, N, ...) */
+    int64_t row; /* of the tile's first key in (B, N, ...) */
     int keys;
-    int least_key;  /* smallest form of the tile's keys */
-    int last;       /* last regime to pass */
-    bool mixed;     /* more than one: live words pick the pairs */
-    int regime;     /* of this pass, with its operands and live words */
+    int least_key; /* smallest form of the tile's keys */
+    int last;      /* last regime to pass */
+    bool mixed;    /* more than one: live words pick the pairs */
+    int regime;    /* of this pass, with its operands and live words */
     const float *A, *B;
     const uint64_t *live;
 } additive_pass;
@@ -237,8 +242,8 @@ first_pass(const attn_block *k, int64_t k0, int keys)
 {
     const additive_shared *shared = k->call->shared;
     const additive_scratch *s = k->scratch;
-    additive_pass pass = {.row = k->b * k->call->p->N + k0, .keys = keys,
-                          .least_key = ADDITIVE_DIRECT};
+    additive_pass pass = {
+        .row = k->b * k->call->p->N + k0, .keys = keys, .least_key = ADDITIVE_DIRECT};
     int most_key = ADDITIVE_SMALL;
     for (int i = 0; i < keys; i++) {
         int form = shared->form[pass.row + i];
@@ -274,7 +279,8 @@ next_pass(additive_pass *pass, attn_block *k, const uint64_t *live)
     if (++pass->regime > pass->last) {
         return false;
     }
-    pass->live = pass->mixed ? live_in_regime(s, pass, shared->form + pass->row, live) : live;
+    pass->live = pass->mixed ? live_in_regime(s, pass, shared->form + pass->row, live)
+                             : live;
     if (pass->regime == ADDITIVE_DIRECT) {
         pass->A = s->raw;
         pass->B = shared->raw + pass->row * H;
@@ -304,7 +310,7 @@ tile(attn_block *k, float *S, int64_t k0, int keys)
     }
 }
 
-/* ---- backward ----------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------- */
 
 static float
 dscore_gain(const attn_problem *p)
@@ -322,8 +328,9 @@ load_backward(attn_block *k)
     memset(s->dw, 0, bytes);
 }
 
-/* forward was: S = sum_h w_h t_h, t = tanh(a + b).  So now, the factor w_h left for later:
- *     da_h += sum_keys dS (1 - t^2),  db_h += sum_queries dS (1 - t^2),  dw_h += sum dS t.
+/* forward was: S = sum_h w_h t_h, t = tanh(a + b).  So now, the factor w_h for later:
+ *     da_h += sum_keys dS (1 - t^2),  db_h += sum_queries dS (1 - t^2),
+ *     dw_h += sum dS t.
  * The sum over queries runs across lanes, so lanes without a query must be dead. */
 static void
 tile_backward(attn_block *k, const float *dS)
@@ -343,8 +350,8 @@ tile_backward(attn_block *k, const float *dS)
     }
     additive_pass pass = first_pass(k, t->k0, keys);
     while (keys > 0 && next_pass(&pass, k, live)) {
-        attn_simd->additive_tile_backward(s->da, s->dw, k->dkeys + t->k0 * shared->H, pass.A,
-                                          pass.B, dS, k->lanes, keys, shared->H,
+        attn_simd->additive_tile_backward(s->da, s->dw, k->dkeys + t->k0 * shared->H,
+                                          pass.A, pass.B, dS, k->lanes, keys, shared->H,
                                           (additive_regime)pass.regime, pass.live);
     }
 }
@@ -374,96 +381,70 @@ store_backward(attn_block *k)
                       k->rows.count, p->H, NULL);
 }
 
-/* ---- finish: through the projections ------------------------------------------------------ */
+/* ---- finish: through the projections --------------------------------------------- */
 
-/* forward was: b = W_k k.  So now: dk = db W_k, the factor w_h that db still lacks first. */
+/* db still lacks the factor w_h. */
 static void
-dkeys_task(void *ctx, int64_t task, int worker)
+scale_db_task(void *ctx, int64_t task, int worker)
 {
     const attn_call *c = ctx;
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
-    int64_t row, used = chunk_of(p, task, &row);
-    int64_t j = task % key_chunks(p) * PROJECT_KEYS;
-    int64_t rows = p->N - j < PROJECT_KEYS ? p->N - j : PROJECT_KEYS;
-    float *db = c->dkeys + row * s->H, *dk = c->d->keys + row * p->Dk;
+    int64_t row, keys = chunk_of(p, task, &row);
     (void)worker;
-    for (int64_t i = 0; i < used; i++) {
+    for (int64_t i = row; i < row + keys; i++) {
+        float *db_i = c->dkeys + i * s->H;
         for (int64_t h = 0; h < p->H; h++) {
-            db[i * s->H + h] *= p->w_v[h];
+            db_i[h] *= p->w_v[h];
         }
     }
-    attn_simd->matmul(dk, p->Dk, db, s->H, 1, p->W_k, p->Dk, used, p->Dk, p->H, false);
-    memset(dk + used * p->Dk, 0, (size_t)((rows - used) * p->Dk) * sizeof(float));
 }
 
-/* forward was: a = W_q q + b_h.  So now: dq = da W_q. A task is 64 rows of (B M, ...). */
-static void
-dqueries_task(void *ctx, int64_t task, int worker)
-{
-    const attn_call *c = ctx;
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    int64_t row = task * PROJECT_KEYS, left = p->B * p->M - row;
-    int64_t rows = left < PROJECT_KEYS ? left : PROJECT_KEYS;
-    (void)worker;
-    attn_simd->matmul(c->d->queries + row * p->Dq, p->Dq, s->da + row * p->H, p->H, 1, p->W_q,
-                      p->Dq, rows, p->Dq, p->H, false);
-}
-
-enum { UNITS = 16 }; /* hidden units of one task of dW */
-
-/* dW_q = sum over queries of da q^T, dW_k = sum over keys of db k^T, UNITS rows of each. Rows
- * in which nobody takes part are left out, whatever they hold. */
-static void
-dweights_task(void *ctx, int64_t task, int worker)
-{
-    const attn_call *c = ctx;
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    int64_t h = task * UNITS, units = p->H - h < UNITS ? p->H - h : UNITS;
-    float *dW_q = c->d->W_q + h * p->Dq, *dW_k = c->d->W_k + h * p->Dk;
-
-    memset(dW_q, 0, (size_t)(units * p->Dq) * sizeof(float));
-    memset(dW_k, 0, (size_t)(units * p->Dk) * sizeof(float));
-    for (int64_t b = 0; b < p->B && !attn_stopped(c->run, worker); b++) {
-        for (int64_t m = 0, run; m < p->M; m += run + 1) { /* runs of rows that take part */
-            int64_t row = b * p->M + m;
-            for (run = 0; m + run < p->M && attn_limit(&p->valid, b, m + run, p->N) > 0;) {
-                run++;
-            }
-            attn_simd->matmul(dW_q, p->Dq, s->da + row * p->H + h, 1, p->H,
-                              c->queries + row * p->Dq, p->Dq, units, p->Dq, run, true);
-        }
-        int64_t row = b * p->N;
-        attn_simd->matmul(dW_k, p->Dk, c->dkeys + row * s->H + h, 1, s->H,
-                          c->keys + row * p->Dk, p->Dk, units, p->Dk, attn_keys_used(p, b),
-                          true);
-    }
-}
-
+/* forward was: a = W_q q + b_h, b = W_k k. */
 static bool
 finish(attn_call *c)
 {
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
+    const attn_projection of_queries = {
+        .p = p,
+        .used = attn_used_queries,
+        .rows = p->M,
+        .D = p->Dq,
+        .H = p->H,
+        .ldy = p->H,
+        .dX = c->d->queries,
+        .dW = c->d->W_q,
+        .dY = s->da,
+        .X = c->queries,
+        .W = p->W_q,
+    };
+    const attn_projection of_keys = {
+        .p = p,
+        .used = attn_used_keys,
+        .rows = p->N,
+        .D = p->Dk,
+        .H = p->H,
+        .ldy = s->H,
+        .dX = c->d->keys,
+        .dW = c->d->W_k,
+        .dY = c->dkeys,
+        .X = c->keys,
+        .W = p->W_k,
+    };
     const float one = 1.0f;
-    int64_t rows = p->B * p->M;
-    double us_k = (double)p->B * (double)p->N * (double)p->Dk * (double)p->H / 30e3;
-    double us_q = (double)rows * (double)p->Dq * (double)p->H / 30e3;
-    bool done =
-        attn_parallel_for(c->run, p->B * key_chunks(p), us_k, dkeys_task, c) &&
-        attn_parallel_for(c->run, (rows + PROJECT_KEYS - 1) / PROJECT_KEYS, us_q, dqueries_task,
-                          c) &&
-        attn_parallel_for(c->run, (p->H + UNITS - 1) / UNITS, us_k + us_q, dweights_task, c);
-    if (!done) {
+    double us = (double)p->B * (double)p->N * (double)p->H / 4e3;
+    if (!attn_parallel_for(c->run, p->B * key_chunks(p), us, scale_db_task, c) ||
+        !attn_projection_backward(&of_queries, c->run) ||
+        !attn_projection_backward(&of_keys, c->run)) {
         return false;
     }
     /* sums over rows, as products with a vector of ones */
     attn_simd->matmul(c->d->w_v, p->H, &one, 0, 0, s->dw_blocks, p->H, 1, p->H,
                       p->B * c->blocks, false);
     if (c->d->b_h != NULL) {
-        attn_simd->matmul(c->d->b_h, p->H, &one, 0, 0, s->da, p->H, 1, p->H, rows, false);
+        attn_simd->matmul(c->d->b_h, p->H, &one, 0, 0, s->da, p->H, 1, p->H,
+                          p->B * p->M, false);
     }
     return true;
 }

@@ -1,5 +1,6 @@
 /*
- * score_dot.c -- score(q, k) = scale * q.k  (Vaswani et al. 2017, with scale = 1/sqrt(D)).
+ * score_dot.c -- score(q, k) = scale * q.k  (Vaswani et al. 2017, with scale =
+ * 1/sqrt(D)).
  */
 #include "score.h"
 
@@ -26,7 +27,8 @@ static void
 take_shared(attn_call *c, attn_arena *a)
 {
     (void)a;
-    c->dkeys = c->backward ? c->d->keys : NULL; /* the keys' operand is the keys themselves */
+    c->dkeys = c->backward ? c->d->keys
+                           : NULL; /* the keys' operand is the keys themselves */
 }
 
 static void
@@ -46,8 +48,8 @@ load(attn_block *k)
     const attn_call *c = k->call;
     const dot_scratch *s = k->scratch;
     const int64_t D = c->p->Dq;
-    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, D), D, k->rows.count, D,
-                    c->p->scale * c->unit);
+    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, D), D,
+                    k->rows.count, D, c->p->scale * c->unit);
 }
 
 /* S (keys, lanes) = K (keys, D) Q (D, lanes) */
@@ -58,7 +60,8 @@ tile(attn_block *k, float *S, int64_t k0, int keys)
     const dot_scratch *s = k->scratch;
     const int64_t D = c->p->Dk;
     const float *keys_t = c->keys + (k->b * c->p->N + k0) * D;
-    attn_simd->matmul(S, k->lanes, keys_t, D, 1, s->Q, k->lanes, keys, k->lanes, D, false);
+    attn_simd->matmul(S, k->lanes, keys_t, D, 1, s->Q, k->lanes, keys, k->lanes, D,
+                      false);
 }
 
 static float
@@ -89,8 +92,8 @@ tile_backward(attn_block *k, const float *dS)
 
     attn_simd->pool(s->dQ, keys_t, 1, D, dS, k->lanes, D, t->keys, NULL, t->scored);
     if (t->scored == NULL) {
-        attn_simd->matmul(dkeys_t, D, dS, k->lanes, 1, queries_b, D, t->keys, D, k->rows.count,
-                          true);
+        attn_simd->matmul(dkeys_t, D, dS, k->lanes, 1, queries_b, D, t->keys, D,
+                          k->rows.count, true);
     } else {
         attn_simd->matmul_live(dkeys_t, D, dS, k->lanes, queries_b, D, t->keys, D,
                                k->rows.count, t->scored);
@@ -103,8 +106,8 @@ store_backward(attn_block *k)
     const attn_call *c = k->call;
     const dot_scratch *s = k->scratch;
     const int64_t D = c->p->Dq;
-    attn_simd->unpack(c->d->queries + attn_row_offset(k, D), D, s->dQ, k->lanes, k->rows.count,
-                      D, NULL);
+    attn_simd->unpack(c->d->queries + attn_row_offset(k, D), D, s->dQ, k->lanes,
+                      k->rows.count, D, NULL);
 }
 
 const attn_score attn_score_dot = {

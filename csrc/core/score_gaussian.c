@@ -1,9 +1,11 @@
 /*
- * score_gaussian.c -- score(q, k) = -(w |q - k|)^2 / 2, w = 1 / bandwidth  (Nadaraya 1964,
- * Watson 1964: softmax of these scores is kernel regression with a Gaussian kernel).
+ * score_gaussian.c -- score(q, k) = -(w |q - k|)^2 / 2, w = 1 / bandwidth  (Nadaraya
+ * 1964, Watson 1964: softmax of these scores is kernel regression with a Gaussian
+ * kernel).
  *
- * Squared distances are summed from differences. Expanding them to |q|^2 - 2 q.k + |k|^2 would
- * be faster, and wrong wherever the coordinates are large and the distances small.
+ * Squared distances are summed from differences. Expanding them to |q|^2 - 2 q.k +
+ * |k|^2 would be faster, and wrong wherever the coordinates are large and the distances
+ * small.
  */
 #include "score.h"
 
@@ -74,7 +76,8 @@ load(attn_block *k)
     const attn_call *c = k->call;
     const gaussian_scratch *s = k->scratch;
     const int64_t D = c->p->Dq;
-    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, D), D, k->rows.count, D, 1.0f);
+    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, D), D,
+                    k->rows.count, D, 1.0f);
 }
 
 static const float *
@@ -118,9 +121,10 @@ nearest(const attn_block *k, int l)
     return factor < -FLT_MIN ? k->m[l] / factor : 0.0f;
 }
 
-/* dist = |q - k|^2 - nearest. A constant of the row changes sum_j dS_j |q - k_j|^2 only by
- * itself times sum_j dS_j, which is exactly the gradient of the row's lse; but sums of dS hold
- * to rounding only, and their errors would be multiplied with the whole distance. */
+/* dist = |q - k|^2 - nearest. A constant of the row changes sum_j dS_j |q - k_j|^2
+ * only by itself times sum_j dS_j, which is exactly the gradient of the row's lse; but
+ * sums of dS hold to rounding only, and their errors would be multiplied with the
+ * whole distance. */
 static void
 distances_beyond_nearest(const attn_block *k, const float *keys_t)
 {
@@ -136,7 +140,8 @@ distances_beyond_nearest(const attn_block *k, const float *keys_t)
 }
 
 /* forward was: S = -w^2 |q - k|^2 / 2.  So now:
- *     dq = w^2 sum_j dS_j (k_j - q),  dk = w^2 sum_i dS_i (q_i - k),  dw = -w sum dS |q - k|^2. */
+ *     dq = w^2 sum_j dS_j (k_j - q),  dk = w^2 sum_i dS_i (q_i - k),
+ *     dw = -w sum dS |q - k|^2. */
 static void
 tile_backward(attn_block *k, const float *dS)
 {
@@ -147,9 +152,10 @@ tile_backward(attn_block *k, const float *dS)
     const float *keys_t = keys_at(k, t->k0);                     /* (keys, D) */
     const float *queries_b = c->queries + attn_row_offset(k, D); /* (count, D) */
 
-    attn_simd->difference_lanes(s->dQ, dS, keys_t, D, s->Q, k->lanes, t->keys, D, t->scored);
-    attn_simd->difference_rows(k->dkeys + t->k0 * D, dS, k->lanes, queries_b, keys_t, t->keys,
-                               k->rows.count, D, w_squared(c->p), t->scored);
+    attn_simd->difference_lanes(s->dQ, dS, keys_t, D, s->Q, k->lanes, t->keys, D,
+                                t->scored);
+    attn_simd->difference_rows(k->dkeys + t->k0 * D, dS, k->lanes, queries_b, keys_t,
+                               t->keys, k->rows.count, D, w_squared(c->p), t->scored);
     distances_beyond_nearest(k, keys_t);
     attn_simd->dot_tile(s->dw, dS, s->dist, k->lanes, t->keys, t->scored);
 }
@@ -162,8 +168,8 @@ store_backward(attn_block *k)
     const gaussian_shared *shared = c->shared;
     const int64_t D = c->p->Dq;
     float *dw_rows = shared->dw_rows + attn_row_offset(k, 1);
-    attn_simd->unpack(c->d->queries + attn_row_offset(k, D), D, s->dQ, k->lanes, k->rows.count,
-                      D, s->gain);
+    attn_simd->unpack(c->d->queries + attn_row_offset(k, D), D, s->dQ, k->lanes,
+                      k->rows.count, D, s->gain);
     for (int l = 0; l < k->rows.count; l++) {
         bool empty = k->rows.empty >> l & 1;
         dw_rows[l] = empty ? 0.0f : s->dw[l] + nearest(k, l) * k->E[l];
@@ -176,7 +182,8 @@ finish(attn_call *c)
     const gaussian_shared *s = c->shared;
     const float one = 1.0f;
     float sum;
-    attn_simd->matmul(&sum, 1, &one, 0, 0, s->dw_rows, 1, 1, 1, c->p->B * c->p->M, false);
+    attn_simd->matmul(&sum, 1, &one, 0, 0, s->dw_rows, 1, 1, 1, c->p->B * c->p->M,
+                      false);
     *c->d->w = -c->p->scale * sum;
     return true;
 }

@@ -1,6 +1,6 @@
 /*
- * walk.h -- what the walk (attention.c), the scoring functions (score_*.c) and the plan of a
- * call (plan.c) share.
+ * walk.h -- what the walk (attention.c), the scoring functions (score_*.c) and the plan
+ * of a call (plan.c) share.
  *
  *     call    one call of the C interface: its arrays, its workspace, its threads
  *     block   up to ATTN_LANES queries of one batch entry, worked on by one thread
@@ -19,12 +19,14 @@
 typedef struct attn_block attn_block;
 typedef struct attn_call attn_call;
 
-/* A scoring function: everything the walk does not know about it. A new one is one file that
- * fills this struct, and one line in the table of score.c. NULL: nothing to do. */
+/* A scoring function: everything the walk does not know about it. A new one is one
+ * file that fills this struct, and one line in the table of score.c. NULL: nothing to
+ * do. */
 typedef struct {
     /* Work units of one pair, forward: about the number of multiply-adds. */
     double (*pair_work)(const attn_problem *p);
-    /* Features of the operand that a key enters the tiles with; its gradient has as many. */
+    /* Features of the operand that a key enters the tiles with; its gradient has as
+     * many. */
     int64_t (*key_width)(const attn_problem *p);
     int backward_lanes; /* most queries of a block in the backward walk: 32 or 64 */
 
@@ -39,8 +41,9 @@ typedef struct {
     /* S[i][l] = unit * score(query l, key k0 + i), i < keys. */
     void (*tile)(attn_block *k, float *S, int64_t k0, int keys);
 
-    /* The tile's dS (gradient of the scores, times dscore_gain) goes into the block's gradient
-     * of the queries and into block->dkeys; only pairs live in tile.scored count. */
+    /* The tile's dS (gradient of the scores, times dscore_gain) goes into the block's
+     * gradient of the queries and into block->dkeys; only pairs live in tile.scored
+     * count. */
     float (*dscore_gain)(const attn_problem *p);
     void (*load_backward)(attn_block *k);
     void (*tile_backward)(attn_block *k, const float *dS);
@@ -53,42 +56,43 @@ struct attn_call {
     const attn_problem *p;
     const attn_score *score;
     attn_run *run;
-    float unit;             /* what a score of 1 is in the tiles: log2(e), or 1 for attn_scores */
+    float unit; /* what a score of 1 is in the tiles: log2(e), or 1 for attn_scores */
     bool backward;
-    int lanes;              /* lanes of a block: a multiple of 16 */
-    int64_t blocks;         /* blocks of one batch entry */
+    int lanes;      /* lanes of a block: a multiple of 16 */
+    int64_t blocks; /* blocks of one batch entry */
     int workers;
-    attn_block *block;      /* one per worker */
-    void *shared;           /* the scoring function's own */
+    attn_block *block; /* one per worker */
+    void *shared;      /* the scoring function's own */
 
     const float *queries, *keys, *values;
     float *output, *weights, *lse; /* forward; weights also takes attn_scores' result */
 
-    const attn_gradients *d;       /* backward */
+    const attn_gradients *d; /* backward */
     const attn_grad_outputs *grad;
     const attn_saved *saved;
-    float *dkeys;           /* (B, N, key_width): gradient of the keys' operand */
+    float *dkeys; /* (B, N, key_width): gradient of the keys' operand */
 };
 
 struct attn_block {
     attn_call *call;
     int worker;
     int lanes;
-    int64_t b, m0;          /* its batch entry and first query */
+    int64_t b, m0; /* its batch entry and first query */
     attn_rows rows;
     attn_tile tile;
     uint64_t keep[ATTN_KEYS]; /* dropout's decision for the tile */
-    void *scratch;          /* the scoring function's own */
+    void *scratch;            /* the scoring function's own */
 
-    float *S;               /* [keys][lanes]  scores, then P */
-    float *m, *l, *alpha;   /* [lanes]  softmax: running maximum, sum, rescaling; at the end of
-                               the row m is the origin of the exponents, l the factor 1 / sum */
-    float *O;               /* [Dv][lanes]  forward: the pooled values */
+    float *S; /* [keys][lanes]  scores, then P */
+    /* [lanes]  softmax: running maximum, sum, rescaling; at the end of the row m is the
+     * origin of the exponents and l the factor 1 / sum */
+    float *m, *l, *alpha;
+    float *O; /* [Dv][lanes]  forward: the pooled values */
 
-    float *dO;              /* [Dv][lanes]  backward: the gradient of the output, transposed */
-    float *dP;              /* [keys][lanes]  gradient of P, then of the scores */
-    float *dW;              /* [keys][lanes]  gradient of the returned weights, if any */
-    float *D, *E;           /* [lanes]  sum_j P_j dP_j of the row; the gradient of its lse */
+    float *dO;    /* [Dv][lanes]  backward: the gradient of the output, transposed */
+    float *dP;    /* [keys][lanes]  gradient of P, then of the scores */
+    float *dW;    /* [keys][lanes]  gradient of the returned weights, if any */
+    float *D, *E; /* [lanes]  sum_j P_j dP_j of the row; the gradient of its lse */
     float *dkeys, *dvalues; /* (N, key_width), (N, Dv): where the group's sums grow */
 };
 

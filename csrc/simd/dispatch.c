@@ -1,8 +1,9 @@
 /*
  * dispatch.c -- the one file that asks the CPU what it can do, once, at import.
  *
- * AVX state must be supported by the CPU (cpuid) and saved by the operating system (xgetbv),
- * so both are asked; a register the system does not save is as good as absent.
+ * AVX state must be supported by the CPU (cpuid) and saved by the operating system
+ * (xgetbv), so both are asked; a register the system does not save is as good as
+ * absent.
  */
 #include "dispatch.h"
 
@@ -17,7 +18,10 @@ const attn_kernels *attn_simd = &attn_kernels_generic;
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-enum { XCR0_AVX = 0x06, XCR0_AVX512 = 0xe6 }; /* xmm + ymm; and opmask + both zmm halves */
+enum {
+    XCR0_AVX = 0x06,
+    XCR0_AVX512 = 0xe6
+}; /* xmm + ymm; and opmask + both zmm halves */
 
 static unsigned
 xgetbv0(void)
@@ -85,10 +89,12 @@ attn_cpu_select(const char *wanted)
         return NULL;
     }
     int used = snprintf(message, sizeof message, "%s; this CPU can use:",
-                        known ? "not supported by this CPU" : "unknown instruction set");
+                        known ? "not supported by this CPU"
+                              : "unknown instruction set");
     for (int i = 0; i < SETS; i++) {
         if (sets[i] != NULL) {
-            used += snprintf(message + used, sizeof message - (size_t)used, " %s", set_names[i]);
+            used += snprintf(message + used, sizeof message - (size_t)used, " %s",
+                             set_names[i]);
         }
     }
     return message;

@@ -1,16 +1,18 @@
 /*
- * kernels.h -- the table of kernels: all that runs in vector registers, one contract each.
+ * kernels.h -- the table of kernels: all that runs in vector registers, one contract
+ * each.
  *
- * A block is up to ATTN_LANES queries of one batch entry; a tile is one block against up to
- * ATTN_KEYS keys. Tiles are stored [key][lane], operands of a block [feature][lane], always
- * with `lanes` (a multiple of 16) floats a row: lanes are queries, and lanes never mix. That
- * is why every instruction set gives the same bits (docs in v_scalar.h): each lane runs one
- * chain of operations, in an order that the contracts below fix:
+ * A block is up to ATTN_LANES queries of one batch entry; a tile is one block against
+ * up to ATTN_KEYS keys. Tiles are stored [key][lane], operands of a block
+ * [feature][lane], always with `lanes` (a multiple of 16) floats a row: lanes are
+ * queries, and lanes never mix. That is why every instruction set gives the same bits
+ * (docs in v_scalar.h): each lane runs one chain of operations, in an order that the
+ * contracts below fix:
  *     a sum over t adds terms t = 0, 1, 2, ... to a fresh accumulator with v_fma;
  *     a sum that must run across lanes uses 16 canonical lanes and one tree (v_sum16).
  *
- * live: who takes part in a tile. Bit l of live[key] is set iff lane l attends to that key;
- * NULL means all do. What a dead pair holds is never used, be it NaN.
+ * live: who takes part in a tile. Bit l of live[key] is set iff lane l attends to that
+ * key; NULL means all do. What a dead pair holds is never used, be it NaN.
  */
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
@@ -19,13 +21,15 @@
 #include <stdint.h>
 
 enum {
-    ATTN_LANES = 64,   /* most queries of a block; live words have 64 bits */
-    ATTN_KEYS = 128,   /* keys of a tile; tiles start at multiples of it from key 0 */
-    ATTN_CHUNK = 256,  /* longest chain of a sum: longer ones are summed chunk by chunk */
+    ATTN_LANES = 64, /* most queries of a block; live words have 64 bits */
+    ATTN_KEYS = 128, /* keys of a tile; tiles start at multiples of it from key 0 */
+    ATTN_CHUNK =
+        256, /* longest chain of a sum: longer ones are summed chunk by chunk */
 };
 
-/* How tanh(a + b) is computed, by the sizes |a|, |b| of the two pre-activations. A larger
- * regime serves smaller sizes too, at less accuracy; operands are stored as said here. */
+/* How tanh(a + b) is computed, by the sizes |a|, |b| of the two pre-activations. A
+ * larger regime serves smaller sizes too, at less accuracy; operands are stored as
+ * said here. */
 typedef enum {
     ADDITIVE_SMALL,   /* both <= 1:    u = tanh a, v = tanh b: (u + v) / (1 + u v) */
     ADDITIVE_EXP,     /* both <= 10.9: A = e^2a, B = e^2b: 1 - 2 / (1 + A B) */
@@ -36,55 +40,63 @@ typedef enum {
 typedef struct {
     const char *name;
 
-    /* -- products --------------------------------------------------------------------------- */
+    /* -- products ------------------------------------------------------------------ */
 
     /* C[i][j] (+)= sum_t X[i*ldx + t*sx] * Y[t*ldy + j],  i < rows, j < cols, t < K.
      * Any sizes, also 0; X is broadcast from where it lies, Y is read along its rows.
-     * Chunks of ATTN_CHUNK terms; each chunk's sum is added to C (set first if !add). */
+     * Chunks of ATTN_CHUNK terms; each chunk's sum is added to C (set first if
+     * !add). */
     void (*matmul)(float *C, int64_t ldc, const float *X, int64_t ldx, int64_t sx,
-                   const float *Y, int64_t ldy, int64_t rows, int64_t cols, int64_t K, bool add);
+                   const float *Y, int64_t ldy, int64_t rows, int64_t cols, int64_t K,
+                   bool add);
 
-    /* C[i][l] = C[i][l] * alpha[l] + sum_t X[i*ldx + t*sx] * Y[t][l] over the live (t, l);
-     * t < K <= ATTN_KEYS, C and Y [.][lanes]. alpha NULL: C[i][l] + the sum. The first 64 terms
-     * are summed and added, then the others. */
-    void (*pool)(float *C, const float *X, int64_t ldx, int64_t sx, const float *Y, int lanes,
-                 int64_t rows, int K, const float *alpha, const uint64_t *live);
+    /* C[i][l] = C[i][l] * alpha[l] + sum_t X[i*ldx + t*sx] * Y[t][l] over the live (t,
+     * l); t < K <= ATTN_KEYS, C and Y [.][lanes]. alpha NULL: C[i][l] + the sum. The
+     * first 64 terms are summed and added, then the others. */
+    void (*pool)(float *C, const float *X, int64_t ldx, int64_t sx, const float *Y,
+                 int lanes, int64_t rows, int K, const float *alpha,
+                 const uint64_t *live);
 
     /* C[i*ldc + j] += sum_t X[i][t] * Y[t*ldy + j] over the lanes t live in row i;
      * X [.][lanes], t < K <= lanes. live is not NULL (matmul does that case). */
-    void (*matmul_live)(float *C, int64_t ldc, const float *X, int lanes, const float *Y,
-                        int64_t ldy, int rows, int64_t cols, int K, const uint64_t *live);
+    void (*matmul_live)(float *C, int64_t ldc, const float *X, int lanes,
+                        const float *Y, int64_t ldy, int rows, int64_t cols, int K,
+                        const uint64_t *live);
 
-    /* S[i][l] = factor * sum_t (Y[t][l] - X[i*ldx + t])^2,  t < K; S and Y [.][lanes]. */
+    /* S[i][l] = factor * sum_t (Y[t][l] - X[i*ldx + t])^2, t < K; S, Y [.][lanes]. */
     void (*distance)(float *S, const float *X, int64_t ldx, const float *Y, int lanes,
                      int rows, int64_t K, float factor);
 
-    /* dQ[d][l] += sum_i G[i][l] * (X[i*ldx + d] - Q[d][l]) over live (i, l); i < rows. */
+    /* dQ[d][l] += sum_i G[i][l] * (X[i*ldx + d] - Q[d][l]), live (i, l), i < rows. */
     void (*difference_lanes)(float *dQ, const float *G, const float *X, int64_t ldx,
                              const float *Q, int lanes, int rows, int64_t D,
                              const uint64_t *live);
 
-    /* dX[i*D + d] += factor * sum_t G[i][t] * (Y[t*D + d] - X[i*D + d]) over live t < K. */
-    void (*difference_rows)(float *dX, const float *G, int lanes, const float *Y, const float *X,
-                            int rows, int K, int64_t D, float factor, const uint64_t *live);
+    /* dX[i*D + d] += factor * sum_t G[i][t] * (Y[t*D + d] - X[i*D + d]) over live t <
+     * K. */
+    void (*difference_rows)(float *dX, const float *G, int lanes, const float *Y,
+                            const float *X, int rows, int K, int64_t D, float factor,
+                            const uint64_t *live);
 
-    /* -- layout: rows of user memory to lanes and back ----------------------------------------- */
+    /* -- layout: rows of user memory to lanes and back ----------------------------- */
 
-    /* dst[c][l] = gain * src[l*lds + c], l < rows <= lanes, c < cols; 0 for rows <= l < lanes. */
-    void (*pack)(float *dst, int lanes, const float *src, int64_t lds, int rows, int64_t cols,
-                 float gain);
+    /* dst[c][l] = gain * src[l*lds + c], l < rows <= lanes, c < cols; 0 for rows <= l <
+     * lanes. */
+    void (*pack)(float *dst, int lanes, const float *src, int64_t lds, int rows,
+                 int64_t cols, float gain);
 
-    /* dst[l*ldd + c] = src[c][l] * factor[l] (factor NULL: src[c][l]), l < rows, c < cols. */
-    void (*unpack)(float *dst, int64_t ldd, const float *src, int lanes, int rows, int64_t cols,
-                   const float *factor);
+    /* dst[l*ldd + c] = src[c][l] * factor[l] (factor NULL: src[c][l]), l < rows, c <
+     * cols. */
+    void (*unpack)(float *dst, int64_t ldd, const float *src, int lanes, int rows,
+                   int64_t cols, const float *factor);
 
-    /* -- softmax of tiles, base 2: scores come multiplied by log2(e) ---------------------------- */
+    /* -- softmax of tiles, base 2: scores come multiplied by log2(e) --------------- */
 
     /* Online softmax of one more tile, per lane: with m' = max(m, live scores),
-     *     alpha = 2^(m - m'), P = 2^(S - m') in place (0 where dead), l = l * alpha + sum P.
+     *     alpha = 2^(m - m'), P = 2^(S - m') in place (dead: 0), l = l alpha + sum P.
      * An infinite m' counts as 0 in the exponents; NaN scores give NaN in P and l. */
-    void (*softmax_tile)(float *S, int lanes, int rows, float *m, float *l, float *alpha,
-                         const uint64_t *live);
+    void (*softmax_tile)(float *S, int lanes, int rows, float *m, float *l,
+                         float *alpha, const uint64_t *live);
 
     /* P = 2^(S - m) * inv in place, 0 where dead; m, inv per lane. */
     void (*prob_tile)(float *S, int lanes, int rows, const float *m, const float *inv,
@@ -98,8 +110,8 @@ typedef struct {
                      const uint64_t *live);
 
     /* dS = P * ((dP - D) + E) * gain, into dP; 0 where dead. D, E per lane. */
-    void (*dscore_tile)(float *dP, const float *P, const float *D, const float *E, float gain,
-                        int lanes, int rows, const uint64_t *live);
+    void (*dscore_tile)(float *dP, const float *P, const float *D, const float *E,
+                        float gain, int lanes, int rows, const uint64_t *live);
 
     /* P *= scale where the bit of keep is set, P *= 0 elsewhere (NaN stays NaN). */
     void (*keep_tile)(float *P, int lanes, int rows, float scale, const uint64_t *keep);
@@ -107,7 +119,7 @@ typedef struct {
     /* w[j] = 2^(w[j] - m) * inv, j < n. */
     void (*prob_row)(float *w, int64_t n, float m, float inv);
 
-    /* -- masked softmax as its own function, rows in memory --------------------------------------- */
+    /* -- masked softmax as its own function, rows in memory ------------------------ */
 
     /* out[j] = exp(x[j] - max x) / sum_j exp(x[j] - max x), j < n. */
     void (*softmax_row)(float *out, const float *x, int64_t n);
@@ -115,33 +127,37 @@ typedef struct {
     /* dx[j] = w[j] * (dw[j] - sum_j w[j] dw[j]), j < n. */
     void (*softmax_row_backward)(float *dx, const float *dw, const float *w, int64_t n);
 
-    /* sum_j x[j] y[j] on 16 canonical lanes; largest |x[j]| that is not NaN, at least 0. */
+    /* sum_j x[j] y[j] on 16 canonical lanes; largest |x[j]| that is not NaN, at least
+     * 0. */
     float (*dot_row)(const float *x, const float *y, int64_t n);
     float (*absmax_row)(const float *x, int64_t n);
 
-    /* -- additive score ------------------------------------------------------------------------- */
+    /* -- additive score ------------------------------------------------------------ */
 
     /* out[i] = e^(2 x[i]) and tanh(x[i]); e^ of more than 87 is some large number. */
     void (*exp_form)(float *out, const float *x, int64_t n);
     void (*tanh_form)(float *out, const float *x, int64_t n);
 
     /* A[h][l] += bias[h]; top[l] = largest |A[h][l]| that is not NaN, at least 0. */
-    void (*add_bias_absmax)(float *A, const float *bias, float *top, int lanes, int64_t H);
+    void (*add_bias_absmax)(float *A, const float *bias, float *top, int lanes,
+                            int64_t H);
 
-    /* S[i][l] = sum_h w[h] tanh(a[h][l] + b[i][h]) where live (elsewhere S is left alone).
-     * A [H][lanes], B [rows][H] in the regime's form, H even. Exp forms:
-     * bias + sum_h w[h] / (1 + A B), the caller passing w = -2 w_v, bias = sum w_v; the other
-     * forms take w = w_v, bias = 0. Two hidden units share one division. */
-    void (*additive_tile)(float *S, const float *A, const float *B, const float *w, float bias,
-                          int lanes, int rows, int64_t H, additive_regime regime,
-                          const uint64_t *live);
+    /* S[i][l] = sum_h w[h] tanh(a[h][l] + b[i][h]) where live (elsewhere S is left
+     * alone). A [H][lanes], B [rows][H] in the regime's form, H even. Exp forms: bias
+     * + sum_h w[h] / (1 + A B), the caller passing w = -2 w_v, bias = sum w_v; the
+     * other forms take w = w_v, bias = 0. Two hidden units share one division. */
+    void (*additive_tile)(float *S, const float *A, const float *B, const float *w,
+                          float bias, int lanes, int rows, int64_t H,
+                          additive_regime regime, const uint64_t *live);
 
     /* With t = tanh(a + b) and G = dS, over the live pairs:
-     *     dA[h][l] += sum_i G (1 - t^2),  C[h][l] += sum_i G t,  dB[i][h] += sum_l G (1 - t^2).
+     *     dA[h][l] += sum_i G (1 - t^2),  dB[i][h] += sum_l G (1 - t^2),
+     *     C[h][l] += sum_i G t.
      * lanes 16 or 32; the factor w_v[h] is the caller's to apply. */
-    void (*additive_tile_backward)(float *dA, float *C, float *dB, const float *A, const float *B,
-                                   const float *G, int lanes, int rows, int64_t H,
-                                   additive_regime regime, const uint64_t *live);
+    void (*additive_tile_backward)(float *dA, float *C, float *dB, const float *A,
+                                   const float *B, const float *G, int lanes, int rows,
+                                   int64_t H, additive_regime regime,
+                                   const uint64_t *live);
 } attn_kernels;
 
 extern const attn_kernels attn_kernels_scalar, attn_kernels_generic;
@@ -149,7 +165,8 @@ extern const attn_kernels attn_kernels_scalar, attn_kernels_generic;
 extern const attn_kernels attn_kernels_avx2, attn_kernels_avx512;
 #endif
 
-/* The chosen table: complete from the start (generic), set once at import by dispatch.c. */
+/* The chosen table: complete from the start (generic), set once at import by
+ * dispatch.c. */
 extern const attn_kernels *attn_simd;
 
 #endif

@@ -1,11 +1,13 @@
 /*
- * kernels_additive.h -- sum_h w_h tanh(a_h + b_h) without a tensor of M x N x H anything.
+ * kernels_additive.h -- sum_h w_h tanh(a_h + b_h) without a tensor of M x N x H
+ * anything.
  *
- * What decides: one tanh costs a dozen multiply-adds, but tanh(a + b) of operands that were
- * transformed once costs one division, and two hidden units can share it,
+ * What decides: one tanh costs a dozen multiply-adds, but tanh(a + b) of operands that
+ * were transformed once costs one division, and two hidden units can share it,
  *     n0/d0 + n1/d1 = (n0 d1 + n1 d0) / (d0 d1).
- * The four regimes (kernels.h) differ in n and d only; see additive_regime for the ranges.
- * In the exp form d <= 2^60 (clamped) or e^43.6 (small enough unclamped), so d0 d1 is finite.
+ * The four regimes (kernels.h) differ in n and d only; see additive_regime for the
+ * ranges. In the exp form d <= 2^60 (clamped) or e^43.6 (small enough unclamped), so d0
+ * d1 is finite.
  */
 
 /* Adds the terms of hidden units 0 and 1 to acc. */
@@ -34,23 +36,30 @@ additive_pair(additive_regime regime, vf acc, vf a0, vf a1, vf b0, vf b1, vf w0,
 
 /* mr keys by nv vectors of lanes; S, A, B at the tile's first key and lane. */
 V_FN void
-additive_block(int mr, int nv, additive_regime regime, float *S, const float *A, const float *B,
-               const float *w, float bias, int lanes, int64_t H, const uint64_t *live, int lane)
+additive_block(int mr, int nv, additive_regime regime, float *S, const float *A,
+               const float *B, const float *w, float bias, int lanes, int64_t H,
+               const uint64_t *live, int lane)
 {
     vf acc[4][2];
     for (int i = 0; i < mr; i++) {
-        for (int j = 0; j < nv; j++) { acc[i][j] = v_set1(bias); }
+        for (int j = 0; j < nv; j++) {
+            acc[i][j] = v_set1(bias);
+        }
     }
     for (int64_t h = 0; h < H; h += 2) {
         vf w0 = v_set1(w[h]), w1 = v_set1(w[h + 1]), a0[2], a1[2];
-        UNROLL for (int j = 0; j < nv; j++) {
+        UNROLL
+        for (int j = 0; j < nv; j++) {
             a0[j] = v_load(A + h * lanes + j * VLEN);
             a1[j] = v_load(A + (h + 1) * lanes + j * VLEN);
         }
-        UNROLL for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int i = 0; i < mr; i++) {
             vf b0 = v_set1(B[i * H + h]), b1 = v_set1(B[i * H + h + 1]);
-            UNROLL for (int j = 0; j < nv; j++) {
-                acc[i][j] = additive_pair(regime, acc[i][j], a0[j], a1[j], b0, b1, w0, w1);
+            UNROLL
+            for (int j = 0; j < nv; j++) {
+                acc[i][j] = additive_pair(regime, acc[i][j], a0[j], a1[j], b0, b1, w0,
+                                          w1);
             }
         }
     }
@@ -58,7 +67,9 @@ additive_block(int mr, int nv, additive_regime regime, float *S, const float *A,
         for (int j = 0; j < nv; j++) {
             float *s = S + i * lanes + j * VLEN;
             vf r = acc[i][j];
-            if (live != NULL) { r = v_select(live_lanes(live, i, lane + j * VLEN), r, v_load(s)); }
+            if (live != NULL) {
+                r = v_select(live_lanes(live, i, lane + j * VLEN), r, v_load(s));
+            }
             v_store(s, r);
         }
     }
@@ -66,8 +77,8 @@ additive_block(int mr, int nv, additive_regime regime, float *S, const float *A,
 
 V_FN void
 additive_rows(int nv, additive_regime regime, float *S, const float *A, const float *B,
-              const float *w, float bias, int lanes, int rows, int64_t H, const uint64_t *live,
-              int lane)
+              const float *w, float bias, int lanes, int rows, int64_t H,
+              const uint64_t *live, int lane)
 {
     enum { MR = TILE_ROWS / 2 };
     int i = 0;
@@ -82,19 +93,23 @@ additive_rows(int nv, additive_regime regime, float *S, const float *A, const fl
 }
 
 V_FN void
-additive_lanes(additive_regime regime, float *S, const float *A, const float *B, const float *w,
-               float bias, int lanes, int rows, int64_t H, const uint64_t *live)
+additive_lanes(additive_regime regime, float *S, const float *A, const float *B,
+               const float *w, float bias, int lanes, int rows, int64_t H,
+               const uint64_t *live)
 {
     int l = 0;
     for (; l + 2 * VLEN <= lanes; l += 2 * VLEN) {
         additive_rows(2, regime, S + l, A + l, B, w, bias, lanes, rows, H, live, l);
     }
-    if (l < lanes) { additive_rows(1, regime, S + l, A + l, B, w, bias, lanes, rows, H, live, l); }
+    if (l < lanes) {
+        additive_rows(1, regime, S + l, A + l, B, w, bias, lanes, rows, H, live, l);
+    }
 }
 
 static void
-additive_tile(float *S, const float *A, const float *B, const float *w, float bias, int lanes,
-              int rows, int64_t H, additive_regime regime, const uint64_t *live)
+additive_tile(float *S, const float *A, const float *B, const float *w, float bias,
+              int lanes, int rows, int64_t H, additive_regime regime,
+              const uint64_t *live)
 {
     switch (regime) {
     case ADDITIVE_SMALL:
@@ -113,8 +128,10 @@ additive_tile(float *S, const float *A, const float *B, const float *w, float bi
 }
 
 /* ---- backward: forward was score = sum_h w_h t_h, t = tanh(a + b), so now
- *      da_h = w_h sum_keys G (1 - t^2),  db_h = w_h sum_queries G (1 - t^2),  dw_h = sum G t.
- * t is computed again: loading it would cost 4 bytes a triple, more time than computing it. */
+ *      da_h = w_h sum_keys G (1 - t^2),  db_h = w_h sum_queries G (1 - t^2),
+ *      dw_h = sum G t.
+ * t is computed again: loading it would cost 4 bytes a triple, more time than
+ * computing it. */
 
 V_FN vf
 additive_tanh(additive_regime regime, vf a, vf b)
@@ -134,19 +151,24 @@ additive_tanh(additive_regime regime, vf a, vf b)
 
 /* One hidden unit: nv vectors of lanes (1 or 2 groups of 16), all keys of the tile. */
 V_FN void
-additive_unit_backward(int nv, bool all, additive_regime regime, float *dA, float *C, float *dB,
-                       const float *A, const float *B, const float *G, int lanes, int rows,
-                       int64_t H, const uint64_t *live)
+additive_unit_backward(int nv, bool all, additive_regime regime, float *dA, float *C,
+                       float *dB, const float *A, const float *B, const float *G,
+                       int lanes, int rows, int64_t H, const uint64_t *live)
 {
     vf a[2 * GROUP], da[2 * GROUP], c[2 * GROUP];
-    UNROLL for (int j = 0; j < nv; j++) {
+    UNROLL
+    for (int j = 0; j < nv; j++) {
         a[j] = v_load(A + j * VLEN);
         da[j] = c[j] = v_zero();
     }
     for (int i = 0; i < rows; i++) {
         vf b = v_set1(B[i * H]), db[GROUP];
-        UNROLL for (int j = 0; j < GROUP; j++) { db[j] = v_zero(); }
-        UNROLL for (int j = 0; j < nv; j++) {
+        UNROLL
+        for (int j = 0; j < GROUP; j++) {
+            db[j] = v_zero();
+        }
+        UNROLL
+        for (int j = 0; j < nv; j++) {
             vf t = additive_tanh(regime, a[j], b), g = v_load(G + i * lanes + j * VLEN);
             vf slope = v_fnma(t, t, v_set1(1.0f));
             if (all) {
@@ -162,7 +184,8 @@ additive_unit_backward(int nv, bool all, additive_regime regime, float *dA, floa
         }
         dB[i * H] += v_sum16(db);
     }
-    UNROLL for (int j = 0; j < nv; j++) {
+    UNROLL
+    for (int j = 0; j < nv; j++) {
         v_store(dA + j * VLEN, v_add(v_load(dA + j * VLEN), da[j]));
         v_store(C + j * VLEN, v_add(v_load(C + j * VLEN), c[j]));
     }
@@ -170,25 +193,25 @@ additive_unit_backward(int nv, bool all, additive_regime regime, float *dA, floa
 
 V_FN void
 additive_units_backward(int nv, additive_regime regime, float *dA, float *C, float *dB,
-                        const float *A, const float *B, const float *G, int lanes, int rows,
-                        int64_t H, const uint64_t *live)
+                        const float *A, const float *B, const float *G, int lanes,
+                        int rows, int64_t H, const uint64_t *live)
 {
     for (int64_t h = 0; h < H; h++) {
         int64_t at = h * lanes;
         if (live == NULL) {
-            additive_unit_backward(nv, true, regime, dA + at, C + at, dB + h, A + at, B + h, G,
-                                   lanes, rows, H, live);
+            additive_unit_backward(nv, true, regime, dA + at, C + at, dB + h, A + at,
+                                   B + h, G, lanes, rows, H, live);
         } else {
-            additive_unit_backward(nv, false, regime, dA + at, C + at, dB + h, A + at, B + h, G,
-                                   lanes, rows, H, live);
+            additive_unit_backward(nv, false, regime, dA + at, C + at, dB + h, A + at,
+                                   B + h, G, lanes, rows, H, live);
         }
     }
 }
 
 static void
 additive_tile_backward(float *dA, float *C, float *dB, const float *A, const float *B,
-                       const float *G, int lanes, int rows, int64_t H, additive_regime regime,
-                       const uint64_t *live)
+                       const float *G, int lanes, int rows, int64_t H,
+                       additive_regime regime, const uint64_t *live)
 {
 #define UNITS(nv, regime) \
     additive_units_backward(nv, regime, dA, C, dB, A, B, G, lanes, rows, H, live)
@@ -210,7 +233,7 @@ additive_tile_backward(float *dA, float *C, float *dB, const float *A, const flo
 #undef UNITS
 }
 
-/* ---- the operands' forms -------------------------------------------------------------------- */
+/* ---- the operands' forms --------------------------------------------------------- */
 
 static void
 exp_form(float *out, const float *x, int64_t n)

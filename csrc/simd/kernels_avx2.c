@@ -1,7 +1,8 @@
 /* kernels_avx2.c -- the kernels of kernels_body.h in the vocabulary of v_avx2.h.
  *
- * The target is set here, for this file alone, so that the build needs no per-file flags.
- * The intrinsics come first: clang would not let the attribute reach into their headers. */
+ * The target is set here, for this file alone, so that the build needs no per-file
+ * flags. The intrinsics come first: clang would not let the attribute reach into their
+ * headers. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <stdbool.h>

@@ -1,14 +1,16 @@
 /* kernels_avx512.c -- the kernels of kernels_body.h in the vocabulary of v_avx512.h.
  *
- * The target is set here, for this file alone, so that the build needs no per-file flags.
- * The intrinsics come first: clang would not let the attribute reach into their headers. */
+ * The target is set here, for this file alone, so that the build needs no per-file
+ * flags. The intrinsics come first: clang would not let the attribute reach into their
+ * headers. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx2,fma"))), \
+                             apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512dq,avx2,fma,prefer-vector-width=512")
 #endif

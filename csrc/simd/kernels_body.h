@@ -4,9 +4,10 @@
  * A template: kernels_<set>.c sets the target, includes a vocabulary, defines
  *     KERNELS        the name of the table to define, declared in kernels.h
  *     KERNELS_NAME   its string
- * and includes this file. What each kernel promises stands in kernels.h. No intrinsics and no
- * `#if` on an instruction set from here on. Tested on scalar, generic, AVX2 and AVX-512 (all
- * sizes around each vector length, bit for bit), and under emulation on AArch64 (generic).
+ * and includes this file. What each kernel promises stands in kernels.h. No intrinsics
+ * and no `#if` on an instruction set from here on. Tested on scalar, generic, AVX2 and
+ * AVX-512 (all sizes around each vector length, bit for bit), and under emulation on
+ * AArch64 (generic).
  */
 #include "kernels.h"
 

@@ -1,4 +1,4 @@
-/* kernels_generic.c -- the kernels of kernels_body.h in the vocabulary of v_generic.h. */
+/* kernels_generic.c -- the kernels of kernels_body.h in the words of v_generic.h. */
 #include "v_generic.h"
 
 #define KERNELS attn_kernels_generic

@@ -1,9 +1,11 @@
 /*
- * kernels_layout.h -- rows of user memory to lanes and back: transposes of VLEN x VLEN squares.
+ * kernels_layout.h -- rows of user memory to lanes and back: transposes of VLEN x VLEN
+ * squares.
  */
 
 static void
-pack(float *dst, int lanes, const float *src, int64_t lds, int rows, int64_t cols, float gain)
+pack(float *dst, int lanes, const float *src, int64_t lds, int rows, int64_t cols,
+     float gain)
 {
     for (int l = 0; l < lanes; l += VLEN) {
         int here = lanes_left(rows - l);

@@ -1,11 +1,12 @@
 /*
  * kernels_math.h -- exp and tanh in the vocabulary.
  *
- * The coefficients come from the Remez exchange in fit_polynomials.py, which also prints the
- * errors stated here.
+ * The coefficients come from the Remez exchange in fit_polynomials.py, which also
+ * prints the errors stated here.
  */
 
-/* 2^f, |f| <= 1/2: degree 6 with constant term 1, relative error 2.0e-9 before rounding. */
+/* 2^f, |f| <= 1/2: degree 6 with constant term 1, relative error 2.0e-9 before
+ * rounding. */
 V_FN vf
 v_exp2_fraction(vf f)
 {
@@ -18,9 +19,10 @@ v_exp2_fraction(vf f)
     return v_fma(p, f, v_set1(1.0f));
 }
 
-/* 2^(t - err), |err| far below 1. Results below 2^-126 are exactly 0, t above 127 counts as
- * 127, NaN stays NaN. Adding 1.5 * 2^23 + 127 rounds t to an integer n (ties to even) and
- * leaves n + 127, the exponent field of 2^n, in the low bits of the sum. */
+/* 2^(t - err), |err| far below 1. Results below 2^-126 are exactly 0, t above 127
+ * counts as 127, NaN stays NaN. Adding 1.5 * 2^23 + 127 rounds t to an integer n (ties
+ * to even) and leaves n + 127, the exponent field of 2^n, in the low bits of the
+ * sum. */
 V_FN vf
 v_exp2_parts(vf t, vf err)
 {
@@ -39,8 +41,8 @@ v_exp2(vf t)
     return v_exp2_parts(t, v_zero());
 }
 
-/* e^x within 1 ulp for x <= 87: t = x log2(e) is rounded, and its rounding error, with the
- * part of log2(e) that a float does not hold, is given back to the fraction. */
+/* e^x within 1 ulp for x <= 87: t = x log2(e) is rounded, and its rounding error, with
+ * the part of log2(e) that a float does not hold, is given back to the fraction. */
 V_FN vf
 v_exp(vf x)
 {
@@ -50,8 +52,9 @@ v_exp(vf x)
     return v_exp2_parts(t, err);
 }
 
-/* tanh x within 2 ulp: x + x^3 Q(x^2) below 0.625 (relative error 4.1e-9 before rounding),
- * 1 - 2 / (1 + e^2|x|) above, where nothing cancels. At 20 it is 1 in float32. */
+/* tanh x within 2 ulp: x + x^3 Q(x^2) below 0.625 (relative error 4.1e-9 before
+ * rounding), 1 - 2 / (1 + e^2|x|) above, where nothing cancels. At 20 it is 1 in
+ * float32. */
 V_FN vf
 v_tanh(vf x)
 {

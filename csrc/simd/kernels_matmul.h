@@ -1,11 +1,12 @@
 /*
- * kernels_matmul.h -- the register tile, and everything that is a product or nearly one.
+ * kernels_matmul.h -- the register tile, and everything that is a product or nearly
+ * one.
  *
- * A tile of `mr` rows by `nv` vectors stays in registers while t runs; each step broadcasts
- * mr numbers of X from where they lie and multiplies them with nv vectors of Y. mr, nv and
- * the kind of step are constants at every inlined call, so the loops below disappear.
- * TILE_ROWS x TILE_VECTORS (8x2, 6x2, 4x2) fills the register file and hides the latency of
- * the multiply-adds: 2 loads feed 16 of them.
+ * A tile of `mr` rows by `nv` vectors stays in registers while t runs; each step
+ * broadcasts mr numbers of X from where they lie and multiplies them with nv vectors of
+ * Y. mr, nv and the kind of step are constants at every inlined call, so the loops
+ * below disappear. TILE_ROWS x TILE_VECTORS (8x2, 6x2, 4x2) fills the register file and
+ * hides the latency of the multiply-adds: 2 loads feed 16 of them.
  */
 
 typedef enum {
@@ -28,7 +29,7 @@ typedef struct {
     const float *scale;   /* of PUT_RESCALE and PUT_FACTOR */
     const uint64_t *live; /* of STEP_LIVE: the word of t = 0; lane 0 is bit `lane` */
     int lane;
-    int last;             /* floats in the last vector: VLEN, or less at the right edge */
+    int last; /* floats in the last vector: VLEN, or less at the right edge */
 } tile_args;
 
 V_FN void
@@ -36,19 +37,29 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
 {
     vf c[TILE_ROWS][TILE_VECTORS];
     vm m[TILE_VECTORS];
-    UNROLL for (int i = 0; i < mr; i++) {
-        UNROLL for (int j = 0; j < nv; j++) { c[i][j] = v_zero(); }
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < nv; j++) {
+            c[i][j] = v_zero();
+        }
     }
     for (int64_t t = 0; t < a->K; t++) {
         const float *x_t = a->X + t * a->sx, *y_t = a->Y + t * a->ldy;
         vf y[TILE_VECTORS];
-        UNROLL for (int j = 0; j < nv; j++) {
-            y[j] = edge && j == nv - 1 ? v_load_n(y_t + j * VLEN, a->last) : v_load(y_t + j * VLEN);
-            if (step == STEP_LIVE) { m[j] = m_from_bits(a->live[t] >> (a->lane + j * VLEN)); }
+        UNROLL
+        for (int j = 0; j < nv; j++) {
+            y[j] = edge && j == nv - 1 ? v_load_n(y_t + j * VLEN, a->last)
+                                       : v_load(y_t + j * VLEN);
+            if (step == STEP_LIVE) {
+                m[j] = m_from_bits(a->live[t] >> (a->lane + j * VLEN));
+            }
         }
-        UNROLL for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int i = 0; i < mr; i++) {
             vf x = v_set1(x_t[i * a->ldx]);
-            UNROLL for (int j = 0; j < nv; j++) {
+            UNROLL
+            for (int j = 0; j < nv; j++) {
                 if (step == STEP_PRODUCT) {
                     c[i][j] = v_fma(x, y[j], c[i][j]);
                 } else if (step == STEP_LIVE) {
@@ -60,8 +71,10 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
             }
         }
     }
-    UNROLL for (int i = 0; i < mr; i++) {
-        UNROLL for (int j = 0; j < nv; j++) {
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < nv; j++) {
             float *to = a->C + i * a->ldc + j * VLEN;
             int n = edge && j == nv - 1 ? a->last : VLEN;
             vf r = c[i][j];
@@ -72,7 +85,11 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
             } else if (put == PUT_FACTOR) {
                 r = v_mul(r, v_set1(*a->scale));
             }
-            if (n == VLEN) { v_store(to, r); } else { v_store_n(to, r, n); }
+            if (n == VLEN) {
+                v_store(to, r);
+            } else {
+                v_store_n(to, r, n);
+            }
         }
     }
 }
@@ -105,7 +122,9 @@ next_panel(tile_args *a, tile_put put, int n)
     a->C += n;
     a->Y += n;
     a->lane += n;
-    if (put == PUT_RESCALE) { a->scale += n; }
+    if (put == PUT_RESCALE) {
+        a->scale += n;
+    }
 }
 
 /* Panels that lie wholly inside `lanes`, a multiple of 16: no edges. */
@@ -116,7 +135,9 @@ panels_of_lanes(tile_step step, tile_put put, tile_args a, int64_t rows, int lan
         panel(TILE_VECTORS, false, step, put, a, rows);
         next_panel(&a, put, TILE_VECTORS * VLEN);
     }
-    if (lanes > 0) { panel(1, false, step, put, a, rows); }
+    if (lanes > 0) {
+        panel(1, false, step, put, a, rows);
+    }
 }
 
 /* Panels of any width: whole ones, then two vectors or one with a right edge. */
@@ -141,7 +162,8 @@ static void
 matmul(float *C, int64_t ldc, const float *X, int64_t ldx, int64_t sx, const float *Y,
        int64_t ldy, int64_t rows, int64_t cols, int64_t K, bool add)
 {
-    tile_args a = {.C = C, .X = X, .Y = Y, .ldc = ldc, .ldx = ldx, .sx = sx, .ldy = ldy};
+    tile_args a = {
+        .C = C, .X = X, .Y = Y, .ldc = ldc, .ldx = ldx, .sx = sx, .ldy = ldy};
     int64_t t = 0;
     do { /* once at least: K = 0 must still set C to 0 */
         a.K = K - t < ATTN_CHUNK ? K - t : ATTN_CHUNK;
@@ -156,17 +178,24 @@ matmul(float *C, int64_t ldc, const float *X, int64_t ldx, int64_t sx, const flo
     } while (t < K);
 }
 
-/* Half a tile of keys at a time: X (64 rows of values) and Y (64 rows of P) then stay in L1
- * while all rows of C pass over them. Measured on Sapphire Rapids, Dv = 64: 138 against
- * 113 GF/s for 128 keys at once. */
+/* Half a tile of keys at a time: X (64 rows of values) and Y (64 rows of P) then stay
+ * in L1 while all rows of C pass over them. Measured on Sapphire Rapids, Dv = 64: 138
+ * against 113 GF/s for 128 keys at once. */
 enum { POOL_KEYS = 64 };
 
 static void
-pool(float *C, const float *X, int64_t ldx, int64_t sx, const float *Y, int lanes, int64_t rows,
-     int K, const float *alpha, const uint64_t *live)
+pool(float *C, const float *X, int64_t ldx, int64_t sx, const float *Y, int lanes,
+     int64_t rows, int K, const float *alpha, const uint64_t *live)
 {
-    tile_args a = {.C = C, .X = X, .Y = Y, .ldc = lanes, .ldx = ldx, .sx = sx, .ldy = lanes,
-                   .scale = alpha, .live = live};
+    tile_args a = {.C = C,
+                   .X = X,
+                   .Y = Y,
+                   .ldc = lanes,
+                   .ldx = ldx,
+                   .sx = sx,
+                   .ldy = lanes,
+                   .scale = alpha,
+                   .live = live};
     for (int t = 0; t < K; t += POOL_KEYS) {
         bool rescale = t == 0 && alpha != NULL;
         a.K = K - t < POOL_KEYS ? K - t : POOL_KEYS;
@@ -186,47 +215,64 @@ pool(float *C, const float *X, int64_t ldx, int64_t sx, const float *Y, int lane
 }
 
 static void
-distance(float *S, const float *X, int64_t ldx, const float *Y, int lanes, int rows, int64_t K,
-         float factor)
+distance(float *S, const float *X, int64_t ldx, const float *Y, int lanes, int rows,
+         int64_t K, float factor)
 {
-    tile_args a = {.C = S, .X = X, .Y = Y, .ldc = lanes, .ldx = ldx, .sx = 1, .ldy = lanes,
-                   .K = K, .scale = &factor};
+    tile_args a = {.C = S,
+                   .X = X,
+                   .Y = Y,
+                   .ldc = lanes,
+                   .ldx = ldx,
+                   .sx = 1,
+                   .ldy = lanes,
+                   .K = K,
+                   .scale = &factor};
     panels_of_lanes(STEP_DISTANCE, PUT_FACTOR, a, rows, lanes);
 }
 
-/* One row at a time over its live lanes only, four vectors wide: a dead pair costs nothing. */
+/* One row at a time over its live lanes only, four vectors wide: a dead pair costs
+ * nothing. */
 static void
-matmul_live(float *C, int64_t ldc, const float *X, int lanes, const float *Y, int64_t ldy,
-            int rows, int64_t cols, int K, const uint64_t *live)
+matmul_live(float *C, int64_t ldc, const float *X, int lanes, const float *Y,
+            int64_t ldy, int rows, int64_t cols, int K, const uint64_t *live)
 {
     const uint64_t within = K < 64 ? ((uint64_t)1 << K) - 1 : ~(uint64_t)0;
     for (int i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols; j += 4 * VLEN) {
             vf c[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
             int n[4];
-            for (int v = 0; v < 4; v++) { n[v] = lanes_left(cols - j - v * VLEN); }
+            for (int v = 0; v < 4; v++) {
+                n[v] = lanes_left(cols - j - v * VLEN);
+            }
             for (uint64_t w = live[i] & within; w != 0; w &= w - 1) {
                 int t = __builtin_ctzll(w);
                 const float *y = Y + t * ldy + j;
                 vf x = v_set1(X[i * lanes + t]);
                 if (n[3] == VLEN) {
-                    UNROLL for (int v = 0; v < 4; v++) { c[v] = v_fma(x, v_load(y + v * VLEN), c[v]); }
+                    UNROLL
+                    for (int v = 0; v < 4; v++) {
+                        c[v] = v_fma(x, v_load(y + v * VLEN), c[v]);
+                    }
                 } else {
-                    UNROLL for (int v = 0; v < 4; v++) {
-                        if (n[v] > 0) { c[v] = v_fma(x, v_load_n(y + v * VLEN, n[v]), c[v]); }
+                    UNROLL
+                    for (int v = 0; v < 4; v++) {
+                        if (n[v] > 0) {
+                            c[v] = v_fma(x, v_load_n(y + v * VLEN, n[v]), c[v]);
+                        }
                     }
                 }
             }
             float *to = C + i * ldc + j;
             for (int v = 0; v < 4 && n[v] > 0; v++) {
-                v_store_n(to + v * VLEN, v_add(v_load_n(to + v * VLEN, n[v]), c[v]), n[v]);
+                v_store_n(to + v * VLEN, v_add(v_load_n(to + v * VLEN, n[v]), c[v]),
+                          n[v]);
             }
         }
     }
 }
 
-/* The gradients of |q - k|^2 take differences first, as the score did: subtracting sums of
- * large coordinates afterwards would cancel. */
+/* The gradients of |q - k|^2 take differences first, as the score did: subtracting
+ * sums of large coordinates afterwards would cancel. */
 static void
 difference_lanes(float *dQ, const float *G, const float *X, int64_t ldx, const float *Q,
                  int lanes, int rows, int64_t D, const uint64_t *live)
@@ -246,15 +292,16 @@ difference_lanes(float *dQ, const float *G, const float *X, int64_t ldx, const f
 }
 
 static void
-difference_rows(float *dX, const float *G, int lanes, const float *Y, const float *X, int rows,
-                int K, int64_t D, float factor, const uint64_t *live)
+difference_rows(float *dX, const float *G, int lanes, const float *Y, const float *X,
+                int rows, int K, int64_t D, float factor, const uint64_t *live)
 {
     const uint64_t within = K < 64 ? ((uint64_t)1 << K) - 1 : ~(uint64_t)0;
     for (int i = 0; i < rows; i++) {
         for (int64_t d = 0; d < D; d += VLEN) {
             int n = lanes_left(D - d);
             vf x = v_load_n(X + i * D + d, n), c = v_zero();
-            for (uint64_t w = live == NULL ? within : live[i] & within; w != 0; w &= w - 1) {
+            for (uint64_t w = live == NULL ? within : live[i] & within; w != 0;
+                 w &= w - 1) {
                 int t = __builtin_ctzll(w);
                 vf diff = v_sub(v_load_n(Y + t * D + d, n), x);
                 c = v_fma(v_set1(G[i * lanes + t]), diff, c);

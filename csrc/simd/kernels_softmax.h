@@ -1,6 +1,6 @@
 /*
- * kernels_softmax.h -- softmax of tiles (lanes are queries) and of rows in memory (lanes are
- * keys: 16 canonical lanes, joined by one fixed tree).
+ * kernels_softmax.h -- softmax of tiles (lanes are queries) and of rows in memory
+ * (lanes are keys: 16 canonical lanes, joined by one fixed tree).
  */
 
 enum { GROUP = 16 / VLEN }; /* vectors that hold the 16 canonical lanes */
@@ -11,17 +11,18 @@ live_lanes(const uint64_t *live, int i, int l)
     return m_from_bits(live == NULL ? ~(uint64_t)0 : live[i] >> l);
 }
 
-/* An infinite maximum counts as 0: scores of -inf then get the weight 2^-inf = 0, and a row
- * with a score of +inf is made NaN by whoever finishes the row. */
+/* An infinite maximum counts as 0: scores of -inf then get the weight 2^-inf = 0, and
+ * a row with a score of +inf is made NaN by whoever finishes the row. */
 V_FN vf
 finite_or_zero(vf m)
 {
     return v_select(v_lt(v_abs(m), v_set1(INFINITY)), m, v_zero());
 }
 
-/* A lane's sum over the keys of a tile: fours of chains inside groups of 16 keys, the groups
- * one after another. The rounding error of such a sum is a third of that of one long chain,
- * which matters: sum_j dS_j = 0 of the backward pass holds as well as these sums do. */
+/* A lane's sum over the keys of a tile: fours of chains inside groups of 16 keys, the
+ * groups one after another. The rounding error of such a sum is a third of that of one
+ * long chain, which matters: sum_j dS_j = 0 of the backward pass holds as well as
+ * these sums do. */
 enum { WAYS = 4, SUM_GROUP = 16 };
 
 V_FN vf
@@ -30,15 +31,20 @@ sum_ways(const vf way[WAYS])
     return v_add(v_add(way[0], way[2]), v_add(way[1], way[3]));
 }
 
-/* 2^(S - origin) of one vector of lanes and the `count` keys of a group, in place; the sum. */
+/* 2^(S - origin) of one vector of lanes and the `count` keys of a group, in place; the
+ * sum. */
 V_FN vf
-exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *live, int lane)
+exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *live,
+          int lane)
 {
     vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
-    UNROLL for (int i = 0; i < count; i++) {
+    UNROLL
+    for (int i = 0; i < count; i++) {
         float *s = S + i * lanes;
         vf p = v_exp2(v_sub(v_load(s), origin));
-        if (!all) { p = v_select(live_lanes(live, i, lane), p, v_zero()); }
+        if (!all) {
+            p = v_select(live_lanes(live, i, lane), p, v_zero());
+        }
         v_store(s, p);
         way[i % WAYS] = v_add(way[i % WAYS], p);
     }
@@ -46,7 +52,8 @@ exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *l
 }
 
 V_FN vf
-exp_column(bool all, float *S, int lanes, int rows, vf origin, const uint64_t *live, int lane)
+exp_column(bool all, float *S, int lanes, int rows, vf origin, const uint64_t *live,
+           int lane)
 {
     vf total = v_zero();
     int i = 0;
@@ -83,23 +90,27 @@ softmax_tile(float *S, int lanes, int rows, float *m, float *l, float *alpha,
 }
 
 static void
-prob_tile(float *S, int lanes, int rows, const float *m, const float *inv, const uint64_t *live)
+prob_tile(float *S, int lanes, int rows, const float *m, const float *inv,
+          const uint64_t *live)
 {
     for (int j = 0; j < lanes; j += VLEN) {
         vf top = v_load(m + j), f = v_load(inv + j);
         for (int i = 0; i < rows; i++) {
             float *s = S + i * lanes + j;
             vf p = v_mul(v_exp2(v_sub(v_load(s), top)), f);
-            v_store(s, live == NULL ? p : v_select(live_lanes(live, i, j), p, v_zero()));
+            v_store(s,
+                    live == NULL ? p : v_select(live_lanes(live, i, j), p, v_zero()));
         }
     }
 }
 
 V_FN vf
-dot_group(int count, const float *X, const float *Y, int lanes, const uint64_t *live, int lane)
+dot_group(int count, const float *X, const float *Y, int lanes, const uint64_t *live,
+          int lane)
 {
     vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
-    UNROLL for (int i = 0; i < count; i++) {
+    UNROLL
+    for (int i = 0; i < count; i++) {
         vm m = live_lanes(live, i, lane);
         vf x = v_load(X + i * lanes), y = v_load(Y + i * lanes);
         way[i % WAYS] = v_fma_if(m, x, y, way[i % WAYS]);
@@ -108,18 +119,21 @@ dot_group(int count, const float *X, const float *Y, int lanes, const uint64_t *
 }
 
 static void
-dot_tile(float *D, const float *X, const float *Y, int lanes, int rows, const uint64_t *live)
+dot_tile(float *D, const float *X, const float *Y, int lanes, int rows,
+         const uint64_t *live)
 {
     for (int j = 0; j < lanes; j += VLEN) {
         vf total = v_zero();
         int i = 0;
         for (; i + SUM_GROUP <= rows; i += SUM_GROUP) {
-            total = v_add(total, dot_group(SUM_GROUP, X + i * lanes + j, Y + i * lanes + j, lanes,
-                                           live == NULL ? NULL : live + i, j));
+            total = v_add(total,
+                          dot_group(SUM_GROUP, X + i * lanes + j, Y + i * lanes + j,
+                                    lanes, live == NULL ? NULL : live + i, j));
         }
         if (i < rows) {
-            total = v_add(total, dot_group(rows - i, X + i * lanes + j, Y + i * lanes + j, lanes,
-                                           live == NULL ? NULL : live + i, j));
+            total = v_add(total,
+                          dot_group(rows - i, X + i * lanes + j, Y + i * lanes + j,
+                                    lanes, live == NULL ? NULL : live + i, j));
         }
         v_store(D + j, v_add(v_load(D + j), total));
     }
@@ -137,8 +151,8 @@ scale_tile(float *S, int lanes, int rows, const float *factor)
 }
 
 static void
-dscore_tile(float *dP, const float *P, const float *D, const float *E, float gain, int lanes,
-            int rows, const uint64_t *live)
+dscore_tile(float *dP, const float *P, const float *D, const float *E, float gain,
+            int lanes, int rows, const uint64_t *live)
 {
     for (int j = 0; j < lanes; j += VLEN) {
         vf d = v_load(D + j), e = v_load(E + j), g = v_set1(gain);
@@ -146,7 +160,8 @@ dscore_tile(float *dP, const float *P, const float *D, const float *E, float gai
             float *to = dP + i * lanes + j;
             vf inner = v_add(v_sub(v_load(to), d), e);
             vf s = v_mul(v_mul(v_load(P + i * lanes + j), inner), g);
-            v_store(to, live == NULL ? s : v_select(live_lanes(live, i, j), s, v_zero()));
+            v_store(to,
+                    live == NULL ? s : v_select(live_lanes(live, i, j), s, v_zero()));
         }
     }
 }
@@ -173,13 +188,14 @@ prob_row(float *w, int64_t n, float m, float inv)
     }
 }
 
-/* ---- rows in memory ----------------------------------------------------------------------- */
+/* ---- rows in memory -------------------------------------------------------------- */
 
 /* The next 16 numbers of a row, n of them present; absent ones are `rest`. */
 V_FN void
 load_group(vf g[GROUP], const float *x, int64_t n, vf rest)
 {
-    UNROLL for (int v = 0; v < GROUP; v++) {
+    UNROLL
+    for (int v = 0; v < GROUP; v++) {
         int k = lanes_left(n - v * VLEN);
         vf a = v_load_n(x + v * VLEN, k);
         g[v] = k == VLEN ? a : v_select(m_from_bits(((uint64_t)1 << k) - 1), a, rest);
@@ -189,7 +205,8 @@ load_group(vf g[GROUP], const float *x, int64_t n, vf rest)
 V_FN void
 store_group(float *out, const vf g[GROUP], int64_t n)
 {
-    UNROLL for (int v = 0; v < GROUP; v++) {
+    UNROLL
+    for (int v = 0; v < GROUP; v++) {
         v_store_n(out + v * VLEN, g[v], lanes_left(n - v * VLEN));
     }
 }
@@ -204,15 +221,26 @@ softmax_row(float *out, const float *x, int64_t n)
     }
     for (int64_t j = 0; j < n; j += 16) {
         load_group(g, x + j, n - j, v_set1(-INFINITY));
-        UNROLL for (int v = 0; v < GROUP; v++) { top[v] = v_max(g[v], top[v]); }
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            top[v] = v_max(g[v], top[v]);
+        }
     }
     vf m = v_set1(v_max16(top));
     for (int64_t j = 0; j < n; j += 16) {
         load_group(g, x + j, n - j, v_zero());
-        UNROLL for (int v = 0; v < GROUP; v++) { g[v] = v_exp(v_sub(g[v], m)); }
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            g[v] = v_exp(v_sub(g[v], m));
+        }
         store_group(out + j, g, n - j);
-        if (n - j < 16) { load_group(g, out + j, n - j, v_zero()); }
-        UNROLL for (int v = 0; v < GROUP; v++) { sum[v] = v_add(sum[v], g[v]); }
+        if (n - j < 16) {
+            load_group(g, out + j, n - j, v_zero());
+        }
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            sum[v] = v_add(sum[v], g[v]);
+        }
     }
     vf total = v_set1(v_sum16(sum));
     for (int64_t j = 0; j < n; j += VLEN) {
@@ -225,11 +253,16 @@ static float
 dot_row(const float *x, const float *y, int64_t n)
 {
     vf a[GROUP], b[GROUP], sum[GROUP];
-    for (int v = 0; v < GROUP; v++) { sum[v] = v_zero(); }
+    for (int v = 0; v < GROUP; v++) {
+        sum[v] = v_zero();
+    }
     for (int64_t j = 0; j < n; j += 16) {
         load_group(a, x + j, n - j, v_zero());
         load_group(b, y + j, n - j, v_zero());
-        UNROLL for (int v = 0; v < GROUP; v++) { sum[v] = v_fma(a[v], b[v], sum[v]); }
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            sum[v] = v_fma(a[v], b[v], sum[v]);
+        }
     }
     return v_sum16(sum);
 }
@@ -249,10 +282,15 @@ static float
 absmax_row(const float *x, int64_t n)
 {
     vf top[GROUP], g[GROUP];
-    for (int v = 0; v < GROUP; v++) { top[v] = v_zero(); }
+    for (int v = 0; v < GROUP; v++) {
+        top[v] = v_zero();
+    }
     for (int64_t j = 0; j < n; j += 16) {
         load_group(g, x + j, n - j, v_zero());
-        UNROLL for (int v = 0; v < GROUP; v++) { top[v] = v_max(v_abs(g[v]), top[v]); }
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            top[v] = v_max(v_abs(g[v]), top[v]);
+        }
     }
     return v_max16(top);
 }

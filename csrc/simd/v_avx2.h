@@ -1,5 +1,6 @@
 /*
- * v_avx2.h -- the vocabulary in eight lanes of AVX2 with FMA. See v_scalar.h for the meaning.
+ * v_avx2.h -- the vocabulary in eight lanes of AVX2 with FMA. See v_scalar.h for the
+ * meaning.
  */
 #include <immintrin.h>
 #include <stdint.h>
@@ -11,7 +12,8 @@ typedef __m256 vm; /* all ones or all zeros in each lane */
 
 #define V_FN static inline __attribute__((always_inline, unused))
 
-/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest as 0 ---- */
+/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest
+ *      as 0 */
 V_FN __m256i v_first(int n) /* all ones in the first n lanes */
 {
     static const int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
@@ -24,7 +26,7 @@ V_FN void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
 V_FN vf v_load_n(const float *p, int n) { return _mm256_maskload_ps(p, v_first(n)); }
 V_FN void v_store_n(float *p, vf a, int n) { _mm256_maskstore_ps(p, v_first(n), a); }
 
-/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------------------ */
+/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------- */
 V_FN vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 V_FN vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 V_FN vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
@@ -35,7 +37,7 @@ V_FN vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 V_FN vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 V_FN vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 
-/* ---- yes or no: comparisons with NaN are no -------------------------------------------------- */
+/* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 V_FN vm m_from_bits(uint64_t bits)
 {
@@ -46,7 +48,8 @@ V_FN vm m_from_bits(uint64_t bits)
 V_FN vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return v_select(m, v_fma(a, b, c), c); }
 
-/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the sign of s ---- */
+/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the
+ *      sign of s */
 V_FN vf v_shift_to_exponent(vf a)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23));
@@ -57,7 +60,7 @@ V_FN vf v_copysign(vf x, vf s)
     return _mm256_or_ps(_mm256_andnot_ps(sign, x), _mm256_and_ps(sign, s));
 }
 
-/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------------------- */
+/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------- */
 V_FN float v_sum16(const vf v[2])
 {
     vf s8 = _mm256_add_ps(v[0], v[1]);
@@ -72,7 +75,8 @@ V_FN float v_max16(const vf v[2])
     __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
     return _mm_cvtss_f32(_mm_max_ss(m2, _mm_shuffle_ps(m2, m2, 1)));
 }
-V_FN void v_transpose(vf v[8]) /* 2x2, then 4x4 within halves, then the halves change places */
+/* 2x2, then 4x4 within halves, then the halves change places */
+V_FN void v_transpose(vf v[8])
 {
     vf a[8], b[8];
     for (int i = 0; i < 8; i += 2) {

@@ -11,7 +11,8 @@ typedef __mmask16 vm;
 
 #define V_FN static inline __attribute__((always_inline, unused))
 
-/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest as 0 ---- */
+/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest
+ *      as 0 */
 V_FN __mmask16 v_first(int n) { return (__mmask16)((1u << n) - 1); }
 V_FN vf v_zero(void) { return _mm512_setzero_ps(); }
 V_FN vf v_set1(float x) { return _mm512_set1_ps(x); }
@@ -20,7 +21,7 @@ V_FN void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 V_FN vf v_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
 V_FN void v_store_n(float *p, vf a, int n) { _mm512_mask_storeu_ps(p, v_first(n), a); }
 
-/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------------------ */
+/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------- */
 V_FN vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 V_FN vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 V_FN vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
@@ -31,13 +32,14 @@ V_FN vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 V_FN vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 V_FN vf v_abs(vf a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
 
-/* ---- yes or no: comparisons with NaN are no -------------------------------------------------- */
+/* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 V_FN vm m_from_bits(uint64_t bits) { return (__mmask16)bits; }
 V_FN vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return _mm512_mask3_fmadd_ps(a, b, c, m); }
 
-/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the sign of s ---- */
+/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the
+ *      sign of s */
 V_FN vf v_shift_to_exponent(vf a)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23));
@@ -48,22 +50,25 @@ V_FN vf v_copysign(vf x, vf s)
     return _mm512_or_ps(_mm512_andnot_ps(sign, x), _mm512_and_ps(sign, s));
 }
 
-/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------------------- */
+/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------- */
 V_FN float v_sum16(const vf v[1])
 {
-    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v[0]), _mm512_extractf32x8_ps(v[0], 1));
+    __m256 low = _mm512_castps512_ps256(v[0]), high = _mm512_extractf32x8_ps(v[0], 1);
+    __m256 s8 = _mm256_add_ps(low, high);
     __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 V_FN float v_max16(const vf v[1])
 {
-    __m256 m8 = _mm256_max_ps(_mm512_castps512_ps256(v[0]), _mm512_extractf32x8_ps(v[0], 1));
+    __m256 low = _mm512_castps512_ps256(v[0]), high = _mm512_extractf32x8_ps(v[0], 1);
+    __m256 m8 = _mm256_max_ps(low, high);
     __m128 m4 = _mm_max_ps(_mm256_castps256_ps128(m8), _mm256_extractf128_ps(m8, 1));
     __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
     return _mm_cvtss_f32(_mm_max_ss(m2, _mm_shuffle_ps(m2, m2, 1)));
 }
-V_FN void v_transpose(vf v[16]) /* 4x4 within quarters, then the quarters change places */
+/* 4x4 within quarters, then the quarters change places */
+V_FN void v_transpose(vf v[16])
 {
     vf a[16], b[16];
     for (int i = 0; i < 16; i += 2) {

@@ -1,8 +1,10 @@
 /*
- * v_generic.h -- the vocabulary in four lanes of GNU C vectors: any CPU with gcc or clang.
+ * v_generic.h -- the vocabulary in four lanes of GNU C vectors: any CPU with gcc or
+ * clang.
  *
- * The same bits as v_scalar.h where the target has fused multiply-add (AArch64, POWER, ...).
- * On baseline x86-64 (SSE2) v_fma rounds twice, the one exception the project allows.
+ * The same bits as v_scalar.h where the target has fused multiply-add (AArch64, POWER,
+ * ...). On baseline x86-64 (SSE2) v_fma rounds twice, the one exception the project
+ * allows.
  */
 #include <math.h>
 #include <stdint.h>
@@ -15,7 +17,8 @@ typedef int32_t vm __attribute__((vector_size(16)));
 
 #define V_FN static inline __attribute__((always_inline, unused))
 
-/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest as 0 ---- */
+/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest
+ *      as 0 */
 V_FN vf v_zero(void) { return (vf){0}; }
 V_FN vf v_set1(float x) { return (vf){x, x, x, x}; }
 V_FN vf v_load(const float *p) { vf a; memcpy(&a, p, sizeof a); return a; }
@@ -31,14 +34,14 @@ V_FN void v_store_n(float *p, vf a, int n)
     for (int i = 0; i < n; i++) { p[i] = a[i]; }
 }
 
-/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------------------ */
+/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------- */
 V_FN vf v_add(vf a, vf b) { return a + b; }
 V_FN vf v_sub(vf a, vf b) { return a - b; }
 V_FN vf v_mul(vf a, vf b) { return a * b; }
 V_FN vf v_div(vf a, vf b) { return a / b; }
 V_FN vf v_fma(vf a, vf b, vf c)
 {
-#ifdef __FP_FAST_FMAF /* the CPU has it: the compiler makes one vector instruction of this */
+#ifdef __FP_FAST_FMAF /* the CPU has it: this becomes one vector instruction */
     return (vf){fmaf(a[0], b[0], c[0]), fmaf(a[1], b[1], c[1]),
                 fmaf(a[2], b[2], c[2]), fmaf(a[3], b[3], c[3])};
 #else
@@ -52,7 +55,7 @@ V_FN vf v_max(vf a, vf b) { return v_blend(a > b, a, b); }
 V_FN vf v_min(vf a, vf b) { return v_blend(a < b, a, b); }
 V_FN vf v_abs(vf a) { return (vf)((vm)a & 0x7fffffff); }
 
-/* ---- yes or no: comparisons with NaN are no -------------------------------------------------- */
+/* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return a < b; }
 V_FN vm m_from_bits(uint64_t bits)
 {
@@ -62,14 +65,15 @@ V_FN vm m_from_bits(uint64_t bits)
 V_FN vf v_select(vm m, vf yes, vf no) { return v_blend(m, yes, no); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return v_blend(m, v_fma(a, b, c), c); }
 
-/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the sign of s ---- */
+/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the
+ *      sign of s */
 V_FN vf v_shift_to_exponent(vf a) { return (vf)((vm)a << 23); }
 V_FN vf v_copysign(vf x, vf s)
 {
     return (vf)(((vm)x & 0x7fffffff) | ((vm)s & ~0x7fffffff));
 }
 
-/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------------------- */
+/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------- */
 V_FN float v_sum16(const vf v[4])
 {
     vf s4 = (v[0] + v[2]) + (v[1] + v[3]);

@@ -1,10 +1,10 @@
 /*
  * v_scalar.h -- the vocabulary with one lane: plain C, and the specification.
  *
- * Every vocabulary header defines the same names in the same order. A `vf` is VLEN floats, a
- * `vm` one yes or no per lane. What one lane does is written here; a wider header does exactly
- * this, to the last bit, in every lane. In particular
- *     v_fma    rounds once (the generic header on a CPU without fused multiply-add excepted)
+ * Every vocabulary header defines the same names in the same order. A `vf` is VLEN
+ * floats, a `vm` one yes or no per lane. What one lane does is written here; a wider
+ * header does exactly this, to the last bit, in every lane. In particular
+ *     v_fma    rounds once (except in v_generic.h on a CPU without fused multiply-add)
  *     v_max    a > b ? a : b, hence b if either is NaN; v_min likewise with <
  *     v_sum16  adds sixteen lanes in one fixed tree: i with i+8, then i+4, i+2, i+1
  * and nothing estimates: divisions are true divisions.
@@ -20,7 +20,8 @@ typedef int vm;
 
 #define V_FN static inline __attribute__((always_inline, unused))
 
-/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest as 0 ---- */
+/* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest
+ *      as 0 */
 V_FN vf v_zero(void) { return 0.0f; }
 V_FN vf v_set1(float x) { return x; }
 V_FN vf v_load(const float *p) { return *p; }
@@ -28,7 +29,7 @@ V_FN void v_store(float *p, vf a) { *p = a; }
 V_FN vf v_load_n(const float *p, int n) { return n > 0 ? *p : 0.0f; }
 V_FN void v_store_n(float *p, vf a, int n) { if (n > 0) { *p = a; } }
 
-/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------------------ */
+/* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------- */
 V_FN vf v_add(vf a, vf b) { return a + b; }
 V_FN vf v_sub(vf a, vf b) { return a - b; }
 V_FN vf v_mul(vf a, vf b) { return a * b; }
@@ -39,13 +40,14 @@ V_FN vf v_max(vf a, vf b) { return a > b ? a : b; }
 V_FN vf v_min(vf a, vf b) { return a < b ? a : b; }
 V_FN vf v_abs(vf a) { return fabsf(a); }
 
-/* ---- yes or no: comparisons with NaN are no -------------------------------------------------- */
+/* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return a < b; }
 V_FN vm m_from_bits(uint64_t bits) { return (int)(bits & 1); }
 V_FN vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return m ? fmaf(a, b, c) : c; }
 
-/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the sign of s ---- */
+/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the
+ *      sign of s */
 V_FN vf v_shift_to_exponent(vf a)
 {
     uint32_t u;
@@ -56,7 +58,7 @@ V_FN vf v_shift_to_exponent(vf a)
 }
 V_FN vf v_copysign(vf x, vf s) { return copysignf(x, s); }
 
-/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------------------- */
+/* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------- */
 V_FN float v_sum16(const vf v[16])
 {
     float s8[8], s4[4];

@@ -1,0 +1,71 @@
+/*
+ * projection.c -- see projection.h. dX is cut into rows, dW into hidden units, so that
+ * every element has one owner and sums over all rows in one order.
+ */
+#include "projection.h"
+
+#include <string.h>
+
+#include "../simd/kernels.h"
+
+enum {
+    TASK_ROWS = 64,  /* of dX */
+    TASK_UNITS = 16, /* of dW: the tasks read all of X, so not too few at a time */
+};
+
+static int64_t
+row_chunks(const attn_projection *y)
+{
+    return (y->rows + TASK_ROWS - 1) / TASK_ROWS;
+}
+
+static void
+dx_task(void *ctx, int64_t task, int worker)
+{
+    const attn_projection *y = ctx;
+    int64_t b = task / row_chunks(y), row = task % row_chunks(y) * TASK_ROWS;
+    int64_t end = row + TASK_ROWS < y->rows ? row + TASK_ROWS : y->rows;
+    (void)worker;
+    for (int64_t n; row < end; row += n) {
+        int64_t used = y->used(y->p, b, row), at = b * y->rows + row;
+        n = used > 0 ? used : -used;
+        n = n < end - row ? n : end - row;
+        if (used > 0) {
+            attn_simd->matmul(y->dX + at * y->D, y->D, y->dY + at * y->ldy, y->ldy, 1,
+                              y->W, y->D, n, y->D, y->H, false);
+        } else {
+            memset(y->dX + at * y->D, 0, (size_t)(n * y->D) * sizeof(float));
+        }
+    }
+}
+
+static void
+dw_task(void *ctx, int64_t task, int worker)
+{
+    const attn_projection *y = ctx;
+    int64_t h = task * TASK_UNITS,
+            units = y->H - h < TASK_UNITS ? y->H - h : TASK_UNITS;
+    float *dW_h = y->dW + h * y->D;
+    (void)worker;
+    memset(dW_h, 0, (size_t)(units * y->D) * sizeof(float));
+    for (int64_t b = 0; b < y->p->B; b++) {
+        for (int64_t row = 0, used; row<y->rows; row += used> 0 ? used : -used) {
+            int64_t at = b * y->rows + row;
+            used = y->used(y->p, b, row);
+            if (used > 0) {
+                attn_simd->matmul(dW_h, y->D, y->dY + at * y->ldy + h, 1, y->ldy,
+                                  y->X + at * y->D, y->D, units, y->D, used, true);
+            }
+        }
+    }
+}
+
+bool
+attn_projection_backward(const attn_projection *y, attn_run *run)
+{
+    void *ctx = (void *)y;
+    double us = (double)y->p->B * (double)y->rows * (double)y->D * (double)y->H / 30e3;
+    return attn_parallel_for(run, y->p->B * row_chunks(y), us, dx_task, ctx) &&
+           attn_parallel_for(run, (y->H + TASK_UNITS - 1) / TASK_UNITS, us, dw_task,
+                             ctx);
+}

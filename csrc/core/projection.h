@@ -1,0 +1,29 @@
+/*
+ * projection.h -- the backward pass of a linear layer over the rows that take part.
+ *
+ *     forward was: Y (B, rows, H) = X (B, rows, D) W^T,  W (H, D)
+ *     so now:      dX = dY W,  dW = dY^T X
+ */
+#ifndef ATTN_PROJECTION_H
+#define ATTN_PROJECTION_H
+
+#include <stdbool.h>
+
+#include "attn.h"
+
+typedef struct {
+    const attn_problem *p;
+    /* How many rows of entry b from `row` on take part (> 0) or take no part (< 0)
+     * together. */
+    int64_t (*used)(const attn_problem *p, int64_t b, int64_t row);
+    int64_t rows, D, H;
+    int64_t ldy; /* floats from one row of dY to the next, >= H */
+    float *dX, *dW;
+    const float *dY, *X, *W;
+} attn_projection;
+
+/* Rows that take no part get a dX of 0 and do not count in dW, whatever they hold.
+ * false: interrupted. */
+bool attn_projection_backward(const attn_projection *layer, attn_run *run);
+
+#endif
