@@ -1,0 +1,394 @@
+"""Types of the compiled module. Shapes, formulas and errors: the docstrings, help(attnext)."""
+
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypedDict, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_Array: TypeAlias = NDArray[np.float32]
+_Lens: TypeAlias = ArrayLike | None
+_Number: TypeAlias = float | np.floating[Any] | np.integer[Any]
+_OneNumber: TypeAlias = _Number | ArrayLike
+_EmptyRows: TypeAlias = Literal["uniform", "zero", "nan"]
+
+# ---- masked softmax ------------------------------------------------------------------------
+
+def masked_softmax(
+    X: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    empty_rows: _EmptyRows = "uniform",
+    out: _Array | None = None,
+) -> _Array: ...
+def masked_softmax_backward(
+    grad_output: ArrayLike,
+    weights: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    empty_rows: _EmptyRows = "uniform",
+) -> _Array: ...
+def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: _Number = 0.0) -> _Array: ...
+
+# ---- dot-product attention ----------------------------------------------------------------
+
+@overload
+def dot_product_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    scale: _Number | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    out: _Array | None = None,
+) -> _Array: ...
+@overload
+def dot_product_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    scale: _Number | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[True],
+    return_lse: Literal[False] = False,
+    out: _Array | None = None,
+) -> tuple[_Array, _Array]: ...
+@overload
+def dot_product_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    scale: _Number | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[False] = False,
+    return_lse: Literal[True],
+    out: _Array | None = None,
+) -> tuple[_Array, _Array]: ...
+@overload
+def dot_product_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    scale: _Number | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    out: _Array | None = None,
+) -> tuple[_Array, _Array, _Array]: ...
+@overload
+def dot_product_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    scale: _Number | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+    out: _Array | None = None,
+) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
+def dot_product_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    scale: _Number | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    grad_weights: ArrayLike | None = None,
+    grad_lse: ArrayLike | None = None,
+    output: ArrayLike | None = None,
+    lse: ArrayLike | None = None,
+) -> tuple[_Array, _Array, _Array]: ...
+def dot_product_scores(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: _Number | None = None,
+) -> _Array: ...
+
+# ---- additive attention -------------------------------------------------------------------
+
+class AdditiveGradients(NamedTuple):
+    queries: _Array
+    keys: _Array
+    values: _Array
+    W_q: _Array
+    W_k: _Array
+    w_v: _Array
+    b_h: _Array | None
+
+@overload
+def additive_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    b_h: ArrayLike | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    out: _Array | None = None,
+) -> _Array: ...
+@overload
+def additive_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    b_h: ArrayLike | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[True],
+    return_lse: Literal[False] = False,
+    out: _Array | None = None,
+) -> tuple[_Array, _Array]: ...
+@overload
+def additive_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    b_h: ArrayLike | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[False] = False,
+    return_lse: Literal[True],
+    out: _Array | None = None,
+) -> tuple[_Array, _Array]: ...
+@overload
+def additive_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    b_h: ArrayLike | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    out: _Array | None = None,
+) -> tuple[_Array, _Array, _Array]: ...
+@overload
+def additive_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    b_h: ArrayLike | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+    out: _Array | None = None,
+) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
+def additive_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    b_h: ArrayLike | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    grad_weights: ArrayLike | None = None,
+    grad_lse: ArrayLike | None = None,
+    output: ArrayLike | None = None,
+    lse: ArrayLike | None = None,
+) -> AdditiveGradients: ...
+def additive_scores(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    *,
+    b_h: ArrayLike | None = None,
+) -> _Array: ...
+
+# ---- Gaussian attention -------------------------------------------------------------------
+
+@overload
+def gaussian_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    out: _Array | None = None,
+) -> _Array: ...
+@overload
+def gaussian_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[True],
+    return_lse: Literal[False] = False,
+    out: _Array | None = None,
+) -> tuple[_Array, _Array]: ...
+@overload
+def gaussian_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[False] = False,
+    return_lse: Literal[True],
+    out: _Array | None = None,
+) -> tuple[_Array, _Array]: ...
+@overload
+def gaussian_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    out: _Array | None = None,
+) -> tuple[_Array, _Array, _Array]: ...
+@overload
+def gaussian_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+    out: _Array | None = None,
+) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
+def gaussian_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+    dropout_p: _Number = 0.0,
+    seed: SupportsIndex | None = None,
+    empty_rows: _EmptyRows = "uniform",
+    grad_weights: ArrayLike | None = None,
+    grad_lse: ArrayLike | None = None,
+    output: ArrayLike | None = None,
+    lse: ArrayLike | None = None,
+) -> tuple[_Array, _Array, _Array, np.float32]: ...
+def gaussian_scores(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+) -> _Array: ...
+
+# ---- threads and configuration ------------------------------------------------------------
+
+class _InstructionSet(TypedDict):
+    chosen: str
+    available: list[str]
+
+class _Threads(TypedDict):
+    chosen: int
+    cpus: int
+
+class _Build(TypedDict):
+    compiler: str
+    python: str
+
+class _Config(TypedDict):
+    version: str
+    instruction_set: _InstructionSet
+    threads: _Threads
+    build: _Build
+
+def set_num_threads(n: SupportsIndex) -> None: ...
+def get_num_threads() -> int: ...
+@overload
+def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
+@overload
+def show_config(mode: Literal["dicts"]) -> _Config: ...

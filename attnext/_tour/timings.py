@@ -1,0 +1,161 @@
+"""Part 8 of the tour: how long it takes, beside plain NumPy and PyTorch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+import attnext
+from attnext._tour.page import Check, Tour, largest_difference
+from attnext._tour.peer import Peer
+
+Array = NDArray[np.float32]
+# What is computed, by attnext, by NumPy and by PyTorch, and the result the first two share.
+Contest = tuple[str, Callable[[], Array], Callable[[], Array], Callable[[], object] | None]
+
+BUDGET = 0.2  # seconds for each contender
+
+
+def timings(tour: Tour) -> None:
+    """Part 8: four sizes of work, each contender's best time."""
+    page, peer = tour.page, tour.peer
+    tour.title("How long it takes")
+    page.say(
+        "Milliseconds: the best of several runs taken in turn, in float32, each library with its "
+        "default threads; NumPy runs the formulas as written. x: how many times as long as "
+        "attnext. Machines differ and are busy: compare within a line."
+    )
+    page.line()
+    config = attnext.show_config("dicts")
+    page.line(
+        f"      attnext {attnext.__version__}: {config['instruction_set']['chosen']}, "
+        f"{config['threads']['chosen']} threads.  NumPy {np.__version__}."
+        + (f"  {peer.name}." if peer else "")
+    )
+    page.line()
+    head = f"{'':<16}{'B x M x N':<19}{'attnext':>8}{'NumPy':>9}{'torch' if peer else '':>15}"
+    page.line(page.style(f"      {head}", "dim"))
+    for name, ours, plain, theirs in _contests(peer):
+        off = largest_difference(ours(), plain())
+        first, *others = _fastest([ours, plain] if theirs is None else [ours, plain, theirs])
+        cells = "".join(f"{_number(1e3 * t):>9} {_ratio(t / first):<5}" for t in others)
+        tour.result(
+            f"{name:<35}{_number(1e3 * first):>8}{cells}",
+            Check(f"{name}, relative difference from NumPy", off, 0, 1e-5),
+        )
+
+
+def _fastest(contenders: list[Callable[[], object]]) -> list[float]:
+    """The shortest time of each in seconds: warmed up, in turn, at least three times."""
+    best = [math.inf] * len(contenders)
+    for contender in contenders:
+        contender()
+    runs, deadline = 0, time.perf_counter() + BUDGET * len(contenders)
+    while runs < 3 or (runs < 1000 and time.perf_counter() < deadline):
+        for i, contender in enumerate(contenders):
+            started = time.perf_counter()
+            contender()
+            best[i] = min(best[i], time.perf_counter() - started)
+        runs += 1
+    return best
+
+
+def _number(value: float) -> str:
+    """Three significant digits, never an exponent."""
+    decimals = 2 - math.floor(math.log10(max(value, 1e-6)))
+    return f"{value:.{max(decimals, 0)}f}"
+
+
+def _ratio(value: float) -> str:
+    return f"x{value:.1f}" if value < 10 else f"x{value:.0f}"
+
+
+def _contests(peer: Peer | None) -> Iterator[Contest]:
+    rng = np.random.default_rng(8)
+
+    def random(*shape: int) -> Array:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    def theirs(name: str, *arrays: Array) -> Callable[[], object] | None:
+        if peer is None:
+            return None
+        return partial(getattr(peer, name), *map(peer.tensor, arrays))
+
+    for leading, M, N, d in [((2,), 1, 10, 2), ((4, 8), 128, 512, 64)]:
+        dot = random(*leading, M, d), random(*leading, N, d), random(*leading, N, d)
+        yield (
+            f"{'dot product':<16}{math.prod(leading)} x {M} x {N}, d {d}",
+            partial(attnext.dot_product_attention, *dot),
+            partial(_plain_dot_product, *dot),
+            theirs("fused_dot_product", *dot),
+        )
+
+    layer = attnext.AdditiveAttention(64, 64, 128, rng=rng)
+    inputs = random(8, 64, 64), random(8, 128, 64), random(8, 128, 64)
+    grad, W = random(8, 64, 64), (layer.W_q, layer.W_k, layer.w_v)
+    yield (
+        f"{'additive':<16}8 x 64 x 128, h 128",
+        partial(attnext.additive_attention, *inputs, *W),
+        partial(_plain_additive, *inputs, *W),
+        theirs("additive", *inputs, *W),
+    )
+
+    def ours() -> Array:
+        layer(*inputs, need_weights=False)
+        return layer.backward(grad)[0]
+
+    yield (
+        f"{'  and backward':<16}8 x 64 x 128, h 128",
+        ours,
+        lambda: _plain_additive_gradients(grad, *inputs, *W)[0],
+        None if peer is None else peer.timed_gradients(peer.additive, grad, *inputs, *W),
+    )
+
+
+# ---- the formulas as written, in NumPy --------------------------------------------------------
+
+
+def _plain_softmax(scores: Array) -> Array:
+    weights: Array = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return weights
+
+
+def _plain_dot_product(queries: Array, keys: Array, values: Array) -> Array:
+    scores = queries @ keys.swapaxes(-1, -2) / np.float32(math.sqrt(queries.shape[-1]))
+    output: Array = _plain_softmax(scores) @ values
+    return output
+
+
+def _plain_additive(
+    queries: Array, keys: Array, values: Array, W_q: Array, W_k: Array, w_v: Array
+) -> Array:
+    features = np.tanh((queries @ W_q.T)[:, :, None] + (keys @ W_k.T)[:, None])  # (B, M, N, H)
+    output: Array = _plain_softmax(features @ w_v) @ values
+    return output
+
+
+def _plain_additive_gradients(
+    grad: Array, queries: Array, keys: Array, values: Array, W_q: Array, W_k: Array, w_v: Array
+) -> tuple[Array, ...]:
+    """The gradients of sum(grad * output), in the order of the arguments."""
+    features = np.tanh((queries @ W_q.T)[:, :, None] + (keys @ W_k.T)[:, None])
+    weights = _plain_softmax(features @ w_v)
+    dweights = grad @ values.swapaxes(-1, -2)
+    dscores = weights * (dweights - (dweights * weights).sum(-1, keepdims=True))
+    dsum = dscores[..., None] * w_v * (1 - features**2)
+    dQ, dK = dsum.sum(2), dsum.sum(1)  # of the projected queries and keys
+    H = len(w_v)
+    return (
+        dQ @ W_q,
+        dK @ W_k,
+        weights.swapaxes(-1, -2) @ grad,
+        dQ.reshape(-1, H).T @ queries.reshape(-1, queries.shape[-1]),
+        dK.reshape(-1, H).T @ keys.reshape(-1, keys.shape[-1]),
+        features.reshape(-1, H).T @ dscores.ravel(),
+    )

@@ -1,0 +1,218 @@
+/*
+ * py_additive.c -- additive attention: forward, backward, scores.
+ */
+#include "py_attnext.h"
+#include "py_docs.h"
+
+/* The arguments every additive function shares, as its docstring lists them. */
+#define DOC_PARAMETERS \
+"W_q : array_like, shape (H, Dq)\n" \
+"    Projection of the queries to H hidden units, in the layout of torch.nn.Linear.\n" \
+"W_k : array_like, shape (H, Dk)\n" \
+"    Projection of the keys, likewise.\n" \
+"w_v : array_like, shape (H,) or (1, H)\n" \
+"    Weight of each hidden unit in the score.\n"
+
+static const py_signature forward_signature = {
+    "additive_attention", 6, 7,
+    {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_W_Q, ARG_W_K, ARG_W_V, ARG_VALID_LENS, ARG_B_H,
+     ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_RETURN_WEIGHTS, ARG_RETURN_LSE, ARG_OUT},
+};
+
+PyDoc_STRVAR(additive_attention_doc,
+"additive_attention(queries, keys, values, W_q, W_k, w_v, valid_lens=None, *, b_h=None, "
+"dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, return_lse=False, "
+"out=None)\n"
+"--\n\n"
+"Pool values by the softmax of additive (Bahdanau) scores of queries and keys.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"queries : array_like, shape (..., M, Dq)\n"
+"    M queries of Dq features; any leading axes (batch, heads), or none.\n"
+DOC_FLOAT32
+"keys : array_like, shape (..., N, Dk)\n"
+"    The keys; leading axes as those of `queries`.\n"
+"values : array_like, shape (..., N, Dv)\n"
+"    The values, one for each key.\n"
+DOC_PARAMETERS
+DOC_VALID_LENS
+"b_h : array_like, shape (H,), optional\n"
+"    Bias of the hidden units.\n"
+DOC_FORWARD_OPTIONS
+"\n"
+DOC_FORWARD_RETURNS
+DOC_RAISES
+"\n"
+"See Also\n"
+"--------\n"
+"additive_attention_backward : The gradients of this function.\n"
+"additive_scores : The scores alone.\n"
+"AdditiveAttention : The same with parameters of its own.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015, \"Neural\n"
+"machine translation by jointly learning to align and translate\", appendix A.1.2). No\n"
+"array of shape (M, N, H) is ever formed.\n"
+DOC_PADDING
+"\n"
+"Examples\n"
+"--------\n"
+"The toy example of Dive into Deep Learning, section 11.3: all keys are equal, so the\n"
+"output is the mean of the valid values, whatever the parameters.\n"
+"\n"
+">>> import numpy as np\n"
+">>> from attnext import additive_attention\n"
+">>> rng = np.random.default_rng(0)\n"
+">>> queries, keys = rng.normal(size=(2, 1, 20)), np.ones((2, 10, 2))\n"
+">>> values = np.arange(40).reshape(1, 10, 4).repeat(2, axis=0)\n"
+">>> W_q, W_k, w_v = rng.normal(size=(8, 20)), rng.normal(size=(8, 2)), rng.normal(size=8)\n"
+">>> output = additive_attention(queries, keys, values, W_q, W_k, w_v, [2, 6])\n"
+">>> output[:, 0].round(3)\n"
+"array([[ 2.,  3.,  4.,  5.],\n"
+"       [10., 11., 12., 13.]], dtype=float32)\n");
+
+static PyObject *
+additive_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    return py_call_forward(module, ATTN_ADDITIVE, &forward_signature, args, nargs, kwnames);
+}
+
+static const py_signature backward_signature = {
+    "additive_attention_backward", 7, 8,
+    {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_W_Q, ARG_W_K, ARG_W_V,
+     ARG_VALID_LENS, ARG_B_H, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_GRAD_WEIGHTS,
+     ARG_GRAD_LSE, ARG_OUTPUT, ARG_LSE},
+};
+
+PyDoc_STRVAR(additive_attention_backward_doc,
+"additive_attention_backward(grad_output, queries, keys, values, W_q, W_k, w_v, "
+"valid_lens=None, *, b_h=None, dropout_p=0.0, seed=None, empty_rows='uniform', "
+"grad_weights=None, grad_lse=None, output=None, lse=None)\n"
+"--\n\n"
+"Gradients of `additive_attention`.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"grad_output : array_like, shape (..., M, Dv)\n"
+"    Gradient of the loss with respect to the output.\n"
+DOC_FLOAT32
+"queries : array_like, shape (..., M, Dq)\n"
+"    As in the forward.\n"
+"keys : array_like, shape (..., N, Dk)\n"
+"    As in the forward.\n"
+"values : array_like, shape (..., N, Dv)\n"
+"    As in the forward.\n"
+DOC_PARAMETERS
+"valid_lens : None, int or array_like of integers, optional\n"
+"    As in the forward.\n"
+"b_h : array_like, shape (H,), optional\n"
+"    As in the forward.\n"
+DOC_BACKWARD_OPTIONS
+"\n"
+"Returns\n"
+"-------\n"
+"gradients : AdditiveGradients\n"
+"    A named tuple of the gradients with respect to `queries`, `keys`, `values`, `W_q`,\n"
+"    `W_k`, `w_v` and `b_h`, each a float32 array in the shape of what it belongs to;\n"
+"    `b_h` is None if none was given.\n"
+"\n"
+DOC_RAISES
+"\n"
+"See Also\n"
+"--------\n"
+"additive_attention : The function these are the gradients of.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"With ``t = tanh(W_q q + W_k k + b_h)`` and dS the gradient of the scores: ``dw_v = sum dS\n"
+"t`` over all pairs, and ``dS * w_v * (1 - t**2)``, summed over the keys, over the queries\n"
+"and over both, is the gradient of the projected queries, of the projected keys and of\n"
+"`b_h`. t is computed again where it is needed: no array of shape (M, N, H) is formed.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> import numpy as np\n"
+">>> from attnext import additive_attention_backward\n"
+">>> q, k, v = [[0.0]], [[0.0], [0.0]], [[1.0], [3.0]]\n"
+">>> d = additive_attention_backward([[1.0]], q, k, v, [[1.0]], [[1.0]], [2.0])\n"
+">>> d.keys\n"
+"array([[-1.],\n"
+"       [ 1.]], dtype=float32)\n"
+">>> d.W_k.shape, d.w_v.shape, d.b_h\n"
+"((1, 1), (1,), None)\n");
+
+static PyObject *
+additive_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                            PyObject *kwnames)
+{
+    attention_gradients d;
+    if (py_call_backward(module, ATTN_ADDITIVE, &backward_signature, args, nargs, kwnames,
+                         &d) < 0) {
+        return NULL;
+    }
+    PyObject *result = PyObject_CallFunctionObjArgs(
+        py_state_of_module(module)->AdditiveGradients, d.queries, d.keys, d.values, d.W_q, d.W_k,
+        d.w_v, d.b_h != NULL ? (PyObject *)d.b_h : Py_None, NULL);
+    attention_gradients_clear(&d);
+    return result;
+}
+
+static const py_signature scores_signature = {
+    "additive_scores", 5, 5,
+    {ARG_QUERIES, ARG_KEYS, ARG_W_Q, ARG_W_K, ARG_W_V, ARG_B_H},
+};
+
+PyDoc_STRVAR(additive_scores_doc,
+"additive_scores(queries, keys, W_q, W_k, w_v, *, b_h=None)\n"
+"--\n\n"
+"Additive (Bahdanau) score of every query with every key.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"queries : array_like, shape (..., M, Dq)\n"
+"    M queries of Dq features; any leading axes, or none.\n"
+DOC_FLOAT32
+"keys : array_like, shape (..., N, Dk)\n"
+"    The keys; leading axes as those of `queries`.\n"
+DOC_PARAMETERS
+"b_h : array_like, shape (H,), optional\n"
+"    Bias of the hidden units.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"scores : ndarray, float32, shape (..., M, N)\n"
+"    ``w_v . tanh(W_q q + W_k k + b_h)`` of every pair.\n"
+"\n"
+DOC_RAISES
+"\n"
+"See Also\n"
+"--------\n"
+"additive_attention : The attention with this score.\n"
+"masked_softmax : From scores to attention weights.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"The score of Bahdanau, Cho and Bengio (2015), appendix A.1.2. No array of shape\n"
+"(M, N, H) is ever formed.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> import numpy as np\n"
+">>> from attnext import additive_scores\n"
+">>> additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0]).round(4)\n"
+"array([[0.    , 0.9242]], dtype=float32)\n");
+
+static PyObject *
+additive_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    return py_call_scores(module, ATTN_ADDITIVE, &scores_signature, args, nargs, kwnames);
+}
+
+PyMethodDef py_additive_functions[] = {
+    PY_FUNCTION(additive_attention),
+    PY_FUNCTION(additive_attention_backward),
+    PY_FUNCTION(additive_scores),
+    {0},
+};

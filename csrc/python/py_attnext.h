@@ -1,0 +1,274 @@
+/*
+ * py_attnext.h -- what the files of the Python door share.
+ *
+ *     py_module.c     the module: its state, its table of functions, start-up, configuration
+ *     py_arguments.c  from a call's arguments to named slots, numbers and flags
+ *     py_arrays.c     from Python objects to float32 and integer arrays of known shape
+ *     py_lengths.c    valid lengths, in every shape they may come
+ *     py_run.c        one call into the core: threads, GIL, scratch, Ctrl-C
+ *     py_attention.c  one path from Python objects to attn_forward, attn_backward, attn_scores
+ *     py_functions.c  what the exposed attention functions share, on top of that path
+ *     py_softmax.c  py_dot.c  py_additive.c  py_gaussian.c    the exposed functions
+ *     py_docs.h       the paragraphs their docstrings share
+ *     py_modules.c    the exposed types: AdditiveAttention, DotProductAttention
+ *
+ * Conventions. `int` functions return 0, or -1 with a Python exception set; functions that
+ * return a pointer return a new reference, or NULL with an exception set. A PyObject * that is
+ * passed in is borrowed. "Not given" is NULL or None. Letters (B M N H Dq Dk Dv D): attn.h.
+ */
+#ifndef PY_ATTNEXT_H
+#define PY_ATTNEXT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#define PY_ARRAY_UNIQUE_SYMBOL attnext_numpy_api
+#ifndef ATTNEXT_IMPORTS_NUMPY /* py_module.c alone fills NumPy's table of functions */
+#define NO_IMPORT_ARRAY
+#endif
+#include <numpy/arrayobject.h>
+#include <numpy/arrayscalars.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../core/attn.h"
+
+/* ---- arguments (py_arguments.c) --------------------------------------------------------- */
+
+/* Every argument name of every function and method, once. A parsed call is an array
+ * `PyObject *given[ARG_COUNT]` of borrowed references, NULL where nothing was passed. */
+typedef enum {
+    ARG_END, /* ends a signature */
+    ARG_X, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_VALID_LEN, ARG_VALUE,
+    ARG_W_Q, ARG_W_K, ARG_W_V, ARG_B_H, ARG_SCALE, ARG_W, ARG_SIGMA,
+    ARG_EMPTY_ROWS, ARG_DROPOUT_P, ARG_SEED, ARG_RETURN_WEIGHTS, ARG_RETURN_LSE, ARG_OUT,
+    ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_GRAD_LSE, ARG_WEIGHTS, ARG_OUTPUT, ARG_LSE,
+    ARG_N, ARG_MODE, ARG_NEED_WEIGHTS, ARG_CONTEXT,
+    ARG_COUNT
+} py_arg;
+
+/* A signature: its arguments in order, the first `required` of them required, the first
+ * `positional` of them allowed by position, the rest by keyword only. */
+typedef struct {
+    const char *function; /* for messages: "masked_softmax" */
+    int required, positional;
+    unsigned char args[24]; /* of py_arg; what follows the last is ARG_END */
+} py_signature;
+
+typedef struct attnext_state attnext_state;
+
+/* Sorts a METH_FASTCALL | METH_KEYWORDS (or vectorcall) call into given[ARG_COUNT]. Missing,
+ * unknown, doubled or too many arguments: TypeError, worded as Python's own. */
+int py_parse(const attnext_state *state, const py_signature *signature, PyObject *const *args,
+             Py_ssize_t nargs, PyObject *kwnames, PyObject **given);
+
+bool py_is_given(PyObject *object); /* neither NULL nor None */
+
+/* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so, any
+ * array or list of one element. bool and complex: TypeError. May be inf or nan. */
+int py_number(PyObject *object, const char *name, bool one_element, double *number);
+
+/* One that is finite as float32, else ValueError. */
+int py_finite(PyObject *object, const char *name, bool one_element, float *number);
+
+/* 0 <= p < 1 as float32, else ValueError. */
+int py_dropout(PyObject *object, const char *name, float *p);
+
+/* An int 0 <= seed < 2**64. */
+int py_seed(PyObject *object, const char *name, uint64_t *seed);
+
+/* "uniform", "zero" or "nan"; not given: uniform. */
+int py_empty_rows(PyObject *object, attn_empty_rows *rule);
+
+/* Truth of any object; not given: false. */
+int py_flag(PyObject *object, bool *flag);
+
+/* ---- arrays (py_arrays.c) --------------------------------------------------------------- */
+
+/* More axes than any NumPy array has (64; 32 before NumPy 2). */
+enum { PY_MAX_AXES = 64 };
+
+/* object as a float32, C-contiguous, aligned array in native byte order: itself when it is
+ * one, else a converted copy. `name` is used in messages. out: NULL, or the array given as
+ * out=, with which object must not share memory (ValueError). */
+PyArrayObject *py_float32(PyObject *object, const char *name, PyArrayObject *out);
+
+/* A dim of an expected shape that is not a number but a letter: it fits every size, and
+ * messages show it: "keys has shape (2, 3, 4), expected (2, N, 5)". */
+enum { PY_M = -1, PY_N = -2, PY_H = -3, PY_D = -4, PY_DQ = -5, PY_DK = -6, PY_DV = -7 };
+
+/* ValueError unless a has exactly this shape. */
+int py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims);
+
+/* py_float32 and py_check_shape in one. */
+PyArrayObject *py_float32_shaped(PyObject *object, const char *name, PyArrayObject *out,
+                                 int ndim, const npy_intp *dims);
+
+/* w_v, which may be (H,) or (1, H); returned in the shape given. */
+PyArrayObject *py_float32_w_v(PyObject *object, PyArrayObject *out, npy_intp H);
+
+/* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
+PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
+
+/* object given as out=: *out is NULL if not given, else a new reference to it, known to be a
+ * writable float32 C-contiguous array. Its shape is for py_check_shape. */
+int py_out(PyObject *object, PyArrayObject **out);
+
+/* object as int64, or as uint64 if its dtype is unsigned; C-contiguous. Floats and bools are a
+ * TypeError with a hint. */
+PyArrayObject *py_integers(PyObject *object, const char *name, PyArrayObject *out);
+
+/* Sets the ValueError "name has shape (...), expected ..."; returns -1. */
+int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
+
+/* "(2, N, 4)" */
+enum { PY_SHAPE_TEXT = PY_MAX_AXES * 22 + 4 }; /* 20 digits and a separator for each axis */
+const char *py_shape_text(char text[PY_SHAPE_TEXT], int ndim, const npy_intp *dims);
+
+static inline float *
+py_data(PyArrayObject *a) /* NULL for NULL */
+{
+    return a ? (float *)PyArray_DATA(a) : NULL;
+}
+
+/* ---- valid lengths (py_lengths.c) ------------------------------------------------------- */
+
+/* The valid lengths of rows `rows` = queries.shape[:-1] with N keys: None, an int, or integers
+ * of shape rows[:1], (rows[0], M) or rows. Fills *valid, and *lens with the private int64 copy
+ * it points into (NULL if not given), in the shape given, every length clipped to 0..N. */
+int py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
+                  PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens);
+
+/* One length in 0..N per entry of an axis of B: integers of shape (B,), or an int, which is
+ * repeated B times if `expand` says so and else comes as a 0-d array. */
+PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N,
+                                 bool expand);
+
+/* ---- running the core (py_run.c) ---------------------------------------------------------- */
+
+/* One call into the core:
+ *     py_run run;
+ *     py_plan(&run, state, work);
+ *     void *scratch = py_scratch(&run, attn_..._workspace(p, run.run.threads));
+ *     py_enter(&run);
+ *     int rc = attn_...(..., scratch, &run.run);
+ *     result = py_leave(&run, rc);
+ * work: in multiply-adds. Below some 10 us of it the GIL is kept and one thread does all. */
+typedef struct {
+    attn_run run;
+    bool release;          /* is the work worth giving up the GIL? */
+    bool raised;           /* a signal handler raised, and the exception is set */
+    PyThreadState *thread; /* set while the GIL is given up */
+    void *heap;            /* scratch too big for `stack` */
+    _Alignas(64) char stack[32 * 1024];
+} py_run;
+
+void py_plan(py_run *run, attnext_state *state, double work);
+void *py_scratch(py_run *run, size_t bytes); /* NULL: ValueError or MemoryError is set */
+void py_enter(py_run *run);
+int py_leave(py_run *run, int rc); /* frees the scratch; -1: interrupted, exception set */
+
+/* ---- attention (py_attention.c) --------------------------------------------------------- */
+
+/* A call to any attention, forward, backward or scores: Python objects (borrowed, not yet
+ * checked; NULL or None where not given) and options (checked). Start from
+ * `attention_args args = {.score = ...}`: every option is off at zero, scale apart. */
+typedef struct {
+    attn_score_kind score;
+    PyObject *queries, *keys, *values; /* (..., M, Dq), (..., N, Dk), (..., N, Dv) */
+    PyObject *valid_lens;
+    PyObject *W_q, *W_k, *w_v, *b_h;   /* additive */
+    bool has_scale;                    /* dot: false means 1/sqrt(D) */
+    float scale;                       /* dot: the scale. gaussian: w */
+    attn_empty_rows empty_rows;
+    float dropout_p;                   /* > 0 needs */
+    uint64_t seed;                     /* this */
+
+    bool want_weights, want_lse;       /* forward */
+    PyObject *out;
+
+    PyObject *grad_output, *grad_weights, *grad_lse; /* backward */
+    PyObject *output, *lse;            /* what the forward returned, to save recomputing it */
+} attention_args;
+
+/* The same call after conversion. All owned (NULL where absent); keep what you like by taking
+ * a reference, then attention_inputs_clear(). Any of them can be passed again as the Python
+ * object of a later call (lens as valid_lens). */
+typedef struct {
+    PyArrayObject *queries, *keys, *values;
+    PyArrayObject *lens; /* int64 in 0..N, in the shape given; NULL: every key */
+    PyArrayObject *W_q, *W_k, *w_v, *b_h;
+    attn_problem problem; /* points into the arrays above */
+    int ndim;             /* of queries, keys, values, output and weights */
+    npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 of their dims */
+} attention_inputs;
+
+/* New arrays, owned; NULL where not asked for. */
+typedef struct {
+    PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
+    PyArrayObject *weights; /* (..., M, N), before dropout */
+    PyArrayObject *lse;     /* (..., M) */
+} attention_outputs;
+
+/* New arrays, owned, each in the shape of what it belongs to; NULL where the score has no such
+ * parameter. */
+typedef struct {
+    PyArrayObject *queries, *keys, *values;
+    PyArrayObject *W_q, *W_k, *w_v, *b_h;
+    float w; /* gaussian */
+} attention_gradients;
+
+/* On failure everything is cleared; on success the caller clears in, outputs, gradients. */
+int attention_forward(attnext_state *state, const attention_args *args, attention_inputs *in,
+                      attention_outputs *outputs);
+int attention_backward(attnext_state *state, const attention_args *args, attention_inputs *in,
+                       attention_gradients *gradients);
+PyArrayObject *attention_scores(attnext_state *state, const attention_args *args);
+
+void attention_inputs_clear(attention_inputs *in);
+void attention_outputs_clear(attention_outputs *outputs);
+void attention_gradients_clear(attention_gradients *gradients);
+
+/* ---- exposed attention functions (py_functions.c) ----------------------------------------- */
+
+/* A call to an exposed forward, from its arguments to its result: the output, or a tuple of
+ * the output and the extras asked for. */
+PyObject *py_call_forward(PyObject *module, attn_score_kind score, const py_signature *signature,
+                          PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+
+/* The same for a backward; the caller packs the gradients and clears them. */
+int py_call_backward(PyObject *module, attn_score_kind score, const py_signature *signature,
+                     PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                     attention_gradients *gradients);
+
+PyObject *py_call_scores(PyObject *module, attn_score_kind score, const py_signature *signature,
+                         PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+
+/* ---- the module (py_module.c) ----------------------------------------------------------- */
+
+struct attnext_state {
+    PyObject *names[ARG_COUNT];     /* interned argument names, to compare by identity */
+    PyObject *AdditiveGradients;    /* the named tuple */
+    PyTypeObject *AdditiveAttention, *DotProductAttention; /* made by py_modules.c, */
+    PyTypeObject *Context;          /* what .context returns */
+    int threads;                    /* set_num_threads; changed and read under the GIL */
+};
+
+/* The state, from the module, or from a type made by PyType_FromModuleAndSpec or a subclass
+ * of one. */
+attnext_state *py_state_of_module(PyObject *module);
+attnext_state *py_state_of_type(PyTypeObject *type);
+
+/* The functions each file exposes, ended by a zero entry. PY_FUNCTION makes the entry of
+ * `name`, documented by `name_doc`. */
+#define PY_FUNCTION(name) \
+    {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, name##_doc}
+extern PyMethodDef py_softmax_functions[], py_dot_functions[], py_additive_functions[],
+    py_gaussian_functions[];
+
+/* py_modules.c: makes its types, puts them in *state and adds them to the module. The state's
+ * references are visited and cleared by py_module.c. */
+int py_modules_exec(PyObject *module, attnext_state *state);
+
+#endif

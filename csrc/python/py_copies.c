@@ -1,0 +1,216 @@
+/*
+ * py_copies.c -- pickle, copy and deepcopy, as if it were Python:
+ *
+ *     def __reduce__(self):
+ *         return type(self)._rebuild, (saved,), self.__getstate__()
+ *
+ * saved, a dict, is what a constructor makes; __getstate__ is Python's own and gives the
+ * attributes of a subclass. Because the first travels apart from the second, a subclass may
+ * define __getstate__ and __setstate__ for its attributes as usual.
+ *
+ * What belongs to the last forward, context and attention_weights, stays behind.
+ */
+#include "py_modules.h"
+
+const char layer_reduce_doc[] = PyDoc_STR(
+"__reduce__($self)\n"
+"--\n\n"
+"What pickle and copy need to make another object like this one.");
+
+static PyObject *
+pack_core(attnext_state *state, const layer_core *core)
+{
+    PyObject *result = NULL, *scale = NULL;
+    PyObject *parameters = layer_parameter_dict(state, core);
+    PyObject *grads = layer_gradient_dict(state, core);
+    if (parameters == NULL || grads == NULL) {
+        goto done;
+    }
+    scale = core->has_scale ? PyFloat_FromDouble(core->scale) : Py_NewRef(Py_None);
+    if (scale == NULL) {
+        goto done;
+    }
+    result = Py_BuildValue("{s:n, s:n, s:n, s:O, s:d, s:O, s:O, s:O, s:O, s:O}",
+                           "key_size", core->key_size, "query_size", core->query_size,
+                           "num_hiddens", core->num_hiddens,
+                           "bias", core->parameters[LAYER_B_H] == NULL ? Py_False : Py_True,
+                           "dropout", core->dropout, "scale", scale,
+                           "training", core->training ? Py_True : Py_False,
+                           "rng", core->rng, "parameters", parameters, "grads", grads);
+done:
+    Py_XDECREF(scale);
+    Py_XDECREF(grads);
+    Py_XDECREF(parameters);
+    return result;
+}
+
+PyObject *
+layer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *rebuild = NULL, *saved = NULL, *attributes = NULL, *result = NULL;
+    layer_core held;
+
+    if (layer_hold((layer_object *)self, &held) < 0) {
+        return NULL;
+    }
+    if (layer_check_parameters(&held) < 0) {
+        goto done;
+    }
+    rebuild = PyObject_GetAttrString((PyObject *)Py_TYPE(self), "_rebuild");
+    saved = pack_core(state, &held);
+    attributes = PyObject_CallMethod(self, "__getstate__", NULL);
+    if (rebuild != NULL && saved != NULL && attributes != NULL) {
+        result = Py_BuildValue("O(O)O", rebuild, saved, attributes);
+    }
+done:
+    Py_XDECREF(attributes);
+    Py_XDECREF(saved);
+    Py_XDECREF(rebuild);
+    layer_core_clear(&held);
+    return result;
+}
+
+/* ---- the way back ------------------------------------------------------------------------- */
+
+/* The entries of `saved`, borrowed. */
+typedef struct {
+    PyObject *key_size, *query_size, *num_hiddens, *dropout, *scale, *rng;
+    PyObject *parameters, *grads;
+    int bias, training;
+} saved_entries;
+
+static int
+read_entries(PyObject *saved, saved_entries *entries)
+{
+    static char *names[] = {"key_size", "query_size", "num_hiddens", "bias", "dropout", "scale",
+                            "training", "rng", "parameters", "grads", NULL};
+    PyObject *nothing = PyTuple_New(0);
+    if (nothing == NULL) {
+        return -1;
+    }
+    int ok = PyArg_ParseTupleAndKeywords(
+        nothing, saved, "$OOOpOOpOO!O!:_rebuild", names, &entries->key_size,
+        &entries->query_size, &entries->num_hiddens, &entries->bias, &entries->dropout,
+        &entries->scale, &entries->training, &entries->rng, &PyDict_Type, &entries->parameters,
+        &PyDict_Type, &entries->grads);
+    Py_DECREF(nothing);
+    return ok ? 0 : -1;
+}
+
+/* A generator comes back as itself; anything else that default_rng takes was not saved here. */
+static int
+read_rng(PyObject *object, layer_core *core)
+{
+    core->rng = layer_rng(object);
+    if (core->rng == NULL) {
+        return -1;
+    }
+    if (core->rng != object) {
+        PyErr_Format(PyExc_TypeError, "rng must be a numpy.random.Generator, got %.200s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+/* dict[name] as a float32 array in the shape of the parameter; `entry` is for messages. */
+static PyArrayObject *
+array_of_dict(PyObject *dict, const layer_core *core, int which, const char *entry)
+{
+    npy_intp dims[2];
+    int ndim = layer_shape(core, which, dims);
+    PyObject *item = PyMapping_GetItemString(dict, layer_infos[which].name);
+    if (item == NULL) {
+        return NULL;
+    }
+    PyArrayObject *array = py_float32_shaped(item, entry, NULL, ndim, dims);
+    Py_DECREF(item);
+    return array;
+}
+
+static int
+unpack_parameter(layer_core *core, int which, const saved_entries *entries)
+{
+    int result = -1;
+    const layer_parameter_info *info = &layer_infos[which];
+    PyArrayObject *values = NULL, *gradient = NULL, *copy = NULL;
+
+    values = array_of_dict(entries->parameters, core, which, info->name);
+    gradient = array_of_dict(entries->grads, core, which, info->grads_entry);
+    if (values == NULL || gradient == NULL) {
+        goto done;
+    }
+    core->parameters[which] = layer_new_live(values);
+    copy = (PyArrayObject *)PyArray_NewCopy(gradient, NPY_CORDER);
+    if (core->parameters[which] != NULL && copy != NULL) {
+        result = PyDict_SetItemString(core->grads, info->name, (PyObject *)copy);
+    }
+done:
+    Py_XDECREF(copy);
+    Py_XDECREF(gradient);
+    Py_XDECREF(values);
+    return result;
+}
+
+/* A new core from what was saved. On failure the caller clears what there is of it. */
+static int
+unpack_core(attn_score_kind score, PyObject *saved, layer_core *core)
+{
+    saved_entries entries;
+    if (read_entries(saved, &entries) < 0 ||
+        layer_read_options(core, entries.dropout, entries.scale) < 0 ||
+        read_rng(entries.rng, core) < 0) {
+        return -1;
+    }
+    core->training = entries.training != 0;
+    core->grads = PyDict_New();
+    if (core->grads == NULL) {
+        return -1;
+    }
+    if (score == ATTN_DOT) {
+        return 0;
+    }
+    if (layer_read_sizes(core, entries.key_size, entries.query_size, entries.num_hiddens) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < (entries.bias ? LAYER_PARAMETERS : LAYER_B_H); i++) {
+        if (unpack_parameter(core, i, &entries) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+const char layer_rebuild_doc[] = PyDoc_STR(
+"_rebuild($type, saved, /)\n"
+"--\n\n"
+"An object from what __reduce__ saved.");
+
+PyObject *
+layer_rebuild(PyObject *type, PyObject *saved)
+{
+    attnext_state *state = py_state_of_type((PyTypeObject *)type);
+    bool additive = PyType_IsSubtype((PyTypeObject *)type, state->AdditiveAttention);
+    attn_score_kind score = additive ? ATTN_ADDITIVE : ATTN_DOT;
+    layer_core core = {0};
+    PyObject *self = NULL;
+
+    if (!PyDict_Check(saved)) {
+        PyErr_Format(PyExc_TypeError, "saved must be a dict, got %.200s",
+                     Py_TYPE(saved)->tp_name);
+        return NULL;
+    }
+    saved = PyDict_Copy(saved); /* its entries are borrowed while they are read */
+    if (saved == NULL) {
+        return NULL;
+    }
+    self = layer_new((PyTypeObject *)type, score);
+    if (self != NULL && (unpack_core(score, saved, &core) < 0 ||
+                         layer_install((layer_object *)self, &core) < 0)) {
+        Py_CLEAR(self);
+    }
+    layer_core_clear(&core);
+    Py_DECREF(saved);
+    return self;
+}

@@ -1,0 +1,199 @@
+/*
+ * py_gradients.c -- the gradients of a layer's parameters: attn.grads, a dict the user may
+ * write into (gradient clipping, an optimiser that wants None). So an entry is looked at each
+ * time it is used: one that can be added to as it is, is; another is replaced by one that can.
+ */
+#include "py_modules.h"
+
+#include <string.h>
+
+/* Can object be added to as it is: is it a plain, writable float32 array of this shape? */
+static bool
+is_accumulator(PyObject *object, int ndim, const npy_intp *dims)
+{
+    PyArrayObject *a = (PyArrayObject *)object;
+    return PyArray_CheckExact(object) && PyArray_TYPE(a) == NPY_FLOAT32 &&
+           PyArray_ISCARRAY(a) && PyArray_NDIM(a) == ndim &&
+           PyArray_CompareLists(PyArray_DIMS(a), dims, ndim);
+}
+
+static PyArrayObject *
+zeros_like(const layer_core *core, int which)
+{
+    npy_intp dims[2];
+    int ndim = layer_shape(core, which, dims);
+    PyArrayObject *zeros = py_new_float32(ndim, dims);
+    if (zeros != NULL) {
+        memset(PyArray_DATA(zeros), 0, (size_t)PyArray_NBYTES(zeros));
+    }
+    return zeros;
+}
+
+/* entry as float32 in a new array of the parameter's shape. */
+static PyArrayObject *
+converted(const layer_core *core, int which, PyObject *entry)
+{
+    npy_intp dims[2];
+    int ndim = layer_shape(core, which, dims);
+    PyArrayObject *copy = NULL;
+
+    Py_INCREF(entry); /* reading it may run code that takes it out of the dict */
+    PyArrayObject *values =
+        py_float32_shaped(entry, layer_infos[which].grads_entry, NULL, ndim, dims);
+    Py_DECREF(entry);
+    if (values != NULL) {
+        copy = (PyArrayObject *)PyArray_NewCopy(values, NPY_CORDER);
+        Py_DECREF(values);
+    }
+    return copy;
+}
+
+/* grads[name], fit to be added to. None or a missing entry counts as zeros, as in torch. */
+static PyArrayObject *
+accumulator(attnext_state *state, const layer_core *core, int which)
+{
+    PyObject *name = state->names[layer_infos[which].arg];
+    npy_intp dims[2];
+    int ndim = layer_shape(core, which, dims);
+
+    PyObject *entry = PyDict_GetItemWithError(core->grads, name);
+    if (entry == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (entry != NULL && is_accumulator(entry, ndim, dims)) {
+        return (PyArrayObject *)Py_NewRef(entry);
+    }
+    PyArrayObject *fresh =
+        py_is_given(entry) ? converted(core, which, entry) : zeros_like(core, which);
+    if (fresh != NULL && PyDict_SetItem(core->grads, name, (PyObject *)fresh) < 0) {
+        Py_CLEAR(fresh);
+    }
+    return fresh;
+}
+
+int
+layer_put_zeros(attnext_state *state, const layer_core *core, int which)
+{
+    PyObject *name = state->names[layer_infos[which].arg];
+    PyArrayObject *zeros = zeros_like(core, which);
+    if (zeros == NULL) {
+        return -1;
+    }
+    int result = PyDict_SetItem(core->grads, name, (PyObject *)zeros);
+    Py_DECREF(zeros);
+    return result;
+}
+
+PyObject *
+layer_gradient_dict(attnext_state *state, const layer_core *core)
+{
+    PyObject *dict = PyDict_New();
+    for (int i = 0; dict != NULL && i < LAYER_PARAMETERS; i++) {
+        if (core->parameters[i] == NULL) {
+            continue;
+        }
+        PyObject *sum = (PyObject *)accumulator(state, core, i);
+        if (sum == NULL || PyDict_SetItem(dict, state->names[layer_infos[i].arg], sum) < 0) {
+            Py_CLEAR(dict);
+        }
+        Py_XDECREF(sum);
+    }
+    return dict;
+}
+
+int
+layer_add_gradients(attnext_state *state, const layer_core *core,
+                    const attention_gradients *gradients)
+{
+    PyArrayObject *const from[LAYER_PARAMETERS] = {
+        [LAYER_W_Q] = gradients->W_q, [LAYER_W_K] = gradients->W_k,
+        [LAYER_W_V] = gradients->w_v, [LAYER_B_H] = gradients->b_h,
+    };
+    PyArrayObject *to[LAYER_PARAMETERS] = {0};
+    int result = -1;
+
+    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+        if (from[i] != NULL && (to[i] = accumulator(state, core, i)) == NULL) {
+            goto done;
+        }
+    }
+    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+        /* Sizes differ only if reading a later entry ran code that resized an earlier one. */
+        npy_intp n = from[i] == NULL ? 0 : Py_MIN(PyArray_SIZE(from[i]), PyArray_SIZE(to[i]));
+        for (npy_intp j = 0; j < n; j++) { /* under the GIL: threads add one after another */
+            py_data(to[i])[j] += py_data(from[i])[j];
+        }
+    }
+    result = 0;
+done:
+    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+        Py_XDECREF(to[i]);
+    }
+    return result;
+}
+
+const char layer_grads_doc[] = PyDoc_STR(
+"dict: the gradient of each parameter, added up over the `backward` calls since the last\n"
+"`zero_grad`; float32 arrays in the parameters' shapes, zero at first. The dict is the\n"
+"object's own: what is put into it stays, so gradients can be clipped or scaled.");
+
+PyObject *
+layer_get_grads(PyObject *self, void *Py_UNUSED(closure))
+{
+    layer_core held;
+    if (layer_hold((layer_object *)self, &held) < 0) {
+        return NULL;
+    }
+    PyObject *grads = Py_NewRef(held.grads);
+    layer_core_clear(&held);
+    return grads;
+}
+
+const char layer_zero_grad_doc[] = PyDoc_STR(
+"zero_grad($self)\n"
+"--\n\n"
+"Set the gradients in `grads` to 0, in place.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"backward : What adds to them.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import AdditiveAttention\n"
+">>> attn = AdditiveAttention(key_size=1, query_size=3, num_hiddens=4, rng=0)\n"
+">>> output = attn([[1, 2, 3]], [[1], [2]], [[3], [4]])\n"
+">>> dq, dk, dv = attn.backward([[1]])\n"
+">>> bool(attn.grads[\"w_v\"].any())\n"
+"True\n"
+">>> attn.zero_grad()\n"
+">>> attn.grads[\"w_v\"]\n"
+"array([0., 0., 0., 0.], dtype=float32)\n");
+
+PyObject *
+layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    layer_core held;
+    int result = 0;
+
+    if (layer_hold((layer_object *)self, &held) < 0) {
+        return NULL;
+    }
+    for (int i = 0; result == 0 && i < LAYER_PARAMETERS; i++) {
+        if (held.parameters[i] == NULL) {
+            continue;
+        }
+        npy_intp dims[2];
+        int ndim = layer_shape(&held, i, dims);
+        PyObject *entry = PyDict_GetItemWithError(held.grads, state->names[layer_infos[i].arg]);
+        if (entry != NULL && is_accumulator(entry, ndim, dims)) {
+            PyArrayObject *sum = (PyArrayObject *)entry;
+            memset(PyArray_DATA(sum), 0, (size_t)PyArray_NBYTES(sum));
+        } else {
+            result = PyErr_Occurred() ? -1 : layer_put_zeros(state, &held, i);
+        }
+    }
+    layer_core_clear(&held);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}

@@ -1,0 +1,401 @@
+/*
+ * py_layer.c -- what an AdditiveAttention and a DotProductAttention do, as if it were Python:
+ *
+ *     class Layer:
+ *         def __call__(self, queries, keys, values, valid_lens=None, *, need_weights=True):
+ *             p = self.dropout if self.training else 0
+ *             seed = self._rng.integers(0, 2**64, dtype=uint64) if p > 0 else None
+ *             output, weights, lse = attention(...)
+ *             self.context = Context(queries, keys, values, valid_lens, output, lse, p, seed)
+ *             self.attention_weights = weights if need_weights else None
+ *             return output
+ *
+ *         def backward(self, grad_output, *, grad_weights=None, context=None):
+ *             d = attention_backward(grad_output, context or self.context, self.parameters())
+ *             for name, grad in self.grads.items():
+ *                 grad += d[name]
+ *             return d.queries, d.keys, d.values
+ */
+#include "py_modules.h"
+
+/* ---- forward ------------------------------------------------------------------------------ */
+
+/* A new seed for dropout from the layer's generator. */
+static int
+draw_seed(PyObject *rng, uint64_t *seed)
+{
+    PyObject *drawn = PyObject_CallMethod(rng, "integers", "iKOsO", 0,
+                                          (unsigned long long)UINT64_MAX, Py_None, "uint64",
+                                          Py_True); /* True: the upper end counts */
+    if (drawn == NULL) {
+        return -1;
+    }
+    int result = py_seed(drawn, "a seed drawn from rng", seed);
+    Py_DECREF(drawn);
+    return result;
+}
+
+/* What a call of the layer and its backward have in common. */
+static attention_args
+common_args(const layer_object *layer, const layer_core *held)
+{
+    return (attention_args){
+        .score = layer->score,
+        .has_scale = held->has_scale,
+        .scale = (float)held->scale,
+        .W_q = (PyObject *)held->parameters[LAYER_W_Q],
+        .W_k = (PyObject *)held->parameters[LAYER_W_K],
+        .w_v = (PyObject *)held->parameters[LAYER_W_V],
+        .b_h = (PyObject *)held->parameters[LAYER_B_H],
+    };
+}
+
+/* Makes this forward the layer's last one. */
+static int
+remember(attnext_state *state, layer_object *layer, const layer_core *held,
+         const attention_inputs *in, const attention_outputs *outputs)
+{
+    PyObject *context = py_context_new(state, held->identity, in, outputs);
+    if (context == NULL) {
+        return -1;
+    }
+    PyObject *old_context = layer->context;
+    PyArrayObject *old_weights = layer->weights;
+    layer->context = context;
+    layer->weights = (PyArrayObject *)Py_XNewRef(outputs->weights);
+    Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
+    Py_XDECREF(old_weights);
+    return 0;
+}
+
+static const py_signature call_signature = {
+    "__call__", 3, 4,
+    {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_NEED_WEIGHTS},
+};
+
+PyDoc_STRVAR(call_doc,
+"__call__($self, queries, keys, values, valid_lens=None, *, need_weights=True)\n"
+"--\n\n"
+"Pool the values, each query by the attention it pays to the keys.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"queries : array_like, shape (..., M, Dq)\n"
+"    M queries; any leading axes (batch, heads), or none. Dq is `query_size` for\n"
+"    AdditiveAttention. Used as it is if float32 and C-contiguous, like every array here;\n"
+"    other layouts, lists, other real dtypes and torch tensors are converted first.\n"
+"keys : array_like, shape (..., N, Dk)\n"
+"    The keys; leading axes as those of `queries`. Dk is `key_size` for\n"
+"    AdditiveAttention, Dq for DotProductAttention.\n"
+"values : array_like, shape (..., N, Dv)\n"
+"    The values, one for each key.\n"
+"valid_lens : None, int or array_like of integers, optional\n"
+"    How many keys take part, the first ones. One int for all queries; shape (B,) with\n"
+"    B = ``queries.shape[0]``, one for each entry of the first axis; (B, M), one for each\n"
+"    query, shared by the axes between (heads); or ``queries.shape[:-1]``. A length above\n"
+"    N means N. None: all keys. A query of length 0 pays 1/N to each of the N keys.\n"
+"need_weights : bool, optional\n"
+"    False leaves `attention_weights` None and saves forming an array of (..., M, N).\n"
+"\n"
+"Returns\n"
+"-------\n"
+"output : ndarray, float32, shape (..., M, Dv)\n"
+"    The pooled values.\n"
+"\n"
+"Raises\n"
+"------\n"
+"TypeError\n"
+"    An argument is of the wrong kind or dtype (complex, bool, object, a masked array, a\n"
+"    tensor that requires grad), or unknown, or missing.\n"
+"ValueError\n"
+"    An argument has the wrong shape, or a length is negative.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"backward : The gradients of this call.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh from\n"
+"the object's generator; `attention_weights` are those before dropout. Keys and values\n"
+"beyond the valid length are never read. Several threads may call one object at a time.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> import numpy as np\n"
+">>> from attnext import DotProductAttention\n"
+">>> attn = DotProductAttention()\n"
+">>> attn(np.eye(2), np.zeros((4, 2)), np.arange(8).reshape(4, 2), [1, 3])\n"
+"array([[0., 1.],\n"
+"       [2., 3.]], dtype=float32)\n"
+">>> attn.attention_weights.round(2)\n"
+"array([[1.  , 0.  , 0.  , 0.  ],\n"
+"       [0.33, 0.33, 0.33, 0.  ]], dtype=float32)\n");
+
+static PyObject *
+layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    layer_object *layer = (layer_object *)self;
+    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT], *result = NULL;
+    layer_core held;
+    attention_inputs in = {0};
+    attention_outputs outputs = {0};
+    bool need_weights = true;
+
+    if (layer_hold(layer, &held) < 0) {
+        return NULL;
+    }
+    if (py_parse(state, &call_signature, args, nargs, kwnames, given) < 0 ||
+        (given[ARG_NEED_WEIGHTS] && py_flag(given[ARG_NEED_WEIGHTS], &need_weights) < 0) ||
+        layer_check_parameters(&held) < 0) {
+        goto done;
+    }
+    attention_args call = common_args(layer, &held);
+    call.queries = given[ARG_QUERIES];
+    call.keys = given[ARG_KEYS];
+    call.values = given[ARG_VALUES];
+    call.valid_lens = given[ARG_VALID_LENS];
+    call.want_weights = need_weights;
+    call.want_lse = true;
+    call.dropout_p = held.training ? (float)held.dropout : 0.0f;
+    if ((call.dropout_p > 0.0f && draw_seed(held.rng, &call.seed) < 0) ||
+        attention_forward(state, &call, &in, &outputs) < 0 ||
+        remember(state, layer, &held, &in, &outputs) < 0) {
+        goto done;
+    }
+    result = Py_NewRef(outputs.output);
+done:
+    attention_outputs_clear(&outputs);
+    attention_inputs_clear(&in);
+    layer_core_clear(&held);
+    return result;
+}
+
+PyObject *
+layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    return layer_call(self, args, PyVectorcall_NARGS(nargsf), kwnames);
+}
+
+/* ---- backward ----------------------------------------------------------------------------- */
+
+static const py_signature backward_signature = {
+    "backward", 1, 1,
+    {ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_CONTEXT},
+};
+
+PyDoc_STRVAR(backward_doc,
+"backward($self, grad_output, *, grad_weights=None, context=None)\n"
+"--\n\n"
+"Gradients of a call; those of the parameters are added to `grads`.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"grad_output : array_like, shape (..., M, Dv)\n"
+"    Gradient of the loss with respect to the output.\n"
+"grad_weights : array_like, shape (..., M, N), optional\n"
+"    Gradient of the loss with respect to `attention_weights`, if it depends on them.\n"
+"context : Context, optional\n"
+"    Which call: the `context` as it was after it. The last one by default.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"dq : ndarray, float32, shape (..., M, Dq)\n"
+"    Gradient with respect to the queries.\n"
+"dk : ndarray, float32, shape (..., N, Dk)\n"
+"    Gradient with respect to the keys; exactly 0 beyond the valid length.\n"
+"dv : ndarray, float32, shape (..., N, Dv)\n"
+"    Gradient with respect to the values, likewise.\n"
+"\n"
+"Raises\n"
+"------\n"
+"RuntimeError\n"
+"    There was no call yet.\n"
+"TypeError\n"
+"    An argument is of the wrong kind or dtype.\n"
+"ValueError\n"
+"    An argument has the wrong shape, or `context` is another object's.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"zero_grad : Start the sums in `grads` again.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"The parameters must still be those of the call: run `backward` before the step that\n"
+"changes them, and do not write into the inputs in between. A second `backward` of the same\n"
+"call adds to `grads` again. Dropout is that of the call.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> import numpy as np\n"
+">>> from attnext import DotProductAttention\n"
+">>> attn = DotProductAttention(scale=1.0)\n"
+">>> output = attn(np.ones((1, 2)), np.ones((2, 2)), np.array([[1, 2], [3, 4]]))\n"
+">>> dq, dk, dv = attn.backward([[1, 0]])\n"
+">>> dk\n"
+"array([[-0.5, -0.5],\n"
+"       [ 0.5,  0.5]], dtype=float32)\n");
+
+static PyObject *
+layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    layer_object *layer = (layer_object *)self;
+    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT], *context = NULL, *result = NULL;
+    layer_core held;
+    attention_inputs in = {0};
+    attention_gradients gradients = {0};
+
+    if (layer_hold(layer, &held) < 0) {
+        return NULL;
+    }
+    if (py_parse(state, &backward_signature, args, nargs, kwnames, given) < 0) {
+        goto done;
+    }
+    context = Py_XNewRef(py_is_given(given[ARG_CONTEXT]) ? given[ARG_CONTEXT] : layer->context);
+    if (context == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "backward() needs a forward before it: call the object first");
+        goto done;
+    }
+    attention_args call = common_args(layer, &held);
+    call.grad_output = given[ARG_GRAD_OUTPUT];
+    call.grad_weights = given[ARG_GRAD_WEIGHTS];
+    if (py_context_read(state, context, held.identity, &call) < 0 ||
+        layer_check_parameters(&held) < 0 ||
+        attention_backward(state, &call, &in, &gradients) < 0 ||
+        layer_add_gradients(state, &held, &gradients) < 0) {
+        goto done;
+    }
+    result = PyTuple_Pack(3, gradients.queries, gradients.keys, gradients.values);
+done:
+    attention_gradients_clear(&gradients);
+    attention_inputs_clear(&in);
+    Py_XDECREF(context);
+    layer_core_clear(&held);
+    return result;
+}
+
+const char layer_attention_weights_doc[] = PyDoc_STR(
+"ndarray or None: the attention weights of the last call, shape (..., M, N), float32,\n"
+"before dropout; rows sum to 1. None before the first call, and after one with\n"
+"need_weights=False.");
+
+PyObject *
+layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyArrayObject *weights = ((layer_object *)self)->weights;
+    return Py_NewRef(weights == NULL ? Py_None : (PyObject *)weights);
+}
+
+const char layer_context_doc[] = PyDoc_STR(
+"Context or None: what the last call saved for `backward`; None before the first call. Keep\n"
+"it to run `backward` through several calls, such as the time steps of a decoder.");
+
+PyObject *
+layer_get_context(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *context = ((layer_object *)self)->context;
+    return Py_NewRef(context == NULL ? Py_None : context);
+}
+
+/* ---- training or not ---------------------------------------------------------------------- */
+
+const char layer_training_doc[] = PyDoc_STR(
+"bool: does dropout act? True at first; `train` and `eval` change it.");
+
+PyObject *
+layer_get_training(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((layer_object *)self)->core.training);
+}
+
+static const py_signature train_signature = {"train", 0, 1, {ARG_MODE}};
+
+PyDoc_STRVAR(train_doc,
+"train($self, mode=True)\n"
+"--\n\n"
+"Switch dropout on, or off.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"mode : bool, optional\n"
+"    Whether dropout acts in the calls that follow.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"self : AdditiveAttention or DotProductAttention\n"
+"    The object itself.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"eval : The same as ``train(False)``.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import DotProductAttention\n"
+">>> DotProductAttention(dropout=0.5).train(False).training\n"
+"False\n");
+
+static PyObject *
+layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT];
+    bool mode = true;
+
+    if (py_parse(state, &train_signature, args, nargs, kwnames, given) < 0 ||
+        (given[ARG_MODE] != NULL && py_flag(given[ARG_MODE], &mode) < 0)) {
+        return NULL;
+    }
+    ((layer_object *)self)->core.training = mode;
+    return Py_NewRef(self);
+}
+
+PyDoc_STRVAR(eval_doc,
+"eval($self)\n"
+"--\n\n"
+"Switch dropout off.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"self : AdditiveAttention or DotProductAttention\n"
+"    The object itself.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"train : Switch it on again.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import DotProductAttention\n"
+">>> DotProductAttention(dropout=0.5).eval().training\n"
+"False\n");
+
+static PyObject *
+layer_eval(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    ((layer_object *)self)->core.training = false;
+    return Py_NewRef(self);
+}
+
+/* __call__ is listed for its docstring and signature; METH_COEXIST puts it in the place of
+ * the one Python would make from the slot. */
+PyMethodDef layer_methods[] = {
+    {"__call__", (PyCFunction)(void (*)(void))layer_call,
+     METH_FASTCALL | METH_KEYWORDS | METH_COEXIST, call_doc},
+    {"backward", (PyCFunction)(void (*)(void))layer_backward, METH_FASTCALL | METH_KEYWORDS,
+     backward_doc},
+    {"train", (PyCFunction)(void (*)(void))layer_train, METH_FASTCALL | METH_KEYWORDS,
+     train_doc},
+    {"eval", layer_eval, METH_NOARGS, eval_doc},
+    {"parameters", layer_parameters, METH_NOARGS, layer_parameters_doc},
+    {"zero_grad", layer_zero_grad, METH_NOARGS, layer_zero_grad_doc},
+    {"state_dict", layer_state_dict, METH_NOARGS, layer_state_dict_doc},
+    {"load_state_dict", layer_load_state_dict, METH_O, layer_load_state_dict_doc},
+    {"__reduce__", layer_reduce, METH_NOARGS, layer_reduce_doc},
+    {"_rebuild", layer_rebuild, METH_O | METH_CLASS, layer_rebuild_doc},
+    {0},
+};

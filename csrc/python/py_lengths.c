@@ -1,0 +1,167 @@
+/*
+ * py_lengths.c -- valid lengths, in every shape they may come.
+ *
+ * The lengths are always copied: they decide which memory is read, so nobody else may change
+ * them during a call. The copy is int64, and every length lies in 0..N.
+ */
+#include "py_attnext.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Copies n lengths to int64, those above N as N. from: int64 or, if is_unsigned, uint64. Each
+ * is read once and judged by its copy, for the original may be changing. */
+static int
+copy_clipped(int64_t *to, const void *from, bool is_unsigned, npy_intp n, npy_intp N,
+             const char *name)
+{
+    memcpy(to, from, (size_t)n * sizeof *to);
+    for (npy_intp i = 0; i < n; i++) {
+        if (is_unsigned ? (uint64_t)to[i] > (uint64_t)N : to[i] > N) {
+            to[i] = N;
+        } else if (to[i] < 0) {
+            PyErr_Format(PyExc_ValueError, "%s contains %lld, expected lengths of 0 or more", name,
+                         (long long)to[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* A Python int of any size, clipped to 0..N. */
+static int
+clipped_int(PyObject *object, npy_intp N, const char *name, int64_t *length)
+{
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (value < 0 && overflow <= 0) {
+        PyErr_Format(PyExc_ValueError, "%s is %R, expected a length of 0 or more", name, object);
+        return -1;
+    }
+    *length = overflow > 0 || value > N ? N : value;
+    return 0;
+}
+
+/* object as a private int64 array in the shape given, every length clipped to 0..N. */
+static PyArrayObject *
+copy_lens(PyObject *object, npy_intp N, PyArrayObject *out, const char *name)
+{
+    PyArrayObject *given = NULL, *copy = NULL;
+    int result;
+
+    if (PyLong_Check(object) && !PyBool_Check(object)) {
+        int64_t length;
+        if (clipped_int(object, N, name, &length) < 0) {
+            return NULL;
+        }
+        copy = (PyArrayObject *)PyArray_SimpleNew(0, NULL, NPY_INT64);
+        if (copy != NULL) {
+            *(int64_t *)PyArray_DATA(copy) = length;
+        }
+        return copy;
+    }
+    given = py_integers(object, name, out);
+    if (given == NULL) {
+        return NULL;
+    }
+    copy = (PyArrayObject *)PyArray_SimpleNew(PyArray_NDIM(given), PyArray_DIMS(given), NPY_INT64);
+    if (copy != NULL) {
+        result = copy_clipped(PyArray_DATA(copy), PyArray_DATA(given), PyArray_ISUNSIGNED(given),
+                              PyArray_SIZE(given), N, name);
+        if (result < 0) {
+            Py_CLEAR(copy);
+        }
+    }
+    Py_DECREF(given);
+    return copy;
+}
+
+static bool
+same_shape(PyArrayObject *a, int ndim, const npy_intp *dims)
+{
+    return PyArray_NDIM(a) == ndim && PyArray_CompareLists(PyArray_DIMS(a), dims, ndim);
+}
+
+/* "valid_lens has shape (3,), expected (2,) or (2, 5)": the shapes rows of (B0, ..., M) admit,
+ * each named once. */
+static int
+lens_shape_error(PyArrayObject *lens, int ndim, const npy_intp *rows)
+{
+    char first[PY_SHAPE_TEXT], both[PY_SHAPE_TEXT], all[PY_SHAPE_TEXT];
+    char expected[3 * PY_SHAPE_TEXT + 16];
+
+    if (ndim == 0) {
+        return py_shape_error(lens, "valid_lens", "an int");
+    }
+    const npy_intp first_and_last[2] = {rows[0], rows[ndim - 1]};
+    py_shape_text(first, 1, rows);
+    py_shape_text(both, 2, first_and_last);
+    py_shape_text(all, ndim, rows);
+    if (ndim == 1) {
+        snprintf(expected, sizeof expected, "%s or an int", first);
+    } else if (ndim == 2) {
+        snprintf(expected, sizeof expected, "%s or %s", first, both);
+    } else {
+        snprintf(expected, sizeof expected, "%s, %s or %s", first, both, all);
+    }
+    return py_shape_error(lens, "valid_lens", expected);
+}
+
+int
+py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N, PyArrayObject *out,
+              attn_valid_lens *valid, PyArrayObject **lens)
+{
+    *valid = (attn_valid_lens){.heads = 1};
+    *lens = NULL;
+    if (!py_is_given(object)) {
+        return 0;
+    }
+    PyArrayObject *a = copy_lens(object, N, out, "valid_lens");
+    if (a == NULL) {
+        return -1;
+    }
+    npy_intp M = ndim > 0 ? rows[ndim - 1] : 1;
+    npy_intp heads = ndim > 2 ? PyArray_MultiplyList(rows + 1, ndim - 2) : 1;
+    const npy_intp first_and_last[2] = {ndim > 0 ? rows[0] : 1, M};
+
+    if (same_shape(a, ndim, rows)) {
+        valid->stride_b = M;
+        valid->stride_m = 1;
+    } else if (ndim > 1 && same_shape(a, 1, rows)) {
+        valid->heads = heads;
+        valid->stride_b = 1;
+    } else if (ndim > 1 && same_shape(a, 2, first_and_last)) {
+        valid->heads = heads;
+        valid->stride_b = M;
+        valid->stride_m = 1;
+    } else if (PyArray_NDIM(a) != 0) { /* one length for all leaves both strides 0 */
+        lens_shape_error(a, ndim, rows);
+        Py_DECREF(a);
+        return -1;
+    }
+    valid->heads = valid->heads > 0 ? valid->heads : 1; /* no entries at all: any number does */
+    valid->lens = PyArray_DATA(a);
+    *lens = a;
+    return 0;
+}
+
+PyArrayObject *
+py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N, bool expand)
+{
+    PyArrayObject *a = copy_lens(object, N, NULL, name);
+    if (a != NULL && PyArray_NDIM(a) != 0 && py_check_shape(a, name, 1, &B) < 0) {
+        Py_CLEAR(a);
+    }
+    if (a == NULL || PyArray_NDIM(a) != 0 || !expand) {
+        return a;
+    }
+    PyArrayObject *each = (PyArrayObject *)PyArray_SimpleNew(1, &B, NPY_INT64);
+    if (each != NULL) {
+        int64_t *to = PyArray_DATA(each), length = *(int64_t *)PyArray_DATA(a);
+        for (npy_intp i = 0; i < B; i++) {
+            to[i] = length;
+        }
+    }
+    Py_DECREF(a);
+    return each;
+}

@@ -1,0 +1,331 @@
+/*
+ * py_softmax.c -- masked_softmax, its backward, and sequence_mask.
+ */
+#include "py_attnext.h"
+#include "py_docs.h"
+
+#include <string.h>
+
+/* Multiply-adds one element of a softmax counts as, its share of an exp included. */
+static const double softmax_work = 8.0;
+
+/* The shape of an array of scores (..., M, N), noted before reading the other arguments runs
+ * Python code, which may reshape an array in place. */
+typedef struct {
+    int ndim;
+    npy_intp dims[PY_MAX_AXES];
+    npy_intp B, M, N; /* 1 for an axis that is not there */
+} scores_shape;
+
+static int
+read_shape(PyArrayObject *X, const char *name, scores_shape *s)
+{
+    int ndim = PyArray_NDIM(X);
+    if (ndim == 0) {
+        py_shape_error(X, name, "one axis or more: (..., M, N)");
+        return -1;
+    }
+    s->ndim = ndim;
+    memcpy(s->dims, PyArray_DIMS(X), (size_t)ndim * sizeof *s->dims);
+    s->N = s->dims[ndim - 1];
+    s->M = ndim > 1 ? s->dims[ndim - 2] : 1;
+    s->B = ndim > 2 ? PyArray_MultiplyList(s->dims, ndim - 2) : 1;
+    return 0;
+}
+
+static const py_signature masked_softmax_signature = {
+    "masked_softmax", 1, 2,
+    {ARG_X, ARG_VALID_LENS, ARG_EMPTY_ROWS, ARG_OUT},
+};
+
+PyDoc_STRVAR(masked_softmax_doc,
+"masked_softmax(X, valid_lens=None, *, empty_rows='uniform', out=None)\n"
+"--\n\n"
+"Softmax over the last axis of which only the first keys take part.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"X : array_like, shape (..., M, N)\n"
+"    Scores of M queries against N keys; one axis, (N,), is a single row.\n"
+DOC_FLOAT32
+"valid_lens : None, int or array_like of integers, optional\n"
+"    How many keys of a row take part. One int for all rows; shape ``X.shape[:1]``, one\n"
+"    for each entry of the first axis; ``(X.shape[0], M)``, one for each row, shared by\n"
+"    the axes between; or ``X.shape[:-1]``. A one-dimensional `X` takes an int. A length\n"
+"    above N means N. None: all keys.\n"
+"empty_rows : {'uniform', 'zero', 'nan'}, optional\n"
+"    What a row of valid length 0 becomes: 1/N everywhere, as the d2l code gives, or 0,\n"
+"    or NaN.\n"
+DOC_OUT("X.shape")
+"\n"
+"Returns\n"
+"-------\n"
+"weights : ndarray, float32, shape (..., M, N)\n"
+"    Rows sum to 1; exactly 0 beyond the valid length.\n"
+"\n"
+DOC_RAISES
+"\n"
+"See Also\n"
+"--------\n"
+"masked_softmax_backward : The gradient of this function.\n"
+"sequence_mask : Overwrite what lies beyond the valid length.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"``weights[j] = exp(X[j]) / sum_{i < valid_len} exp(X[i])`` for ``j < valid_len``, computed\n"
+"after subtracting the largest score that takes part. Scores beyond the valid length are\n"
+"never read, so NaN there does no harm. The semantics are those of ``masked_softmax`` in\n"
+"Dive into Deep Learning (Zhang et al., section 11.3), without its sentinel -1e6.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> import numpy as np\n"
+">>> from attnext import masked_softmax\n"
+">>> X = np.log([[[1, 1, 2, 4], [1, 3, 5, 7]]])\n"
+">>> masked_softmax(X, [2])\n"
+"array([[[0.5 , 0.5 , 0.  , 0.  ],\n"
+"        [0.25, 0.75, 0.  , 0.  ]]], dtype=float32)\n");
+
+static PyObject *
+masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_module(module);
+    PyObject *given[ARG_COUNT];
+    PyArrayObject *out = NULL, *X = NULL, *lens = NULL, *weights = NULL;
+    attn_valid_lens valid;
+    attn_empty_rows empty_rows;
+    scores_shape s;
+    py_run run;
+    int result = -1;
+
+    if (py_parse(state, &masked_softmax_signature, args, nargs, kwnames, given) < 0 ||
+        py_empty_rows(given[ARG_EMPTY_ROWS], &empty_rows) < 0 ||
+        py_out(given[ARG_OUT], &out) < 0) {
+        goto done;
+    }
+    X = py_float32(given[ARG_X], "X", out);
+    if (X == NULL || read_shape(X, "X", &s) < 0) {
+        goto done;
+    }
+    if (py_valid_lens(given[ARG_VALID_LENS], s.ndim - 1, s.dims, s.N, out, &valid, &lens) < 0) {
+        goto done;
+    }
+    if (out == NULL) {
+        weights = py_new_float32(s.ndim, s.dims);
+    } else if (py_check_shape(out, "out", s.ndim, s.dims) == 0) {
+        weights = (PyArrayObject *)Py_NewRef(out);
+    }
+    if (weights == NULL) {
+        goto done;
+    }
+    result = 0;
+    if (PyArray_SIZE(weights) > 0) {
+        py_plan(&run, state, softmax_work * (double)PyArray_SIZE(weights));
+        py_enter(&run);
+        int rc = attn_masked_softmax(py_data(weights), py_data(X), s.B, s.M, s.N, &valid,
+                                     empty_rows, &run.run);
+        result = py_leave(&run, rc);
+    }
+done:
+    Py_XDECREF(lens);
+    Py_XDECREF(X);
+    Py_XDECREF(out);
+    if (result < 0) {
+        Py_CLEAR(weights);
+    }
+    return (PyObject *)weights;
+}
+
+static const py_signature masked_softmax_backward_signature = {
+    "masked_softmax_backward", 2, 3,
+    {ARG_GRAD_OUTPUT, ARG_WEIGHTS, ARG_VALID_LENS, ARG_EMPTY_ROWS},
+};
+
+PyDoc_STRVAR(masked_softmax_backward_doc,
+"masked_softmax_backward(grad_output, weights, valid_lens=None, *, empty_rows='uniform')\n"
+"--\n\n"
+"Gradient of `masked_softmax` with respect to its scores.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"grad_output : array_like, shape (..., M, N)\n"
+"    Gradient of the loss with respect to the weights.\n"
+DOC_FLOAT32
+"weights : array_like, shape (..., M, N)\n"
+"    What `masked_softmax` returned.\n"
+"valid_lens : None, int or array_like of integers, optional\n"
+"    As given to `masked_softmax`.\n"
+"empty_rows : {'uniform', 'zero', 'nan'}, optional\n"
+"    As given to `masked_softmax`. The gradient of an empty row is 0, with 'nan' NaN.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"dX : ndarray, float32, shape (..., M, N)\n"
+"    Gradient with respect to `X`; exactly 0 beyond the valid length.\n"
+"\n"
+DOC_RAISES
+"\n"
+"See Also\n"
+"--------\n"
+"masked_softmax : The function this is the gradient of.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"``dX[j] = weights[j] * (g[j] - sum_i g[i] * weights[i])`` with ``g = grad_output``: the\n"
+"Jacobian ``diag(w) - w w^T`` of softmax times g.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import masked_softmax_backward\n"
+">>> masked_softmax_backward([1, 2, 3], [0.25, 0.75, 0], 2)\n"
+"array([-0.1875,  0.1875,  0.    ], dtype=float32)\n");
+
+static PyObject *
+masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                        PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_module(module);
+    PyObject *given[ARG_COUNT];
+    PyArrayObject *weights = NULL, *grad = NULL, *lens = NULL, *dX = NULL;
+    attn_valid_lens valid;
+    attn_empty_rows empty_rows;
+    scores_shape s;
+    py_run run;
+    int result = -1;
+
+    if (py_parse(state, &masked_softmax_backward_signature, args, nargs, kwnames, given) < 0 ||
+        py_empty_rows(given[ARG_EMPTY_ROWS], &empty_rows) < 0) {
+        goto done;
+    }
+    weights = py_float32(given[ARG_WEIGHTS], "weights", NULL);
+    if (weights == NULL || read_shape(weights, "weights", &s) < 0) {
+        goto done;
+    }
+    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", NULL, s.ndim, s.dims);
+    if (grad == NULL ||
+        py_valid_lens(given[ARG_VALID_LENS], s.ndim - 1, s.dims, s.N, NULL, &valid, &lens) < 0) {
+        goto done;
+    }
+    dX = py_new_float32(s.ndim, s.dims);
+    if (dX == NULL) {
+        goto done;
+    }
+    result = 0;
+    if (PyArray_SIZE(dX) > 0) {
+        py_plan(&run, state, softmax_work * (double)PyArray_SIZE(dX));
+        py_enter(&run);
+        int rc = attn_masked_softmax_backward(py_data(dX), py_data(grad), py_data(weights), s.B,
+                                              s.M, s.N, &valid, empty_rows, &run.run);
+        result = py_leave(&run, rc);
+    }
+done:
+    Py_XDECREF(lens);
+    Py_XDECREF(grad);
+    Py_XDECREF(weights);
+    if (result < 0) {
+        Py_CLEAR(dX);
+    }
+    return (PyObject *)dX;
+}
+
+static const py_signature sequence_mask_signature = {
+    "sequence_mask", 2, 3,
+    {ARG_X, ARG_VALID_LEN, ARG_VALUE},
+};
+
+PyDoc_STRVAR(sequence_mask_doc,
+"sequence_mask(X, valid_len, value=0.0)\n"
+"--\n\n"
+"Copy a batch of sequences, overwriting the steps beyond each one's length.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"X : array_like, shape (B, T, ...)\n"
+"    B sequences of T steps, two axes or more.\n"
+DOC_FLOAT32
+"valid_len : int or array_like of integers, shape (B,)\n"
+"    How many steps of each sequence are kept; above T means T.\n"
+"value : float, optional\n"
+"    What the others become.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"copy : ndarray, float32, shape (B, T, ...)\n"
+"    `X`, but `value` at ``[i, t]`` where ``t >= valid_len[i]``.\n"
+"\n"
+DOC_RAISES
+"\n"
+"See Also\n"
+"--------\n"
+"masked_softmax : Softmax over the part that is kept.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"The semantics are those of ``sequence_mask`` in Dive into Deep Learning (Zhang et al.,\n"
+"sections 10.7 and 11.3), for any number of axes, and `X` itself stays as it is.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import sequence_mask\n"
+">>> sequence_mask([[1, 2, 3], [4, 5, 6]], [1, 2], value=-1)\n"
+"array([[ 1., -1., -1.],\n"
+"       [ 4.,  5., -1.]], dtype=float32)\n");
+
+static PyObject *
+sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_module(module);
+    PyObject *given[ARG_COUNT];
+    PyArrayObject *X = NULL, *lens = NULL, *copy = NULL;
+    npy_intp dims[PY_MAX_AXES];
+    double value = 0.0;
+    py_run run;
+    int result = -1;
+
+    if (py_parse(state, &sequence_mask_signature, args, nargs, kwnames, given) < 0 ||
+        (given[ARG_VALUE] != NULL && py_number(given[ARG_VALUE], "value", false, &value) < 0)) {
+        goto done;
+    }
+    X = py_float32(given[ARG_X], "X", NULL);
+    if (X == NULL) {
+        goto done;
+    }
+    int ndim = PyArray_NDIM(X);
+    if (ndim < 2) {
+        py_shape_error(X, "X", "two axes or more: (B, T, ...)");
+        goto done;
+    }
+    memcpy(dims, PyArray_DIMS(X), (size_t)ndim * sizeof *dims);
+    lens = py_lens_per_entry(given[ARG_VALID_LEN], "valid_len", dims[0], dims[1],
+                             PyArray_SIZE(X) > 0);
+    if (lens == NULL) {
+        goto done;
+    }
+    copy = py_new_float32(ndim, dims);
+    if (copy == NULL) {
+        goto done;
+    }
+    result = 0;
+    if (PyArray_SIZE(copy) > 0) {
+        py_plan(&run, state, (double)PyArray_SIZE(copy));
+        py_enter(&run);
+        int rc = attn_sequence_mask(py_data(copy), py_data(X), PyArray_DATA(lens), (float)value,
+                                    dims[0], dims[1], PyArray_MultiplyList(dims + 2, ndim - 2),
+                                    &run.run);
+        result = py_leave(&run, rc);
+    }
+done:
+    Py_XDECREF(lens);
+    Py_XDECREF(X);
+    if (result < 0) {
+        Py_CLEAR(copy);
+    }
+    return (PyObject *)copy;
+}
+
+PyMethodDef py_softmax_functions[] = {
+    PY_FUNCTION(masked_softmax),
+    PY_FUNCTION(masked_softmax_backward),
+    PY_FUNCTION(sequence_mask),
+    {0},
+};
