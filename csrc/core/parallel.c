@@ -21,17 +21,17 @@
  * All state is static. All atomics are sequentially consistent: the handshakes with
  * sleepers need it, and tasks are too coarse for a weaker order to pay.
  *
- * Measured in microseconds, minimum of 900 calls of 16 equal tasks, on two CPUs of a
- * virtual machine on an Intel Xeon (Emerald Rapids) with others at work; gcc 12:
+ * Measured in microseconds, the minimum of many calls with 16 equal tasks, on a virtual
+ * machine with two CPUs of an Intel Xeon (Emerald Rapids), others at work; gcc 12:
  *
- *     one thread                               99     995    10000
- *     two, hot: the worker is still spinning   50     500     5020
- *     two, cold: 2 ms after the last call      65     507     5071
+ *     one thread                                99     998   10010
+ *     two, hot: the worker is still spinning    50     500    5020
+ *     two, cold: 2 ms after the last call       64     510    5070
  *
- * Waking a thread there costs the waker 12 to 40 us and the thread 35 to 140. Left to the
- * system, the worker came in time for half of the cold calls of 100 us, was on the
- * caller's CPU in most of those, and the median call took 207 us; kept off it, it came
- * in time for nine of ten, and the median was 78.
+ * Waking a thread there costs the waker 12 to 40 us and the woken 35 to 140. Left to
+ * the system, the worker came in time for half of the cold calls of 100 us, mostly on
+ * the caller's CPU, and the median call took 207 us; kept off that CPU, it came in time
+ * for nine of ten, and the median call took 78.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* Linux: sched_getcpu, pthread_setaffinity_np */
@@ -282,8 +282,7 @@ block_signals(sigset_t *before)
 }
 
 /* The child of fork() has one thread and no worker, whatever the pool was doing. If
- * that thread forked in run->interrupted, tasks were lost with the workers that held
- * them. */
+ * that thread forked in run->interrupted, its call lost tasks with the workers. */
 static void
 reset_after_fork(void)
 {
