@@ -19,6 +19,7 @@ core = Extension(
         "-O3",
         "-fno-math-errno",
         "-fno-trapping-math",
+        "-ffp-contract=off",
         "-fvisibility=hidden",
         "-pthread",
     ],

@@ -113,12 +113,13 @@ load_backward(attn_block *k)
     }
 }
 
-/* |q - k|^2 of the row's best score: k->m is that score, in units. 0 where w is 0. */
+/* |q - k|^2 of the row's best score: k->m is that score, in units, or the saved lse, which
+ * is at least that score and may be above 0. 0 where w is 0. */
 static float
 nearest(const attn_block *k, int l)
 {
     float factor = -0.5f * w_squared(k->call->p) * k->call->unit;
-    return factor < -FLT_MIN ? k->m[l] / factor : 0.0f;
+    return factor < -FLT_MIN ? fmaxf(0.0f, k->m[l] / factor) : 0.0f;
 }
 
 /* dist = |q - k|^2 - nearest. A constant of the row changes sum_j dS_j |q - k_j|^2

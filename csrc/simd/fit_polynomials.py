@@ -19,9 +19,7 @@ def remez(f: Function, weight: Function, terms: int, a: float, b: float) -> tupl
     grid = [a + (b - a) * i / steps for i in range(steps + 1)]
     nodes = [(a + b) / 2 - (b - a) / 2 * mp.cos(mp.pi * i / terms) for i in range(points)]
     for _ in range(12):
-        rows = [
-            [x**j for j in range(terms)] + [(-1) ** i / weight(x)] for i, x in enumerate(nodes)
-        ]
+        rows = [[x**j for j in range(terms)] + [(-1) ** i / weight(x)] for i, x in enumerate(nodes)]
         solution = mp.lu_solve(mp.matrix(rows), mp.matrix([f(x) for x in nodes]))
         c = [solution[j] for j in range(terms)]
         error = [weight(x) * (mp.polyval(c[::-1], x) - f(x)) for x in grid]

@@ -41,7 +41,8 @@ V_FN vf v_mul(vf a, vf b) { return a * b; }
 V_FN vf v_div(vf a, vf b) { return a / b; }
 V_FN vf v_fma(vf a, vf b, vf c)
 {
-#ifdef __FP_FAST_FMAF /* the CPU has it: this becomes one vector instruction */
+#if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    /* the CPU has it: this becomes one vector instruction */
     return (vf){fmaf(a[0], b[0], c[0]), fmaf(a[1], b[1], c[1]),
                 fmaf(a[2], b[2], c[2]), fmaf(a[3], b[3], c[3])};
 #else
