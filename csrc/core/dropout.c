@@ -3,7 +3,7 @@
  *
  * Known answers (Random123's kat_vectors), checked in tests/test_dropout.py:
  *     counter 0 0 0 0, key 0 0                 -> 6627e8d5 e169c58d bc57ac4c 9b00dbd8
- *     counter, key all ffffffff                -> 408f276d 41c83b0e a20bdfc6 6d5451fd
+ *     counter, key all ffffffff                -> 408f276d 41c83b0e a20bc7c6 6d5451fd
  *     counter 243f6a88 85a308d3 13198a2e 03707344, key a4093822 299f31d0
  *                                              -> d16cfe09 94fdcceb 5001e420 24126ea1
  */

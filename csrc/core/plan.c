@@ -316,7 +316,7 @@ run_backward(backward_plan *q)
     return true;
 }
 
-/* All gradients 0: no pair takes part, or nothing flows in. */
+/* All gradients 0: no pair takes part, or nothing flows in or out. */
 static void
 no_gradients(const attn_gradients *d, const attn_problem *p)
 {
@@ -362,7 +362,8 @@ attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
                                 .queries = queries,
                                 .keys = keys,
                                 .values = values}};
-    bool nothing_flows = p->Dv == 0 && grad->weights == NULL && grad->lse == NULL;
+    bool nothing_flows = p->Dv == 0 && (p->Dq == 0 || p->Dk == 0) &&
+                         grad->weights == NULL && grad->lse == NULL;
     if (p->B == 0 || p->M == 0 || p->N == 0 || nothing_flows) {
         no_gradients(d, p);
         settle_empty_queries(&q.call);

@@ -18,7 +18,7 @@
  * a tile in which they do not is computed once for each form present, with live words
  * that pick the pairs.
  */
-#include "score.h"
+#include "walk.h"
 
 #include <string.h>
 
@@ -160,7 +160,10 @@ project_task(void *ctx, int64_t task, int worker)
     attn_simd->matmul(s->raw + row * s->H, s->H, c->keys + row * p->Dk, p->Dk, 1,
                       s->W_kT, padded(s->H), keys, s->H, p->Dk, false);
     for (int64_t i = row; i < row + keys; i++) {
-        const float *raw_i = s->raw + i * s->H;
+        float *raw_i = s->raw + i * s->H;
+        if (s->H > p->H) {
+            raw_i[p->H] = 0.0f; /* the added unit: 0 times an infinite key is not 0 */
+        }
         s->form[i] = (uint8_t)form_of(attn_simd->absmax_row(raw_i, s->H));
         if (s->form[i] == ADDITIVE_SMALL) {
             attn_simd->tanh_form(s->stored + i * s->H, raw_i, s->H);

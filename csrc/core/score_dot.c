@@ -2,7 +2,7 @@
  * score_dot.c -- score(q, k) = scale * q.k  (Vaswani et al. 2017, with scale =
  * 1/sqrt(D)).
  */
-#include "score.h"
+#include "walk.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  * |k|^2 would be faster, and wrong wherever the coordinates are large and the distances
  * small.
  */
-#include "score.h"
+#include "walk.h"
 
 #include <float.h>
 #include <math.h>
