@@ -1,9 +1,22 @@
 """Types of the compiled module. Shapes, formulas and errors: the docstrings, help(attnext)."""
 
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypedDict, overload
+from collections.abc import Mapping, Sequence
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    final,
+    overload,
+    type_check_only,
+)
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import disjoint_base
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
@@ -392,3 +405,104 @@ def get_num_threads() -> int: ...
 def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
 @overload
 def show_config(mode: Literal["dicts"]) -> _Config: ...
+
+# ---- objects ------------------------------------------------------------------------------
+
+_Rng: TypeAlias = (
+    int
+    | Sequence[int]
+    | NDArray[np.integer[Any]]
+    | np.random.SeedSequence
+    | np.random.BitGenerator
+    | np.random.Generator
+    | None
+)
+
+@final
+class Context:
+    @property
+    def dropout_p(self) -> float: ...
+    @property
+    def seed(self) -> int | None: ...
+
+@type_check_only
+class _Layer:
+    @property
+    def attention_weights(self) -> _Array | None: ...
+    @property
+    def context(self) -> Context | None: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def grads(self) -> dict[str, _Array]: ...
+    @property
+    def training(self) -> bool: ...
+    def __call__(
+        self,
+        queries: ArrayLike,
+        keys: ArrayLike,
+        values: ArrayLike,
+        valid_lens: _Lens = None,
+        *,
+        need_weights: bool = True,
+    ) -> _Array: ...
+    def backward(
+        self,
+        grad_output: ArrayLike,
+        *,
+        grad_weights: ArrayLike | None = None,
+        context: Context | None = None,
+    ) -> tuple[_Array, _Array, _Array]: ...
+    def parameters(self) -> dict[str, _Array]: ...
+    def zero_grad(self) -> None: ...
+    def state_dict(self) -> dict[str, _Array]: ...
+    def load_state_dict(self, state_dict: Mapping[str, ArrayLike], /) -> None: ...
+    def train(self, mode: bool = True) -> Self: ...
+    def eval(self) -> Self: ...
+
+@disjoint_base
+class AdditiveAttention(_Layer):
+    def __init__(
+        self,
+        key_size: SupportsIndex,
+        query_size: SupportsIndex,
+        num_hiddens: SupportsIndex,
+        dropout: _Number = 0.0,
+        *,
+        bias: bool = False,
+        rng: _Rng = None,
+    ) -> None: ...
+    @property
+    def key_size(self) -> int: ...
+    @property
+    def query_size(self) -> int: ...
+    @property
+    def num_hiddens(self) -> int: ...
+    @property
+    def W_q(self) -> _Array: ...
+    @W_q.setter
+    def W_q(self, value: ArrayLike) -> None: ...
+    @property
+    def W_k(self) -> _Array: ...
+    @W_k.setter
+    def W_k(self, value: ArrayLike) -> None: ...
+    @property
+    def w_v(self) -> _Array: ...
+    @w_v.setter
+    def w_v(self, value: ArrayLike) -> None: ...
+    @property
+    def b_h(self) -> _Array | None: ...
+    @b_h.setter
+    def b_h(self, value: ArrayLike) -> None: ...
+
+@disjoint_base
+class DotProductAttention(_Layer):
+    def __init__(
+        self,
+        dropout: _Number = 0.0,
+        *,
+        scale: _Number | None = None,
+        rng: _Rng = None,
+    ) -> None: ...
+    @property
+    def scale(self) -> float | None: ...

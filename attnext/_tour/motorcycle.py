@@ -12,7 +12,7 @@ from attnext import kernel_regression as kr
 from attnext import reference
 from attnext._data import motorcycle
 from attnext._tour.canvas import Canvas
-from attnext._tour.page import Check, Tour
+from attnext._tour.page import Check, Tour, largest_difference
 from attnext._tour.peer import Peer, Tensor
 
 Array = NDArray[np.float32]
@@ -24,10 +24,11 @@ SHOWN = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # steps of the training that
 
 @dataclass(frozen=True)
 class Training:
-    """Gradient descent on w: the loss and w before every step, and at the end."""
+    """Gradient descent: w, the loss there and its gradient, before every step and at the end."""
 
-    losses: list[float]
     w: list[float]
+    losses: list[float]
+    gradients: list[float]
 
 
 def kernel_regression(tour: Tour) -> None:
@@ -36,11 +37,11 @@ def kernel_regression(tour: Tour) -> None:
     times, accelerations = motorcycle()
     tour.title("Real data: kernel regression on a motorcycle crash")
     page.say(
-        f"{len(times)} times the acceleration of a rider's head was measured, in g, at "
-        f"{times.min():g} to {times.max():g} ms after a simulated crash (Silverman 1985). "
-        "Attention draws the curve: the query is a time, the keys are the times measured at, the "
-        "values what was measured. In training and for the errors, each measurement is predicted "
-        "from all the others (leave one out)."
+        f"The acceleration of a rider's head, in g, {times.min():g} to {times.max():g} ms after a "
+        f"simulated crash: {len(times)} measurements (Silverman 1985). Attention draws the curve: "
+        "the query is a time, the keys are the times measured at, the values what was measured. "
+        "In training and for the errors, each measurement is predicted from all the others "
+        "(leave one out)."
     )
     fixed = rule_of_thumb(times)
     x, y = standardise(times), standardise(accelerations)
@@ -67,30 +68,27 @@ def train(x: Array, y: Array) -> Training:
     """Learn w by plain gradient descent on the squared error of leave-one-out predictions."""
     keys, values = kr.leave_one_out(x, y)
     net = kr.NWKernelRegression(rng=0)
-    training = Training([], [])
-    for step in range(STEPS + 1):
+    training = Training([], [], [])
+    for _ in range(STEPS + 1):
         error = net(x, keys, values) - y
-        training.losses.append(float(np.mean(error**2)))
+        net.zero_grad()
+        net.backward(2 * error / len(x))
         training.w.append(float(net.w[0]))
-        if step < STEPS:
-            net.zero_grad()
-            net.backward(2 * error / len(x))
-            net.w -= LEARNING_RATE * net.grads["w"]
+        training.losses.append(float(np.mean(error**2)))
+        training.gradients.append(float(net.grads["w"][0]))
+        net.w -= LEARNING_RATE * net.grads["w"]
     return training
 
 
-def train_peer(peer: Peer, x: Array, y: Array, w: float) -> float:
-    """The same training by PyTorch's autograd, from the same w; the w it ends with."""
+def peer_gradients(peer: Peer, x: Array, y: Array, w: list[float]) -> list[float]:
+    """The gradient of the same loss at each of these w, by PyTorch's autograd."""
     keys, values = map(peer.tensor, kr.leave_one_out(x, y))
     queries, targets = peer.tensor(x), peer.tensor(y)
 
     def loss(w: Tensor) -> Tensor:
         return ((peer.kernel_regression(queries, keys, values, w) - targets) ** 2).mean()
 
-    for _ in range(STEPS):
-        (grad,) = peer.gradients(loss, 1.0, [w])
-        w -= LEARNING_RATE * float(grad[0])
-    return w
+    return [float(peer.gradients(loss, 1.0, [at])[0][0]) for at in w]
 
 
 def leave_one_out_error(
@@ -131,10 +129,12 @@ def _tell_training(tour: Tour, training: Training, x: Array, y: Array, unit: flo
         Check("the loss falls below a third", losses[-1] < losses[0] / 3, True),
     )
     if peer is not None:
-        theirs = train_peer(peer, x, y, w[0])
+        ours = [training.gradients[step] for step in SHOWN]
+        theirs = peer_gradients(peer, x, y, [w[step] for step in SHOWN])
+        off = largest_difference(ours, theirs)
         tour.result(
-            f"learned bandwidth {unit / w[-1]:.4f} ms; by torch's autograd {unit / theirs:.4f} ms",
-            Check("learned w, beside PyTorch", w[-1], theirs, 1e-3 * theirs),
+            f"the gradients at these {len(SHOWN)} steps: {off:.0e} from those of torch's autograd",
+            *tour.beside("gradients of w", ours, theirs),
         )
 
 

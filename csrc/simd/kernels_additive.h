@@ -133,20 +133,24 @@ additive_tile(float *S, const float *A, const float *B, const float *w, float bi
  * t is computed again: loading it would cost 4 bytes a triple, more time than
  * computing it. */
 
+/* t = tanh(a + b) and its slope 1 - t^2. In the exp form, with p = A B and r = 1 / (1 + p),
+ * t = 1 - 2r and 1 - t^2 = 4 r (p r): nothing cancels however near t is to 1 or -1, where
+ * 1 - t^2 computed from t would have hardly a digit. */
 V_FN vf
-additive_tanh(additive_regime regime, vf a, vf b)
+tanh_and_slope(additive_regime regime, vf a, vf b, vf *slope)
 {
     const vf one = v_set1(1.0f), two = v_set1(2.0f);
-    switch (regime) {
-    case ADDITIVE_SMALL:
-        return v_div(v_add(a, b), v_fma(a, b, one));
-    case ADDITIVE_EXP:
-        return v_sub(one, v_div(two, v_fma(a, b, one)));
-    case ADDITIVE_CLAMPED:
-        return v_sub(one, v_div(two, v_add(one, v_min(v_set1(0x1p60f), v_mul(a, b)))));
-    default:
-        return v_tanh(v_add(a, b));
+    if (regime == ADDITIVE_EXP || regime == ADDITIVE_CLAMPED) {
+        vf p = v_mul(a, b);
+        p = regime == ADDITIVE_CLAMPED ? v_min(v_set1(0x1p60f), p) : p;
+        vf r = v_div(two, v_add(one, p));
+        *slope = v_mul(r, v_mul(p, r));
+        return v_sub(one, r);
     }
+    bool small = regime == ADDITIVE_SMALL;
+    vf t = small ? v_div(v_add(a, b), v_fma(a, b, one)) : v_tanh(v_add(a, b));
+    *slope = v_fnma(t, t, one);
+    return t;
 }
 
 /* One hidden unit: nv vectors of lanes (1 or 2 groups of 16), all keys of the tile. */
@@ -169,8 +173,8 @@ additive_unit_backward(int nv, bool all, additive_regime regime, float *dA, floa
         }
         UNROLL
         for (int j = 0; j < nv; j++) {
-            vf t = additive_tanh(regime, a[j], b), g = v_load(G + i * lanes + j * VLEN);
-            vf slope = v_fnma(t, t, v_set1(1.0f));
+            vf g = v_load(G + i * lanes + j * VLEN), slope;
+            vf t = tanh_and_slope(regime, a[j], b, &slope);
             if (all) {
                 c[j] = v_fma(g, t, c[j]);
                 da[j] = v_fma(g, slope, da[j]);

@@ -1,0 +1,55 @@
+"""The functions of attnext as plain NumPy code in float64, written to be read.
+
+Every function here has the name, the arguments and the meaning of its fast twin in ``attnext``,
+and differs from it in three ways: it computes and returns float64, it takes its time, and it can
+be checked by eye against a textbook. The tests hold the fast functions against these, and these
+against central differences.
+
+All attention here is one line,
+
+    output = softmax(score(query, keys)) @ values,
+
+worked out for one query at a time. The files, from the inside out:
+
+    softmax.py      the softmax of one row; masked_softmax
+    scores.py       the scoring functions of one query: dot product, additive, Gaussian
+    attention.py    the walk over all queries: score, softmax, pool
+    masks.py        who takes part, told from the lengths; sequence_mask
+    dropout.py      what dropout keeps, told from the seed by the random numbers of Philox
+    dot_product.py, additive.py, gaussian.py
+                    the functions to call, one kind of attention to a file
+    arguments.py    the checking of arguments, used by all the others
+
+A backward stands next to its forward and quotes the lines that it reverses. The imports in here
+are relative, so that the folder also loads by its path, with NumPy alone and nothing compiled.
+
+Letters: M queries, N keys (= values), n <= N of which take part for the query at hand, D features
+(Dq of a query, Dk of a key, Dv of a value), H hidden units. ``d_x`` is the gradient of x.
+"""
+
+from .additive import (
+    AdditiveGradients,
+    additive_attention,
+    additive_attention_backward,
+    additive_scores,
+)
+from .dot_product import dot_product_attention, dot_product_attention_backward, dot_product_scores
+from .gaussian import gaussian_attention, gaussian_attention_backward, gaussian_scores
+from .masks import sequence_mask
+from .softmax import masked_softmax, masked_softmax_backward
+
+__all__ = [
+    "AdditiveGradients",
+    "additive_attention",
+    "additive_attention_backward",
+    "additive_scores",
+    "dot_product_attention",
+    "dot_product_attention_backward",
+    "dot_product_scores",
+    "gaussian_attention",
+    "gaussian_attention_backward",
+    "gaussian_scores",
+    "masked_softmax",
+    "masked_softmax_backward",
+    "sequence_mask",
+]

@@ -1,0 +1,58 @@
+"""Dropout of attention weights: the same pairs for the same seed, here and in the C code."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .arguments import Array, as_number, as_seed
+
+
+def philox4x32(counter: ArrayLike, key: tuple[int, int]) -> NDArray[np.uint32]:
+    """Four random words for each counter of four: Philox4x32-10 of Salmon et al. (2011).
+
+    counter (..., 4), key and result are 32-bit words. They are computed with as 64-bit words,
+    which hold the product of any two.
+    """
+    low32, high = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c0, c1, c2, c3 = np.moveaxis(np.asarray(counter, dtype=np.uint64), -1, 0)
+    k0, k1 = key
+    for _ in range(10):
+        a = c0 * np.uint64(0xD2511F53)
+        b = c2 * np.uint64(0xCD9E8D57)
+        c0, c1 = (b >> high) ^ c1 ^ np.uint64(k0), b & low32
+        c2, c3 = (a >> high) ^ c3 ^ np.uint64(k1), a & low32
+        k0 = (k0 + 0x9E3779B9) % 2**32
+        k1 = (k1 + 0xBB67AE85) % 2**32
+    return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
+
+
+def dropout_keep(shape: tuple[int, ...], dropout_p: ArrayLike, seed: int | None) -> Array:
+    """What dropout multiplies each weight by: 0, or 1 / (1 - p) for the ones that stay.
+
+    The pairs are numbered through the whole array of weights, of shape (..., M, N). Pair i stays
+    if word i % 4 of the block with counter i // 4 is at least p * 2^32.
+    """
+    p = as_number("dropout_p", dropout_p)
+    if 0 <= p <= 1:
+        p = float(np.float32(p))  # as the fast functions take it
+    if not 0 <= p < 1:
+        raise ValueError(f"dropout_p is {dropout_p!r}, expected 0 <= dropout_p < 1 in float32")
+    if seed is not None:
+        seed = as_seed(seed)
+    if p == 0:
+        return np.ones(shape)
+    if seed is None:
+        raise ValueError(
+            "seed is not given, expected an int 0 <= seed < 2**64 because dropout_p is not 0"
+        )
+    pairs = math.prod(shape)
+    block = np.arange((pairs + 3) // 4, dtype=np.uint64)
+    counter = np.zeros((len(block), 4), dtype=np.uint64)
+    counter[:, 0] = block & np.uint64(0xFFFFFFFF)
+    counter[:, 1] = block >> np.uint64(32)
+    words = philox4x32(counter, (seed % 2**32, seed >> 32)).reshape(-1)[:pairs]
+    stays = words >= math.ceil(p * 2**32)
+    return (stays / (1 - p)).reshape(shape)

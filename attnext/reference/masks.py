@@ -1,0 +1,82 @@
+"""Who takes part: the pairs of query and key that attention looks at, the steps of a sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .arguments import Array, Mask, as_array, as_lens, as_number
+
+
+def pairs_that_take_part(rows: tuple[int, ...], N: int, valid_lens: ArrayLike | None) -> Mask:
+    """Everything that decides who attends to whom, as one bool array of shape (*rows, N).
+
+    ``rows`` is (..., M), the shape of the queries without their features. This is the only place
+    that knows how a query can be kept from a key; the walk sees only its result.
+    """
+    takes_part = np.ones((*rows, N), dtype=bool)
+    if valid_lens is not None:
+        lens = _broadcast_lens(as_lens("valid_lens", valid_lens, N), rows)
+        takes_part &= np.arange(N) < lens[..., None]
+    return takes_part
+
+
+def _broadcast_lens(lens: NDArray[np.int64], rows: tuple[int, ...]) -> NDArray[np.int64]:
+    """Give lens the axes it lacks, so that it broadcasts to rows = (..., M)."""
+    ones = (1,) * len(rows)
+    accepted = {(): (), rows[:1]: rows[:1] + ones[1:]}  # one for all; one for each first-axis entry
+    if len(rows) > 1:  # (B, M): one for each query, shared by the heads between
+        accepted[rows[0], rows[-1]] = (rows[0], *ones[2:], rows[-1])
+    accepted[rows] = rows
+    if lens.shape not in accepted:
+        expected = " or ".join(str(shape) for shape in accepted if shape) or "an int"
+        raise ValueError(f"valid_lens has shape {lens.shape}, expected {expected}")
+    return lens.reshape(accepted[lens.shape])
+
+
+def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: ArrayLike = 0.0) -> Array:
+    """Copy a batch of sequences, overwriting the steps beyond each one's length.
+
+    Parameters
+    ----------
+    X : array_like, shape (B, T, ...)
+        B sequences of T steps, two axes or more.
+    valid_len : int or array_like of integers, shape (B,)
+        How many steps of each sequence are kept; above T means T.
+    value : float, optional
+        What the others become.
+
+    Returns
+    -------
+    copy : ndarray of float64, shape (B, T, ...)
+        `X`, but `value` at ``[i, t]`` where ``t >= valid_len[i]``.
+
+    Raises
+    ------
+    TypeError
+        X is not of real numbers, valid_len not of integers.
+    ValueError
+        An argument has the wrong shape or an impossible value.
+
+    Notes
+    -----
+    The semantics of ``sequence_mask`` in Dive into Deep Learning (Zhang et al., section 11.3).
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> reference.sequence_mask([[1, 2, 3], [4, 5, 6]], [1, 2], value=-1)
+    array([[ 1., -1., -1.],
+           [ 4.,  5., -1.]])
+    """
+    copy = as_array("X", X).copy()
+    if copy.ndim < 2:
+        raise ValueError(f"X has shape {copy.shape}, expected two axes or more: (B, T, ...)")
+    B, T = copy.shape[:2]
+    lens = as_lens("valid_len", valid_len, T)
+    if lens.shape not in [(), (B,)]:
+        raise ValueError(f"valid_len has shape {lens.shape}, expected {(B,)}")
+    fill = as_number("value", value)
+    for i, length in enumerate(np.broadcast_to(lens, B)):
+        copy[i, length:] = fill
+    return copy

@@ -1,0 +1,146 @@
+"""Softmax of one row, then of every row, forward and backward."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .arguments import Array, as_array, as_scores, check_empty_rows, deliver
+from .masks import pairs_that_take_part
+
+
+def softmax(s: Array) -> tuple[Array, float]:
+    """Weights w (n,) of the scores s (n,), n >= 1, and lse, the logarithm of sum(exp(s))."""
+    largest = float(np.max(s))
+    if math.isinf(largest):  # only scores of -inf, or one of +inf: inf - inf is no number
+        return np.full_like(s, np.nan), largest
+    e = np.exp(s - largest)  # the factor exp(-largest) cancels, and nothing overflows
+    total = np.sum(e)
+    return e / total, float(largest + np.log(total))
+
+
+def softmax_backward(d_w: Array, d_lse: Array | float, w: Array) -> Array:
+    """Gradient d_s (n,) of the scores."""
+    # forward was: w = exp(s) / sum(exp(s)),  so dw_i / ds_j = w_i * ([i = j] - w_j)
+    #              lse = log(sum(exp(s))),    so dlse / ds_j = w_j
+    return w * (d_w - np.sum(w * d_w)) + w * d_lse
+
+
+def empty_row_weight(N: int, empty_rows: str) -> float:
+    """The weight of each key in a row in which no key takes part."""
+    return {"uniform": 1 / max(N, 1), "zero": 0.0, "nan": math.nan}[empty_rows]
+
+
+def masked_softmax(
+    X: ArrayLike,
+    valid_lens: ArrayLike | None = None,
+    *,
+    empty_rows: str = "uniform",
+    out: Array | None = None,
+) -> Array:
+    """Softmax over the last axis of which only the first keys take part.
+
+    Parameters
+    ----------
+    X : array_like, shape (..., M, N)
+        Scores; one axis, (N,), is a single row.
+    valid_lens : None, int or array_like of integers, optional
+        How many keys of a row take part: one int for all rows; shape ``X.shape[:1]``, one for
+        each entry of the first axis; ``(X.shape[0], M)``; or ``X.shape[:-1]``. None: all keys.
+    empty_rows : {'uniform', 'zero', 'nan'}, optional
+        What a row of valid length 0 becomes: 1/N everywhere, 0, or NaN.
+    out : ndarray of float64, shape (..., M, N), optional
+        Where to put the result.
+
+    Returns
+    -------
+    weights : ndarray of float64, shape (..., M, N)
+        Rows sum to 1; exactly 0 beyond the valid length.
+
+    Raises
+    ------
+    TypeError
+        X is not of real numbers, valid_lens not of integers.
+    ValueError
+        An argument has the wrong shape or an impossible value.
+
+    Notes
+    -----
+    ``weights[j] = exp(X[j]) / sum_{i < valid_len} exp(X[i])`` for ``j < valid_len``: the
+    ``masked_softmax`` of Dive into Deep Learning (Zhang et al., section 11.3), which has -1e6 in
+    the place of our -inf.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> reference.masked_softmax([0.9, 0.8, 0.3, 0.4], 3).round(4)
+    array([0.4076, 0.3688, 0.2237, 0.    ])
+    """
+    x = as_scores("X", X)
+    takes_part = pairs_that_take_part(x.shape[:-1], x.shape[-1], valid_lens)
+    check_empty_rows(empty_rows)
+    weights = np.zeros_like(x)
+    with np.errstate(all="ignore"):
+        for row in np.ndindex(x.shape[:-1]):
+            live = takes_part[row]
+            if live.any():
+                weights[row][live], _ = softmax(x[row][live])
+            else:
+                weights[row] = empty_row_weight(x.shape[-1], empty_rows)
+    return deliver(weights, out, x)
+
+
+def masked_softmax_backward(
+    grad_output: ArrayLike,
+    weights: ArrayLike,
+    valid_lens: ArrayLike | None = None,
+    *,
+    empty_rows: str = "uniform",
+) -> Array:
+    """Gradient of `masked_softmax` with respect to its scores.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., M, N)
+        Gradient of the loss with respect to the weights.
+    weights : array_like, shape (..., M, N)
+        What `masked_softmax` returned.
+    valid_lens, empty_rows : optional
+        As given to `masked_softmax`. The gradient of an empty row is 0, with 'nan' NaN.
+
+    Returns
+    -------
+    dX : ndarray of float64, shape (..., M, N)
+        Gradient with respect to ``X``; exactly 0 beyond the valid length.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `masked_softmax`.
+
+    Notes
+    -----
+    ``dX[j] = weights[j] * (g[j] - sum_i weights[i] * g[i])`` with ``g = grad_output``.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> reference.masked_softmax_backward([1, 2, 3], [0.25, 0.75, 0], 2)
+    array([-0.1875,  0.1875,  0.    ])
+    """
+    w = as_scores("weights", weights)
+    d_w = as_array("grad_output", grad_output, w.shape)
+    takes_part = pairs_that_take_part(w.shape[:-1], w.shape[-1], valid_lens)
+    check_empty_rows(empty_rows)
+    dX = np.zeros_like(w)
+    with np.errstate(all="ignore"):
+        for row in np.ndindex(w.shape[:-1]):
+            live = takes_part[row]
+            if live.any():
+                # forward was: weights[row][live] = softmax(x[row][live])
+                dX[row][live] = softmax_backward(d_w[row][live], 0.0, w[row][live])
+            elif empty_rows == "nan":
+                dX[row] = np.nan
+    return dX
