@@ -147,8 +147,10 @@ tanh_and_slope(additive_regime regime, vf a, vf b, vf *slope)
         *slope = v_mul(r, v_mul(p, r));
         return v_sub(one, r);
     }
-    bool small = regime == ADDITIVE_SMALL;
-    vf t = small ? v_div(v_add(a, b), v_fma(a, b, one)) : v_tanh(v_add(a, b));
+    if (regime == ADDITIVE_DIRECT) {
+        return v_tanh_and_slope(v_add(a, b), slope);
+    }
+    vf t = v_div(v_add(a, b), v_fma(a, b, one));
     *slope = v_fnma(t, t, one);
     return t;
 }

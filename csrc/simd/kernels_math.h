@@ -54,19 +54,29 @@ v_exp(vf x)
 }
 
 /* tanh x within 2 ulp: x + x^3 Q(x^2) below 0.625 (relative error 4.1e-9 before
- * rounding), 1 - 2 / (1 + e^2|x|) above, where nothing cancels. At 20 it is 1 in
- * float32. */
+ * rounding), 1 - r with r = 2 / (1 + e), e = e^2|x|, above, where nothing cancels; at 43 it
+ * is 1 in float32 long since. Its slope 1 - tanh^2 x is r (e r) there, with all its digits
+ * however small it is. */
 V_FN vf
-v_tanh(vf x)
+v_tanh_and_slope(vf x, vf *slope)
 {
-    vf z = v_mul(x, x), a = v_abs(x), one = v_set1(1.0f);
+    vf z = v_mul(x, x), a = v_abs(x), one = v_set1(1.0f), two = v_set1(2.0f);
     vf q = v_set1(-0x1.76ac3p-8f);
     q = v_fma(q, z, v_set1(0x1.5256dcp-6f));
     q = v_fma(q, z, v_set1(-0x1.b8444ap-5f));
     q = v_fma(q, z, v_set1(0x1.110768p-3f));
     q = v_fma(q, z, v_set1(-0x1.555534p-2f));
     vf small = v_fma(v_mul(x, z), q, x);
-    vf e = v_exp(v_mul(v_set1(2.0f), v_min(v_set1(20.0f), a)));
-    vf big = v_sub(one, v_div(v_set1(2.0f), v_add(one, e)));
-    return v_select(v_lt(a, v_set1(0.625f)), small, v_copysign(big, x));
+    vf e = v_exp(v_mul(two, v_min(v_set1(43.0f), a)));
+    vf r = v_div(two, v_add(one, e));
+    vm near = v_lt(a, v_set1(0.625f));
+    *slope = v_select(near, v_fnma(small, small, one), v_mul(r, v_mul(e, r)));
+    return v_select(near, small, v_copysign(v_sub(one, r), x));
+}
+
+V_FN vf
+v_tanh(vf x)
+{
+    vf slope;
+    return v_tanh_and_slope(x, &slope);
 }
