@@ -1,0 +1,423 @@
+"""attnext.kernel_regression: against the formulas, d2l's PyTorch code and finite differences."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+
+from attnext import kernel_regression
+from attnext._data import motorcycle
+from attnext.kernel_regression import (
+    NWKernelRegression,
+    average_pooling,
+    leave_one_out,
+    nadaraya_watson,
+)
+
+F32 = np.float32
+Floats = NDArray[np.floating]
+
+
+def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=F32)
+
+
+def f32(*values: float) -> NDArray[np.float32]:
+    return np.array(values, F32)
+
+
+def formula(q: Floats, k: Floats, v: Floats, w: float) -> tuple[Floats, Floats]:
+    """Predictions and weights in float64, straight from the definition; k, v are (n, N)."""
+    scores = -((np.float64(w) * (q[:, None].astype(float) - k)) ** 2) / 2
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return (weights * v).sum(-1), weights
+
+
+class D2lRegression(torch.nn.Module):
+    """d2l's class, its meaning written again in PyTorch."""
+
+    def __init__(self, w: float) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor([w]))
+
+    def forward(self, queries: Any, keys: Any, values: Any) -> Any:
+        queries = queries.repeat_interleave(keys.shape[1]).reshape(-1, keys.shape[1])
+        self.attention_weights = torch.softmax(-(((queries - keys) * self.w) ** 2) / 2, dim=1)
+        return torch.bmm(self.attention_weights[:, None], values[..., None]).reshape(-1)
+
+
+# ---- the functions -----------------------------------------------------------------------------
+
+
+def test_average_pooling_is_the_mean_for_every_query() -> None:
+    y = random(50)
+    result = average_pooling(np.linspace(0, 5, 7), y)
+    assert result.shape == (7,) and result.dtype == F32
+    assert_allclose(result, np.full(7, y.mean(dtype=float)), rtol=0, atol=1e-6)
+
+
+def test_average_pooling_does_not_read_the_queries() -> None:
+    assert_array_equal(average_pooling([np.nan, np.inf], [1.0, 2.0]), f32(1.5, 1.5))
+
+
+def test_average_pooling_over_nothing_is_zero() -> None:
+    assert_array_equal(average_pooling([1.0, 2.0], []), f32(0, 0))
+    assert average_pooling([], [1.0]).shape == (0,)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 1.0, 7.0, 1e4])
+@pytest.mark.parametrize(("n", "N"), [(1, 1), (5, 3), (33, 50), (50, 133)])
+def test_nadaraya_watson_against_the_formula(n: int, N: int, sigma: float) -> None:
+    x, x_train, y_train = random(n, seed=1), random(N, seed=2), random(N, seed=3)
+    y, weights = nadaraya_watson(x, x_train, y_train, sigma, return_weights=True)
+    keys = np.broadcast_to(x_train, (n, N))
+    expected, expected_weights = formula(x, keys, np.broadcast_to(y_train, (n, N)), 1 / sigma)
+    assert y.shape == (n,) and weights.shape == (n, N) and y.dtype == weights.dtype == F32
+    # A score of size s is known to s * 2^-22 in float32, and so is the logarithm of its weight.
+    tolerance = 2e-6 + 2.0**-22 * float(np.min((x[:, None] - keys) ** 2, 1).max()) / sigma**2
+    assert_allclose(weights, expected_weights, rtol=0, atol=tolerance)
+    assert_allclose(y, expected, rtol=0, atol=tolerance * 2 * np.abs(y_train).max())
+    assert_array_equal(nadaraya_watson(x, x_train, y_train, sigma), y)
+
+
+def test_nadaraya_watson_is_what_d2l_computes() -> None:
+    x, x_train, y_train = np.arange(0, 5, 0.1, dtype=F32), random(50), random(50, seed=1)
+    scores = -((torch.tensor(x)[:, None] - torch.tensor(x_train)) ** 2) / 2
+    weights = torch.softmax(scores, dim=1)
+    ours, our_weights = nadaraya_watson(x, x_train, y_train, return_weights=True)
+    assert_allclose(our_weights, weights, rtol=0, atol=1e-6)
+    assert_allclose(ours, weights @ torch.tensor(y_train), rtol=0, atol=2e-6)
+
+
+def test_nadaraya_watson_far_from_every_key_takes_the_nearest() -> None:
+    assert_array_equal(nadaraya_watson([1e6, -1e6], [0, 1, 2], [5, 6, 7]), f32(7, 5))
+
+
+def test_nadaraya_watson_tends_to_average_pooling() -> None:
+    x, x_train, y_train = random(9), random(20, seed=1), random(20, seed=2)
+    wide = nadaraya_watson(x, x_train, y_train, sigma=1e6)
+    assert_allclose(wide, average_pooling(x, y_train), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, np.nan, np.inf])
+def test_nadaraya_watson_wants_a_positive_bandwidth(sigma: float) -> None:
+    with pytest.raises(ValueError, match="sigma"):
+        nadaraya_watson([1.0], [1.0], [1.0], sigma)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 17])
+def test_leave_one_out_is_what_d2l_builds(n: int) -> None:
+    x, y = random(n), random(n, seed=1)
+    keys, values = leave_one_out(x, y)
+    off_diagonal = (1 - torch.eye(n)).bool()
+    assert_array_equal(keys, torch.tensor(x).repeat(n, 1)[off_diagonal].reshape(n, n - 1))
+    assert_array_equal(values, torch.tensor(y).repeat(n, 1)[off_diagonal].reshape(n, n - 1))
+    assert keys.dtype == values.dtype == F32
+    assert keys.flags.c_contiguous and keys.flags.writeable
+
+
+# ---- the object -------------------------------------------------------------------------------
+
+
+def test_w_starts_uniform_from_rng() -> None:
+    expected = np.random.default_rng(3).random(1, dtype=F32)
+    assert_array_equal(NWKernelRegression(rng=3).w, expected)
+    assert_array_equal(NWKernelRegression(np.random.default_rng(3)).w, expected)
+    drawn = np.array([NWKernelRegression(rng=seed).w[0] for seed in range(300)])
+    assert drawn.min() >= 0 and drawn.max() < 1
+    assert abs(drawn.mean() - 0.5) < 0.06  # 3.6 standard errors
+
+
+@pytest.mark.parametrize("w", [0.0, 0.4, 1.0, 13.0, -2.0])
+@pytest.mark.parametrize(("n", "N"), [(1, 1), (4, 7), (50, 49)])
+def test_forward_and_backward_against_torch_and_the_formula(n: int, N: int, w: float) -> None:
+    q, k, v, grad = random(n), random(n, N, seed=1), random(n, N, seed=2), random(n, seed=3)
+    net = NWKernelRegression()
+    net.w = [w]
+    ours = net(q, k, v)
+    gradients = net.backward(grad)
+
+    expected, weights = formula(q, k, v, w)
+    theirs = D2lRegression(w)
+    leaves = [torch.tensor(a, requires_grad=True) for a in (q, k, v)]
+    prediction = theirs(*leaves)
+    prediction.backward(torch.tensor(grad))
+
+    def close(got: Any, exact: Floats, torchs: Any) -> None:
+        """As near to float64 as twice torch's distance, and 2e-6 of the largest entry."""
+        torchs_error = np.abs(torchs.detach().numpy() - exact).max()
+        limit = 2 * torchs_error + 2e-6 * np.abs(exact).max()
+        assert got.shape == exact.shape
+        assert_allclose(got, exact, rtol=0, atol=limit)
+
+    close(ours, expected, prediction)
+    assert net.attention_weights is not None
+    close(net.attention_weights, weights, theirs.attention_weights)
+    # d loss / d score = weight * (v - y) * grad, and score = -(w (q - k))^2 / 2.
+    d_score = weights * (v - expected[:, None]) * grad[:, None]
+    distance = q[:, None].astype(float) - k
+    exact = (
+        (-(w**2) * d_score * distance).sum(-1),
+        w**2 * d_score * distance,
+        weights * grad[:, None],
+    )
+    for got, by_hand, leaf in zip(gradients, exact, leaves, strict=True):
+        close(got, by_hand, leaf.grad)
+    close(net.grads["w"], np.array([(-w * d_score * distance**2).sum()]), theirs.w.grad)
+
+
+def test_every_gradient_against_finite_differences() -> None:
+    q, k, v, grad = random(4), random(4, 6, seed=1), random(4, 6, seed=2), random(4, seed=3)
+    net = NWKernelRegression()
+    net.w = [0.8]
+    w = net.w.astype(float)
+    net(q, k, v)
+    analytic = dict(zip("qkv", net.backward(grad), strict=True)) | {"w": net.grads["w"]}
+    arrays = {"q": q, "k": k, "v": v, "w": w}
+    for name, array in arrays.items():
+        numerical = np.zeros(array.shape)
+        for index in np.ndindex(array.shape):
+            losses = []
+            for step in (1e-6, -1e-6):
+                moved = array.astype(float)
+                moved[index] += step
+                at = arrays | {name: moved}
+                losses.append(grad @ formula(at["q"], at["k"], at["v"], float(at["w"][0]))[0])
+            numerical[index] = (losses[0] - losses[1]) / 2e-6
+        assert_allclose(analytic[name], numerical, rtol=0, atol=2e-6 * np.abs(numerical).max())
+
+
+def trained_once() -> tuple[NWKernelRegression, NDArray[np.float32]]:
+    net, grad = NWKernelRegression(rng=0), random(5, seed=3)
+    net(random(5), random(5, 4, seed=1), random(5, 4, seed=2))
+    return net, grad
+
+
+def test_gradients_of_w_add_up_until_zeroed() -> None:
+    net, grad = trained_once()
+    assert_array_equal(net.grads["w"], f32(0))
+    net.backward(grad)
+    once = net.grads["w"].copy()
+    assert once[0] != 0
+    net.backward(grad)
+    assert_array_equal(net.grads["w"], once + once)
+    net.zero_grad()
+    assert_array_equal(net.grads["w"], f32(0))
+
+
+def test_parameters_are_live() -> None:
+    net = NWKernelRegression(rng=0)
+    parameters = net.parameters()
+    assert list(parameters) == list(net.grads) == ["w"]
+    assert parameters["w"].shape == net.grads["w"].shape == (1,)
+    parameters["w"] -= F32(0.25)
+    assert_array_equal(net.w, parameters["w"])
+    net.w = [0.5]
+    assert_array_equal(parameters["w"], f32(0.5))
+
+
+def test_w_is_copied_when_set() -> None:
+    net, value = NWKernelRegression(rng=0), np.array([2.0], F32)
+    net.w = value
+    value[0] = 3
+    assert_array_equal(net.w, f32(2))
+
+
+def test_backward_before_a_forward_is_an_error() -> None:
+    net = NWKernelRegression(rng=0)
+    assert net.attention_weights is None
+    with pytest.raises(RuntimeError, match="forward"):
+        net.backward([1.0])
+
+
+def test_what_happens_after_the_forward_does_not_reach_the_backward() -> None:
+    q, k, v = random(5), random(5, 4, seed=1), random(5, 4, seed=2)
+    net, grad = trained_once()
+    expected = net.backward(grad)
+    expected_w = net.grads["w"].copy()
+    net.zero_grad()
+    y = net(q, k, v)
+    y -= 1  # written into
+    assert net.attention_weights is not None
+    net.attention_weights.fill(7)
+    net.w += 1  # stepped too early
+    for got, known in zip(net.backward(grad), expected, strict=True):
+        assert_array_equal(got, known)
+    assert_array_equal(net.grads["w"], expected_w)
+
+
+def test_inputs_are_never_written() -> None:
+    arrays = [random(5), random(5, 4, seed=1), random(5, 4, seed=2)]
+    grad = random(5, seed=3)
+    before = [a.copy() for a in (*arrays, grad)]
+    for array in (*arrays, grad):
+        array.flags.writeable = False
+    net = NWKernelRegression(rng=0)
+    net(*arrays)
+    net.backward(grad)
+    for array, known in zip((*arrays, grad), before, strict=True):
+        assert_array_equal(array, known)
+
+
+@pytest.mark.parametrize(("n", "N"), [(0, 4), (3, 0), (0, 0)])
+def test_nothing_to_predict_or_nothing_to_look_at(n: int, N: int) -> None:
+    net = NWKernelRegression(rng=0)
+    assert_array_equal(net(np.ones(n), np.ones((n, N)), np.ones((n, N))), np.zeros(n, F32))
+    assert net.attention_weights is not None and net.attention_weights.shape == (n, N)
+    dq, dk, dv = net.backward(np.ones(n))
+    assert_array_equal(dq, np.zeros(n, F32))
+    assert dk.shape == dv.shape == (n, N)
+    assert_array_equal(net.grads["w"], f32(0))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_a_copy_has_a_life_of_its_own(duplicate: Callable[[Any], Any]) -> None:
+    net, grad = trained_once()
+    twin = duplicate(net)
+    net.backward(grad)
+    assert_array_equal(twin.grads["w"], f32(0))
+    twin.backward(grad)
+    assert_array_equal(twin.grads["w"], net.grads["w"])
+    twin.w += 1
+    assert twin.w[0] == net.w[0] + 1
+
+
+def test_repr_shows_w() -> None:
+    net = NWKernelRegression()
+    net.w = [0.25]
+    assert repr(net) == "NWKernelRegression(w=0.25)"
+
+
+# ---- inputs -------------------------------------------------------------------------------------
+
+
+def call(net_argument: str, value: Any) -> None:
+    good = {"queries": np.ones(3), "keys": np.ones((3, 2)), "values": np.ones((3, 2))}
+    NWKernelRegression(rng=0)(**(good | {net_argument: value}))
+
+
+def backward(value: Any) -> None:
+    net = NWKernelRegression(rng=0)
+    net(np.ones(3), np.ones((3, 2)), np.ones((3, 2)))
+    net.backward(value)
+
+
+def set_w(value: Any) -> None:
+    NWKernelRegression(rng=0).w = value
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: average_pooling(1.0, [1]), "x_test has shape (), expected (n,)"),
+        (lambda: average_pooling([1], [[1]]), "y_train has shape (1, 1), expected (N,)"),
+        (lambda: nadaraya_watson([[1]], [1], [1]), "x has shape (1, 1), expected (n,)"),
+        (lambda: nadaraya_watson([1], 1, [1]), "x_train has shape (), expected (N,)"),
+        (lambda: nadaraya_watson([1], [1, 2], [1]), "y_train has shape (1,), expected (2,)"),
+        (lambda: leave_one_out([[1]], [1]), "x has shape (1, 1), expected (n,)"),
+        (lambda: leave_one_out([1, 2], [1]), "y has shape (1,), expected (2,)"),
+        (lambda: leave_one_out([], []), "x has shape (0,), expected at least one example"),
+        (lambda: call("queries", np.ones((3, 1))), "queries has shape (3, 1), expected (n,)"),
+        (lambda: call("keys", np.ones(2)), "keys has shape (2,), expected (3, N)"),
+        (lambda: call("keys", np.ones((4, 2))), "keys has shape (4, 2), expected (3, N)"),
+        (lambda: call("values", np.ones((3, 1))), "values has shape (3, 1), expected (3, 2)"),
+        (lambda: backward(np.ones(2)), "grad_output has shape (2,), expected (3,)"),
+        (lambda: backward(1.0), "grad_output has shape (), expected (3,)"),
+        (lambda: set_w(1.0), "w has shape (), expected (1,)"),
+        (lambda: set_w([1.0, 2.0]), "w has shape (2,), expected (1,)"),
+    ],
+)
+def test_wrong_shapes_are_named(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        wrong()
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        np.ones(3, complex),
+        np.ones(3, bool),
+        np.array(["1", "2", "3"]),
+        np.array([1, None, 2], object),
+        np.array(["2020-01-01"] * 3, "datetime64[D]"),
+        np.ma.masked_array([1.0, 2.0, 3.0], [True, False, False]),
+        torch.ones(3, requires_grad=True),
+    ],
+    ids=lambda kind: f"{type(kind).__name__}-{kind.dtype}",
+)
+def test_wrong_kinds_are_named(kind: Any) -> None:
+    for wrong, name in [
+        (lambda: average_pooling([1], kind), "y_train"),
+        (lambda: nadaraya_watson(kind, [1], [1]), "x"),
+        (lambda: leave_one_out([1, 2, 3], kind), "y"),
+        (lambda: call("queries", kind), "queries"),
+        (lambda: backward(kind), "grad_output"),
+        (lambda: set_w(kind), "w"),
+    ]:
+        with pytest.raises(TypeError, match=f"^{name} "):
+            wrong()
+
+
+def test_a_tensor_that_requires_grad_points_to_attnext_torch() -> None:
+    with pytest.raises(TypeError, match=r"^x is a tensor that requires grad.*attnext\.torch"):
+        nadaraya_watson(torch.ones(2, requires_grad=True), [1], [1])
+
+
+def test_a_matrix_is_refused() -> None:
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.matrix([[1.0, 2.0]])
+    with pytest.raises(TypeError, match="^keys must be a plain array, got matrix"):
+        call("keys", matrix)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda a: a.tolist(),
+        lambda a: a.astype(np.float64),
+        lambda a: a.astype(np.float16),
+        lambda a: a.astype(">f4"),
+        lambda a: a.astype(np.int64),
+        lambda a: a.astype(np.uint8),
+        lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+        lambda a: torch.tensor(a),
+    ],
+    ids=["list", "f8", "f2", ">f4", "i8", "u1", "strided", "tensor"],
+)
+def test_other_layouts_are_converted(convert: Callable[[Any], Any]) -> None:
+    q, k, v = np.arange(3, dtype=F32), np.arange(6, dtype=F32).reshape(3, 2), np.ones((3, 2), F32)
+    k[0, 0] = v[2, 1] = 3
+    net = NWKernelRegression(rng=0)
+    assert_array_equal(net(convert(q), convert(k), convert(v)), net(q, k, v))
+    expected = nadaraya_watson(q, k[0], v[0])
+    assert_array_equal(nadaraya_watson(convert(q), convert(k[0]), convert(v[0])), expected)
+
+
+# ---- the data ---------------------------------------------------------------------------------
+
+
+def test_the_motorcycle_data_are_those_of_silverman() -> None:
+    times, accelerations = motorcycle()
+    assert times.shape == accelerations.shape == (133,)
+    assert times.dtype == accelerations.dtype == F32
+    assert np.all(np.diff(times) >= 0)
+    assert (times[0], accelerations[0]) == (F32(2.4), 0)
+    assert (times[-1], accelerations[-1]) == (F32(57.6), F32(10.7))
+    assert accelerations.min() == -134 and accelerations.max() == 75
+    assert times.flags.writeable and times.flags.c_contiguous
+
+
+def test_the_examples_in_the_docstrings() -> None:
+    result = doctest.testmod(kernel_regression)
+    assert result.failed == 0 and result.attempted >= 10

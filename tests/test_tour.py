@@ -1,0 +1,430 @@
+"""The tour: it finds every known answer, notices a wrong one, and reads well in any terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnext
+from attnext import _tour, kernel_regression
+from attnext.__main__ import main
+from attnext._data import motorcycle
+from attnext._tour import lessons, timings
+from attnext._tour import motorcycle as data_part
+from attnext._tour.canvas import Canvas
+from attnext._tour.page import Check, Page, Tour, numbers_text, weights_text
+from attnext._tour.peer import Peer, load_peer
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+TITLES = [
+    "Masked softmax",
+    "Sequence mask",
+    "Additive attention",
+    "Dot-product attention",
+    "Why 1/sqrt(d)",
+    "The backward pass",
+    "Real data: kernel regression",
+    "How long it takes",
+]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def run(*parts: Callable[[Tour], None], stream: io.TextIOBase | None = None) -> tuple[int, str]:
+    """The exit code and text of a tour of these parts; of all without any."""
+    stream = stream or io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        if parts:
+            patch.setattr(_tour, "PARTS", parts)
+        code = _tour.run(stream)  # type: ignore[arg-type]
+    stream.seek(0)
+    return code, stream.read()
+
+
+def without_torch(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(sys.modules, "torch", None)  # importing it raises ModuleNotFoundError
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch(monkeypatch)
+
+
+# ---- the whole tour ----------------------------------------------------------------------------
+
+
+def test_the_whole_tour(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([])
+    text, errors = capsys.readouterr()
+    assert code == 0 and errors == ""
+    assert [re.sub(r"^── \d+ ", "", line)[: len(title)] for line, title in headings(text)] == TITLES
+    assert "MISSED" not in text and "✗ " not in text.split("missed.")[1]
+    found = re.search(r"✓ all (\d+) checks found the known answer", text)
+    assert found and int(found[1]) > 70
+    assert f"attnext {attnext.__version__}" in text
+    assert re.search(r"PyTorch \d+\.\d+\.\d+ is installed", text)
+    assert "⣀" in text and "∘" in text
+    check_layout(text)
+
+
+def headings(text: str) -> list[tuple[str, str]]:
+    lines = [line for line in text.splitlines() if line.startswith(("── ", "-- "))]
+    return list(zip(lines, TITLES, strict=True))
+
+
+def check_layout(text: str) -> None:
+    """Within 80 columns, no blank at the end of a line, no colour."""
+    for line in text.splitlines():
+        assert len(line) <= 80, line
+        assert line == line.rstrip(), line
+    assert "\x1b" not in text
+
+
+def test_as_a_module_from_elsewhere_in_ascii_and_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('not here')\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "attnext"],
+        cwd=tmp_path,  # where `-m` looks first, so this torch is found
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONWARNINGS": "error"},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    text = result.stdout.decode("ascii").replace("\r\n", "\n")
+    assert result.stderr == b"" and result.returncode == 0
+    assert len(headings(text)) == 8
+    assert text.count("PyTorch is not installed") == 1 and "torch" not in text.lower().replace(
+        "pytorch is not installed", ""
+    )
+    assert re.search(r"ok all \d+ checks found the known answer", text)
+    check_layout(text)
+
+
+def test_a_reader_who_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "attnext"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout and process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=120) == 1
+
+
+def test_the_console_script_is_the_tour() -> None:
+    (script,) = entry_points(group="console_scripts", name="attnext")
+    assert script.load() is main
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "text"),
+    [
+        ("--version", 0, f"attnext {attnext.__version__}\n"),
+        ("--help", 0, "usage: attnext [-h] [--version]"),
+        ("--fast", 2, "unrecognized arguments: --fast"),
+    ],
+)
+def test_arguments(argument: str, code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([argument])
+    assert stopped.value.code == code
+    assert text in "".join(capsys.readouterr())
+
+
+# ---- a wrong answer is seen --------------------------------------------------------------------
+
+
+def spoiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with every result a thousandth too large."""
+
+    def scale(result: Any) -> Any:
+        if isinstance(result, tuple):
+            return tuple(map(scale, result))
+        return result * np.float32(1.001)
+
+    return lambda *args, **kwargs: scale(function(*args, **kwargs))
+
+
+class SpoiledAdditive(attnext.AdditiveAttention):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs) * np.float32(1.001)
+
+
+class SpoiledAdditiveBackward(attnext.AdditiveAttention):
+    def backward(self, *args: Any, **kwargs: Any) -> Any:
+        dq, dk, dv = super().backward(*args, **kwargs)
+        return dq, dk * np.float32(1.001), dv
+
+
+class SpoiledDotProduct(attnext.DotProductAttention):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs) * np.float32(1.001)
+
+
+class SpoiledRegression(kernel_regression.NWKernelRegression):
+    def backward(self, grad_output: Any) -> Any:
+        return super().backward(np.multiply(grad_output, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("part", "owner", "name", "wrong", "missed"),
+    [
+        (lessons.masked_softmax, attnext, "masked_softmax", None, "weights of row 0"),
+        (lessons.sequence_mask, attnext, "sequence_mask", None, "row 0"),
+        (
+            lessons.additive_attention,
+            attnext,
+            "AdditiveAttention",
+            SpoiledAdditive,
+            "output of entry 1",
+        ),
+        (
+            lessons.dot_product_attention,
+            attnext,
+            "DotProductAttention",
+            SpoiledDotProduct,
+            "output of entry 1",
+        ),
+        (lessons.dot_product_attention, attnext, "dot_product_scores", None, "one call, relative"),
+        (lessons.dot_product_attention, attnext, "dot_product_attention", None, "one call, rel"),
+        (lessons.scaling, attnext, "masked_softmax_backward", None, "softmax gradients, beside"),
+        (
+            lessons.backward,
+            attnext,
+            "AdditiveAttention",
+            SpoiledAdditiveBackward,
+            "gradient of keys, relative error",
+        ),
+        (data_part.kernel_regression, kernel_regression, "average_pooling", None, "average pool"),
+        (data_part.kernel_regression, kernel_regression, "nadaraya_watson", None, "Gaussian, 4.4"),
+        (
+            data_part.kernel_regression,
+            kernel_regression,
+            "NWKernelRegression",
+            SpoiledRegression,
+            "gradients of w, beside PyTorch",
+        ),
+        (timings.timings, attnext, "additive_attention", None, "additive"),
+    ],
+)
+def test_a_wrong_answer_is_missed_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+    part: Callable[[Tour], None],
+    owner: Any,
+    name: str,
+    wrong: Any,
+    missed: str,
+) -> None:
+    monkeypatch.setattr(owner, name, wrong or spoiled(getattr(owner, name)))
+    monkeypatch.setattr(timings, "BUDGET", 0.0)
+    code, text = run(part)
+    assert code == 1
+    assert f"MISSED {missed}" in text  # where it happened
+    assert re.search(r"✗ MISSED \d+ of \d+ checks", text)
+    assert f"part 1, {missed}" in text.split("✗ MISSED")[-1]  # and at the end
+
+
+def test_a_part_that_cannot_finish_is_missed_and_the_tour_goes_on() -> None:
+    def stuck(tour: Tour) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    code, text = run(stuck, lessons.sequence_mask)
+    assert code == 1
+    assert "MISSED stopped by ZeroDivisionError: division by zero" in text
+    assert "2 Sequence mask" in text and "part 1, stopped by ZeroDivisionError" in text
+
+
+def test_main_returns_what_the_tour_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tour, "PARTS", (lessons.sequence_mask,))
+    assert main([]) == 0
+    monkeypatch.setattr(attnext, "sequence_mask", lambda X, valid_len: X)
+    assert main([]) == 1
+
+
+def test_a_peer_that_disagrees_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peer, "masked_softmax", lambda self, X, valid_lens=None: X.softmax(-1))
+    code, text = run(lessons.masked_softmax)
+    assert code == 1 and "weights of row 0, beside PyTorch" in text
+
+
+@pytest.mark.parametrize(
+    ("got", "known", "tolerance", "found"),
+    [
+        (1.0, 1.0, 0.0, True),
+        (1.0, 1.1, 0.05, False),
+        (1.0, 1.1, 0.2, True),
+        (np.nan, 1.0, 1e9, False),
+        (1.0, np.nan, 1e9, False),
+        ([1.0, 2.0], [1.0, 2.0], 0.0, True),
+        ([1.0, np.nan], [1.0, 2.0], 1e9, False),
+        ([1.0], [1.0, 1.0], 1e9, False),
+        (True, True, 0.0, True),
+        (False, True, 0.0, False),
+    ],
+)
+def test_a_check(got: Any, known: Any, tolerance: float, found: bool) -> None:
+    assert Check("it", got, known, tolerance).found is found
+
+
+def test_a_missed_check_says_what_it_got() -> None:
+    assert str(Check("it", [1.5, 2], [1, 2])) == "it: got [1.5 2. ], expected [1. 2.]"
+    assert "an array of shape (3, 4)" in str(Check("it", np.ones((3, 4)), 0))
+
+
+# ---- with and without PyTorch ------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_without_torch_one_line_says_so() -> None:
+    assert load_peer() is None
+    code, text = run(lessons.masked_softmax, lessons.backward, data_part.kernel_regression)
+    assert code == 0
+    assert text.count("PyTorch") == 1 and "PyTorch is not installed" in text
+    assert "torch" not in text.replace("PyTorch", "")
+
+
+def test_a_torch_that_cannot_load_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise OSError("libtorch.so: cannot open shared object file")
+
+    monkeypatch.setattr("attnext._tour.peer.import_module", broken)
+    assert load_peer() is None
+
+
+# ---- what the terminal can show ----------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize(
+    ("variables", "colour"),
+    [
+        ({}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"NO_COLOR": ""}, True),  # no-color.org: only when not empty
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_colour_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], colour: bool
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, text = run(lessons.sequence_mask, stream=Terminal())
+    assert code == 0
+    assert bool(COLOUR.search(text)) is colour
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_without_its_colours_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    _, text = run(lessons.scaling, data_part.kernel_regression, stream=Terminal())
+    _, plain = run(lessons.scaling, data_part.kernel_regression)
+    assert len(COLOUR.findall(text)) > 100
+    bare = [line.rstrip() for line in COLOUR.sub("", text).splitlines()]
+    assert [line for line in bare if "seconds" not in line] == [
+        line for line in plain.splitlines() if "seconds" not in line
+    ]
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "gbk", "utf-8", "utf-16"])
+def test_any_encoding(encoding: str) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    code, text = run(lessons.additive_attention, data_part.kernel_regression, stream=stream)
+    assert code == 0
+    assert text.isascii() is not encoding.startswith("utf")
+    check_layout(text)
+    rows = [line for line in text.splitlines() if re.match(r"^.{8}[|│┤]", line)]
+    assert len(rows) == 22  # the picture keeps its size
+
+
+def test_a_curve_in_ascii() -> None:
+    page = Page(io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    canvas = Canvas(page, (0, 8), (0, 4), height=4, width=8)
+    canvas.level(0.5, "dim")
+    canvas.curve(lambda x: x / 2, "cyan")
+    canvas.points(np.array([0.5, 7.5]), np.array([3.5, 0.5]), "yellow")
+    assert [line.rstrip() for line in canvas.lines([0, 4], [3.5, 0.5])] == [
+        "    3.5 ┤∘     ##",
+        "        │    ##",
+        "        │  ##",
+        "    0.5 ┤##╌╌╌╌╌∘",
+        "        └┴───┴───",
+        "         0   4",
+    ]
+
+
+def test_a_curve_in_braille() -> None:
+    canvas = Canvas(Page(io.StringIO()), (0, 4), (0, 8), height=2, width=2)
+    canvas.curve(lambda x: 2 * x, "cyan")
+    # Columns of dots from left to right: rows 7 and 6, 5 and 4, 3 and 2, 1, counted from the top.
+    assert ["".join(glyph for glyph, _ in row) for row in canvas.cells] == [" \u2854", "\u285c "]
+
+
+def test_a_curve_is_unbroken_where_it_is_steep() -> None:
+    canvas = Canvas(Page(io.TextIOWrapper(io.BytesIO(), encoding="ascii")), (0, 4), (0, 6), 6, 4)
+    canvas.curve(lambda x: np.where(x < 2, 0.5, 5.5), "")
+    assert ["".join(glyph for glyph, _ in row) for row in canvas.cells] == [
+        "  ##",
+        "  # ",
+        "  # ",
+        " #  ",
+        " #  ",
+        "##  ",
+    ]
+
+
+def test_numbers_and_bars() -> None:
+    assert weights_text([0, 1, 0.25, 0.66974]) == "0     1     .2500 .6697"
+    assert weights_text([0.99999, 1e-9]) == "1.0000 .0000"
+    assert numbers_text([1, 2.5, -0.123456789]) == "1 2.5 -0.123457"
+    assert Page(io.StringIO()).sparkline([0, 0.5, 1]) == "▁▅█"
+
+
+# ---- the training of part 7 --------------------------------------------------------------------
+
+
+def test_training_finds_the_bandwidth_of_least_error() -> None:
+    times, accelerations = motorcycle()
+    x, y = data_part.standardise(times), data_part.standardise(accelerations)
+    training = data_part.train(x, y)
+    assert len(training.losses) == len(training.w) == data_part.STEPS + 1
+    assert all(np.diff(training.losses) < 1e-6)
+    keys, values = kernel_regression.leave_one_out(x, y)
+    net = kernel_regression.NWKernelRegression()
+    searched = []
+    for w in np.linspace(1, 30, 300):
+        net.w = [w]
+        searched.append(float(np.mean((net(x, keys, values) - y) ** 2)))
+    assert training.losses[-1] < 1.01 * min(searched)
+    assert (
+        min(searched)
+        < 0.3
+        < data_part.leave_one_out_error(
+            x, y, lambda q, k, v: kernel_regression.average_pooling(q, v)
+        )
+    )
+
+
+def test_rule_of_thumb() -> None:
+    x = np.arange(100, dtype=np.float32)
+    assert data_part.rule_of_thumb(x) == pytest.approx(0.9 * 29.011 * 100**-0.2, rel=1e-4)
