@@ -33,7 +33,7 @@ enum { ATTN_INTERRUPTED = -1 };
 
 /* The scoring functions: score(q, k) for a query q and a key k. */
 typedef enum {
-    ATTN_DOT, /* scale * q.k                           Vaswani et al. 2017 */
+    ATTN_DOT,      /* scale * q.k                           Vaswani et al. 2017 */
     ATTN_ADDITIVE, /* w_v . tanh(W_q q + W_k k + b_h)       Bahdanau et al. 2015 */
     ATTN_GAUSSIAN, /* -(w |q - k|)^2 / 2      Nadaraya 1964, Watson 1964; d2l 11.2 */
 } attn_score_kind;

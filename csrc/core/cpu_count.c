@@ -129,8 +129,8 @@ cpu_quota(void)
         }
         *path++ = '\0';
         const char *tree = cgroup_tree(controllers + 1);
-        if (tree != NULL
-            && snprintf(directory, sizeof directory, "%s%s", tree, path) < PATH_MAX) {
+        if (tree != NULL &&
+            snprintf(directory, sizeof directory, "%s%s", tree, path) < PATH_MAX) {
             quota = least(quota, quota_up_to(directory, strlen(tree)));
         }
     }

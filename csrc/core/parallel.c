@@ -147,8 +147,7 @@ attn_stopped(attn_run *run, int worker)
         int64_t now = now_ns();
         if (run->next_poll_ns == 0) {
             run->next_poll_ns = now + POLL_NS;
-        }
-        else if (now >= run->next_poll_ns) {
+        } else if (now >= run->next_poll_ns) {
             if (run->interrupted(run->arg)) {
                 atomic_store(&run->stop, true);
             }
@@ -241,8 +240,8 @@ help(uint64_t word)
     fesetenv(&pool.job.float_mode);
     wake_two();
     work(&pool.job, word, worker);
-    if (nobody_inside(atomic_fetch_sub(&pool.word, ONE_INSIDE) - ONE_INSIDE)
-        && atomic_load(&pool.caller_sleeps)) {
+    if (nobody_inside(atomic_fetch_sub(&pool.word, ONE_INSIDE) - ONE_INSIDE) &&
+        atomic_load(&pool.caller_sleeps)) {
         pthread_mutex_lock(&pool.lock);
         pthread_mutex_unlock(&pool.lock);
         pthread_cond_signal(&pool.emptied);
@@ -429,8 +428,7 @@ attn_parallel_for(attn_run *run, int64_t tasks, double work_us, attn_task *fn,
     if (threads > 1 && !atomic_exchange(&pool.busy, true)) {
         lead((struct job){fn, ctx, run, tasks, .places = threads - 1});
         atomic_store(&pool.busy, false);
-    }
-    else {
+    } else {
         for (int64_t task = 0; task < tasks && !attn_stopped(run, 0); task++) {
             fn(ctx, task, 0);
         }

@@ -5,24 +5,28 @@
 #include "py_docs.h"
 
 /* The arguments every additive function shares, as its docstring lists them. */
-#define DOC_PARAMETERS \
-"W_q : array_like, shape (H, Dq)\n" \
-"    Projection of the queries to H hidden units, in the layout of torch.nn.Linear.\n" \
-"W_k : array_like, shape (H, Dk)\n" \
-"    Projection of the keys, likewise.\n" \
-"w_v : array_like, shape (H,) or (1, H)\n" \
-"    Weight of each hidden unit in the score.\n"
+#define DOC_PARAMETERS                                                   \
+    "W_q : array_like, shape (H, Dq)\n"                                  \
+    "    Projection of the queries to H hidden units, in the layout of " \
+    "torch.nn.Linear.\n"                                                 \
+    "W_k : array_like, shape (H, Dk)\n"                                  \
+    "    Projection of the keys, likewise.\n"                            \
+    "w_v : array_like, shape (H,) or (1, H)\n"                           \
+    "    Weight of each hidden unit in the score.\n"
 
 static const py_signature forward_signature = {
-    "additive_attention", 6, 7,
-    {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_W_Q, ARG_W_K, ARG_W_V, ARG_VALID_LENS, ARG_B_H,
-     ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_RETURN_WEIGHTS, ARG_RETURN_LSE, ARG_OUT},
+    .function = "additive_attention",
+    .required = 6,
+    .positional = 7,
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_W_Q, ARG_W_K, ARG_W_V,
+             ARG_VALID_LENS, ARG_B_H, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS,
+             ARG_RETURN_WEIGHTS, ARG_RETURN_LSE, ARG_OUT},
 };
 
 PyDoc_STRVAR(additive_attention_doc,
-"additive_attention(queries, keys, values, W_q, W_k, w_v, valid_lens=None, *, b_h=None, "
-"dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, return_lse=False, "
-"out=None)\n"
+"additive_attention(queries, keys, values, W_q, W_k, w_v, valid_lens=None, *, "
+"b_h=None, dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, "
+"return_lse=False, out=None)\n"
 "--\n\n"
 "Pool values by the softmax of additive (Bahdanau) scores of queries and keys.\n"
 "\n"
@@ -52,9 +56,9 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015, \"Neural\n"
-"machine translation by jointly learning to align and translate\", appendix A.1.2). No\n"
-"array of shape (M, N, H) is ever formed.\n"
+"``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015,\n"
+"\"Neural machine translation by jointly learning to align and translate\", appendix\n"
+"A.1.2). No array of shape (M, N, H) is ever formed.\n"
 DOC_PADDING
 "\n"
 "Examples\n"
@@ -67,23 +71,28 @@ DOC_PADDING
 ">>> rng = np.random.default_rng(0)\n"
 ">>> queries, keys = rng.normal(size=(2, 1, 20)), np.ones((2, 10, 2))\n"
 ">>> values = np.arange(40).reshape(1, 10, 4).repeat(2, axis=0)\n"
-">>> W_q, W_k, w_v = rng.normal(size=(8, 20)), rng.normal(size=(8, 2)), rng.normal(size=8)\n"
+">>> W_q, W_k = rng.normal(size=(8, 20)), rng.normal(size=(8, 2))\n"
+">>> w_v = rng.normal(size=8)\n"
 ">>> output = additive_attention(queries, keys, values, W_q, W_k, w_v, [2, 6])\n"
 ">>> output[:, 0].round(3)\n"
 "array([[ 2.,  3.,  4.,  5.],\n"
 "       [10., 11., 12., 13.]], dtype=float32)\n");
 
 static PyObject *
-additive_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+additive_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
 {
-    return py_call_forward(module, ATTN_ADDITIVE, &forward_signature, args, nargs, kwnames);
+    return py_call_forward(module, ATTN_ADDITIVE, &forward_signature, args, nargs,
+                           kwnames);
 }
 
 static const py_signature backward_signature = {
-    "additive_attention_backward", 7, 8,
-    {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_W_Q, ARG_W_K, ARG_W_V,
-     ARG_VALID_LENS, ARG_B_H, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_GRAD_WEIGHTS,
-     ARG_GRAD_LSE, ARG_OUTPUT, ARG_LSE},
+    .function = "additive_attention_backward",
+    .required = 7,
+    .positional = 8,
+    .args = {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_W_Q, ARG_W_K,
+             ARG_W_V, ARG_VALID_LENS, ARG_B_H, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS,
+             ARG_GRAD_WEIGHTS, ARG_GRAD_LSE, ARG_OUTPUT, ARG_LSE},
 };
 
 PyDoc_STRVAR(additive_attention_backward_doc,
@@ -114,9 +123,9 @@ DOC_BACKWARD_OPTIONS
 "Returns\n"
 "-------\n"
 "gradients : AdditiveGradients\n"
-"    A named tuple of the gradients with respect to `queries`, `keys`, `values`, `W_q`,\n"
-"    `W_k`, `w_v` and `b_h`, each a float32 array in the shape of what it belongs to;\n"
-"    `b_h` is None if none was given.\n"
+"    A named tuple of the gradients with respect to `queries`, `keys`, `values`,\n"
+"    `W_q`, `W_k`, `w_v` and `b_h`, each a float32 array in the shape of what it\n"
+"    belongs to; `b_h` is None if none was given.\n"
 "\n"
 DOC_RAISES
 "\n"
@@ -126,10 +135,11 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"With ``t = tanh(W_q q + W_k k + b_h)`` and dS the gradient of the scores: ``dw_v = sum dS\n"
-"t`` over all pairs, and ``dS * w_v * (1 - t**2)``, summed over the keys, over the queries\n"
-"and over both, is the gradient of the projected queries, of the projected keys and of\n"
-"`b_h`. t is computed again where it is needed: no array of shape (M, N, H) is formed.\n"
+"With ``t = tanh(W_q q + W_k k + b_h)`` and dS the gradient of the scores: ``dw_v =\n"
+"sum dS t`` over all pairs, and ``dS * w_v * (1 - t**2)``, summed over the keys, over\n"
+"the queries and over both, is the gradient of the projected queries, of the\n"
+"projected keys and of `b_h`. t is computed again where it is needed: no array of\n"
+"shape (M, N, H) is formed.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -148,20 +158,22 @@ additive_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t 
                             PyObject *kwnames)
 {
     attention_gradients d;
-    if (py_call_backward(module, ATTN_ADDITIVE, &backward_signature, args, nargs, kwnames,
-                         &d) < 0) {
+    if (py_call_backward(module, ATTN_ADDITIVE, &backward_signature, args, nargs,
+                         kwnames, &d) < 0) {
         return NULL;
     }
     PyObject *result = PyObject_CallFunctionObjArgs(
-        py_state_of_module(module)->AdditiveGradients, d.queries, d.keys, d.values, d.W_q, d.W_k,
-        d.w_v, d.b_h != NULL ? (PyObject *)d.b_h : Py_None, NULL);
+        py_state_of_module(module)->AdditiveGradients, d.queries, d.keys, d.values,
+        d.W_q, d.W_k, d.w_v, d.b_h != NULL ? (PyObject *)d.b_h : Py_None, NULL);
     attention_gradients_clear(&d);
     return result;
 }
 
 static const py_signature scores_signature = {
-    "additive_scores", 5, 5,
-    {ARG_QUERIES, ARG_KEYS, ARG_W_Q, ARG_W_K, ARG_W_V, ARG_B_H},
+    .function = "additive_scores",
+    .required = 5,
+    .positional = 5,
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_W_Q, ARG_W_K, ARG_W_V, ARG_B_H},
 };
 
 PyDoc_STRVAR(additive_scores_doc,
@@ -194,8 +206,8 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"The score of Bahdanau, Cho and Bengio (2015), appendix A.1.2. No array of shape\n"
-"(M, N, H) is ever formed.\n"
+"The score of Bahdanau, Cho and Bengio (2015), appendix A.1.2. No array of shape (M,\n"
+"N, H) is ever formed.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -205,9 +217,11 @@ DOC_RAISES
 "array([[0.    , 0.9242]], dtype=float32)\n");
 
 static PyObject *
-additive_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+additive_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
 {
-    return py_call_scores(module, ATTN_ADDITIVE, &scores_signature, args, nargs, kwnames);
+    return py_call_scores(module, ATTN_ADDITIVE, &scores_signature, args, nargs,
+                          kwnames);
 }
 
 PyMethodDef py_additive_functions[] = {

@@ -6,7 +6,8 @@
 #include <structmember.h>
 
 PyDoc_STRVAR(additive_doc,
-"AdditiveAttention(key_size, query_size, num_hiddens, dropout=0.0, *, bias=False, rng=None)\n"
+"AdditiveAttention(key_size, query_size, num_hiddens, dropout=0.0, *, bias=False,\n"
+"rng=None)\n"
 "--\n\n"
 "Additive (Bahdanau) attention with parameters of its own.\n"
 "\n"
@@ -23,14 +24,14 @@ PyDoc_STRVAR(additive_doc,
 "bias : bool, optional\n"
 "    Whether the hidden units have a bias, ``b_h``.\n"
 "rng : None, int, numpy.random.Generator, ..., optional\n"
-"    Seed of the initial parameters and of dropout: anything `numpy.random.default_rng`\n"
-"    takes. A Generator is used itself, not copied.\n"
+"    Seed of the initial parameters and of dropout: anything\n"
+"    `numpy.random.default_rng` takes. A Generator is used itself, not copied.\n"
 "\n"
 "Attributes\n"
 "----------\n"
 "W_q : ndarray, float32, shape (H, Dq)\n"
-"    Projection of the queries. This and the other parameters are the live arrays; what is\n"
-"    assigned to one is converted to float32 and copied into it.\n"
+"    Projection of the queries. This and the other parameters are the live arrays;\n"
+"    what is assigned to one is converted to float32 and copied into it.\n"
 "W_k : ndarray, float32, shape (H, Dk)\n"
 "    Projection of the keys.\n"
 "w_v : ndarray, float32, shape (H,)\n"
@@ -55,29 +56,31 @@ PyDoc_STRVAR(additive_doc,
 "\n"
 "Notes\n"
 "-----\n"
-"``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)``, and the output is the average of the\n"
-"values by ``softmax(score)`` (Bahdanau, Cho and Bengio 2015, \"Neural machine translation\n"
-"by jointly learning to align and translate\", appendix A.1.2). The order of the arguments,\n"
-"the names and the shapes are those of *Dive into Deep Learning*, section 11.3.\n"
+"``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)``, and the output is the average of\n"
+"the values by ``softmax(score)`` (Bahdanau, Cho and Bengio 2015, \"Neural machine\n"
+"translation by jointly learning to align and translate\", appendix A.1.2). The order\n"
+"of the arguments, the names and the shapes are those of *Dive into Deep Learning*,\n"
+"section 11.3.\n"
 "\n"
-"The parameters are drawn as torch.nn.Linear draws its own, uniformly between -1/sqrt(n) and\n"
-"1/sqrt(n) with n inputs of the layer: W_q and b_h (n = query_size), W_k (key_size), w_v\n"
-"(num_hiddens). They are ``rng.uniform(-bound, bound, shape)`` as float32, in the order W_q,\n"
-"W_k, w_v, b_h. Each call in training with dropout then draws one seed,\n"
-"``rng.integers(0, 2**64, dtype=np.uint64)``.\n"
+"The parameters are drawn as torch.nn.Linear draws its own, uniformly between\n"
+"-1/sqrt(n) and 1/sqrt(n) with n inputs of the layer: W_q and b_h (n = query_size),\n"
+"W_k (key_size), w_v (num_hiddens). They are ``rng.uniform(-bound, bound, shape)`` as\n"
+"float32, in the order W_q, W_k, w_v, b_h. Each call in training with dropout then\n"
+"draws one seed, ``rng.integers(0, 2**64, dtype=np.uint64)``.\n"
 "\n"
-"Objects can be pickled and copied. A copy has parameters and gradients of its own, and the\n"
-"attributes of a subclass; the generator is copied by pickle and `copy.deepcopy` and shared by\n"
-"`copy.copy`. What the last call left, `context` and `attention_weights`, is not copied.\n"
+"Objects can be pickled and copied. A copy has parameters and gradients of its own,\n"
+"and the attributes of a subclass; the generator is copied by pickle and\n"
+"`copy.deepcopy` and shared by `copy.copy`. What the last call left, `context` and\n"
+"`attention_weights`, is not copied.\n"
 "\n"
 "Examples\n"
 "--------\n"
-"The toy example of the book: all keys are equal, so the output is the mean of the valid\n"
-"values, whatever the parameters.\n"
+"The toy example of the book: all keys are equal, so the output is the mean of the\n"
+"valid values, whatever the parameters.\n"
 "\n"
 ">>> import numpy as np\n"
 ">>> from attnext import AdditiveAttention\n"
-">>> attn = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, dropout=0.1, rng=0)\n"
+">>> attn = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, dropout=0.1)\n"
 ">>> attn.eval()\n"
 "AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, dropout=0.1, bias=False)\n"
 ">>> queries = np.random.default_rng(0).normal(size=(2, 1, 20))\n"
@@ -96,16 +99,16 @@ additive_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(
 static int
 additive_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"key_size", "query_size", "num_hiddens", "dropout", "bias", "rng",
-                            NULL};
+    static char *names[] = {"key_size", "query_size", "num_hiddens", "dropout",
+                            "bias",     "rng",        NULL};
     PyObject *key_size, *query_size, *num_hiddens, *dropout = NULL, *rng = NULL;
     int bias = false, result = -1;
     attnext_state *state = py_state_of_type(Py_TYPE(self));
     layer_core core = {.training = true};
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O$pO:AdditiveAttention", names,
-                                     &key_size, &query_size, &num_hiddens, &dropout, &bias,
-                                     &rng)) {
+                                     &key_size, &query_size, &num_hiddens, &dropout,
+                                     &bias, &rng)) {
         return -1;
     }
     if (layer_read_sizes(&core, key_size, query_size, num_hiddens) < 0 ||
@@ -129,10 +132,9 @@ additive_repr(PyObject *self)
     PyObject *dropout = PyFloat_FromDouble(core->dropout);
 
     if (name != NULL && dropout != NULL) {
-        result = PyUnicode_FromFormat("%U(key_size=%zd, query_size=%zd, num_hiddens=%zd, "
-                                      "dropout=%R, bias=%s)",
-                                      name, core->key_size, core->query_size,
-                                      core->num_hiddens, dropout, bias);
+        result = PyUnicode_FromFormat(
+            "%U(key_size=%zd, query_size=%zd, num_hiddens=%zd, dropout=%R, bias=%s)",
+            name, core->key_size, core->query_size, core->num_hiddens, dropout, bias);
     }
     Py_XDECREF(dropout);
     Py_XDECREF(name);
@@ -151,7 +153,8 @@ static PyGetSetDef additive_properties[] = {
      "ndarray: weight of each hidden unit, (H,), the live array. Setting it copies.",
      (void *)(intptr_t)LAYER_W_V},
     {"b_h", layer_get_parameter, layer_set_parameter,
-     "ndarray or None: bias of the hidden units, (H,), the live array. Setting it copies.",
+     "ndarray or None: bias of the hidden units, (H,), the live array. Setting it "
+     "copies.",
      (void *)(intptr_t)LAYER_B_H},
     {0},
 };
@@ -168,18 +171,12 @@ static PyMemberDef additive_members[] = {
 };
 
 static PyType_Slot additive_slots[] = {
-    {Py_tp_doc, (void *)additive_doc},
-    {Py_tp_new, additive_new},
-    {Py_tp_init, additive_init},
-    {Py_tp_traverse, layer_traverse},
-    {Py_tp_clear, layer_clear},
-    {Py_tp_dealloc, layer_dealloc},
-    {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_repr, additive_repr},
-    {Py_tp_methods, layer_methods},
-    {Py_tp_getset, additive_properties},
-    {Py_tp_members, additive_members},
-    {0},
+    {Py_tp_doc, (void *)additive_doc}, {Py_tp_new, additive_new},
+    {Py_tp_init, additive_init},       {Py_tp_traverse, layer_traverse},
+    {Py_tp_clear, layer_clear},        {Py_tp_dealloc, layer_dealloc},
+    {Py_tp_call, PyVectorcall_Call},   {Py_tp_repr, additive_repr},
+    {Py_tp_methods, layer_methods},    {Py_tp_getset, additive_properties},
+    {Py_tp_members, additive_members}, {0},
 };
 
 PyType_Spec py_additive_module_spec = {

@@ -1,20 +1,66 @@
 /*
  * py_arguments.c -- from the arguments of a call to named slots, numbers and options.
  *
- * One parser serves every function: a py_signature says which names a function takes, and the
- * call is sorted into given[], indexed by name. Names of keywords are almost always interned,
- * so a keyword is found by comparing pointers; comparing text is the fallback.
+ * One parser serves every function: a py_signature says which names a function takes,
+ * and the call is sorted into given[], indexed by name. Names of keywords are almost
+ * always interned, so a keyword is found by comparing pointers; comparing text is the
+ * fallback.
  */
 #include "py_attnext.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- sorting a call into slots ------------------------------------------------------------ */
+/* ---- sorting a call into slots --------------------------------------------------- */
+
+int
+py_intern_names(attnext_state *state)
+{
+    static const char *const names[ARG_COUNT] = {
+        [ARG_X] = "X",
+        [ARG_QUERIES] = "queries",
+        [ARG_KEYS] = "keys",
+        [ARG_VALUES] = "values",
+        [ARG_VALID_LENS] = "valid_lens",
+        [ARG_VALID_LEN] = "valid_len",
+        [ARG_VALUE] = "value",
+        [ARG_W_Q] = "W_q",
+        [ARG_W_K] = "W_k",
+        [ARG_W_V] = "w_v",
+        [ARG_B_H] = "b_h",
+        [ARG_SCALE] = "scale",
+        [ARG_W] = "w",
+        [ARG_SIGMA] = "sigma",
+        [ARG_EMPTY_ROWS] = "empty_rows",
+        [ARG_DROPOUT_P] = "dropout_p",
+        [ARG_SEED] = "seed",
+        [ARG_RETURN_WEIGHTS] = "return_weights",
+        [ARG_RETURN_LSE] = "return_lse",
+        [ARG_OUT] = "out",
+        [ARG_GRAD_OUTPUT] = "grad_output",
+        [ARG_GRAD_WEIGHTS] = "grad_weights",
+        [ARG_GRAD_LSE] = "grad_lse",
+        [ARG_WEIGHTS] = "weights",
+        [ARG_OUTPUT] = "output",
+        [ARG_LSE] = "lse",
+        [ARG_N] = "n",
+        [ARG_MODE] = "mode",
+        [ARG_NEED_WEIGHTS] = "need_weights",
+        [ARG_CONTEXT] = "context",
+    };
+    for (int i = ARG_END + 1; i < ARG_COUNT; i++) {
+        state->names[i] = PyUnicode_InternFromString(names[i]);
+        if (state->names[i] == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
 
 /* The argument of this signature called `keyword`, or -1. */
 static int
-find_argument(const attnext_state *state, const py_signature *signature, PyObject *keyword)
+find_argument(const attnext_state *state, const py_signature *signature,
+              PyObject *keyword)
 {
     for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
         if (state->names[*arg] == keyword) {
@@ -30,12 +76,13 @@ find_argument(const attnext_state *state, const py_signature *signature, PyObjec
 }
 
 int
-py_parse(const attnext_state *state, const py_signature *signature, PyObject *const *args,
-         Py_ssize_t nargs, PyObject *kwnames, PyObject **given)
+py_parse(const attnext_state *state, const py_signature *signature,
+         PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **given)
 {
     memset(given, 0, ARG_COUNT * sizeof *given);
     if (nargs > signature->positional) {
-        PyErr_Format(PyExc_TypeError, "%s() takes at most %d positional argument%s, got %zd",
+        PyErr_Format(PyExc_TypeError,
+                     "%s() takes at most %d positional argument%s, got %zd",
                      signature->function, signature->positional,
                      signature->positional == 1 ? "" : "s", nargs);
         return -1;
@@ -48,7 +95,8 @@ py_parse(const attnext_state *state, const py_signature *signature, PyObject *co
         PyObject *keyword = PyTuple_GET_ITEM(kwnames, i);
         int arg = find_argument(state, signature, keyword);
         if (arg < 0) {
-            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'",
+            PyErr_Format(PyExc_TypeError,
+                         "%s() got an unexpected keyword argument '%U'",
                          signature->function, keyword);
             return -1;
         }
@@ -61,7 +109,8 @@ py_parse(const attnext_state *state, const py_signature *signature, PyObject *co
     }
     for (int i = 0; i < signature->required; i++) {
         if (given[signature->args[i]] == NULL) {
-            PyErr_Format(PyExc_TypeError, "%s() missing required argument '%U' (position %d)",
+            PyErr_Format(PyExc_TypeError,
+                         "%s() missing required argument '%U' (position %d)",
                          signature->function, state->names[signature->args[i]], i + 1);
             return -1;
         }
@@ -69,7 +118,7 @@ py_parse(const attnext_state *state, const py_signature *signature, PyObject *co
     return 0;
 }
 
-/* ---- numbers and options ------------------------------------------------------------------ */
+/* ---- numbers and options --------------------------------------------------------- */
 
 bool
 py_is_given(PyObject *object)
@@ -85,17 +134,13 @@ number_from_array(PyObject *object, const char *name, bool one_element, double *
     if (a == NULL) {
         return -1;
     }
-    int result = 0;
+    int result = -1;
     if (PyArray_NDIM(a) == 0 || (one_element && PyArray_SIZE(a) == 1)) {
         *number = *py_data(a);
+        result = 0;
     } else {
-        PyObject *shape = PyObject_GetAttrString((PyObject *)a, "shape");
-        if (shape != NULL) {
-            PyErr_Format(PyExc_ValueError, "%s has shape %S, expected %s", name, shape,
-                         one_element ? "a number or an array of one element" : "a number");
-            Py_DECREF(shape);
-        }
-        result = -1;
+        py_shape_error(
+            a, name, one_element ? "a number or an array of one element" : "a number");
     }
     Py_DECREF(a);
     return result;
@@ -128,7 +173,8 @@ py_finite(PyObject *object, const char *name, bool one_element, float *number)
     }
     *number = (float)value;
     if (!isfinite(*number)) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected a finite float32 number", name, object);
+        PyErr_Format(PyExc_ValueError, "%s is %R, expected a finite float32 number",
+                     name, object);
         return -1;
     }
     return 0;
@@ -143,8 +189,8 @@ py_dropout(PyObject *object, const char *name, float *p)
     }
     *p = (float)value;
     if (!(value >= 0.0 && *p < 1.0f)) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected 0 <= %s < 1 in float32", name, object,
-                     name);
+        PyErr_Format(PyExc_ValueError, "%s is %R, expected 0 <= %s < 1 in float32",
+                     name, object, name);
         return -1;
     }
     return 0;
@@ -165,7 +211,8 @@ py_seed(PyObject *object, const char *name, uint64_t *seed)
     *seed = PyLong_AsUnsignedLongLong(index);
     Py_DECREF(index);
     if (*seed == UINT64_MAX && PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected 0 <= %s < 2**64", name, object, name);
+        PyErr_Format(PyExc_ValueError, "%s is %R, expected 0 <= %s < 2**64", name,
+                     object, name);
         return -1;
     }
     return 0;
@@ -194,7 +241,8 @@ py_empty_rows(PyObject *object, attn_empty_rows *rule)
             return 0;
         }
     }
-    PyErr_Format(PyExc_ValueError, "empty_rows is %R, expected 'uniform', 'zero' or 'nan'", object);
+    PyErr_Format(PyExc_ValueError,
+                 "empty_rows is %R, expected 'uniform', 'zero' or 'nan'", object);
     return -1;
 }
 

@@ -1,16 +1,16 @@
 /*
  * py_arrays.c -- from Python objects to float32 and integer arrays of known shape.
  *
- * The common case, an exact float32 C-contiguous array, is recognised by looking at its header
- * and used as it is. Everything else takes the long road: read as an array, refuse what has no
- * business here by a message that names the argument, convert.
+ * The common case, an exact float32 C-contiguous array, is recognised by looking at its
+ * header and used as it is. Everything else takes the long road: read as an array,
+ * refuse what has no business here by a message that names the argument, convert.
  */
 #include "py_attnext.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* ---- shapes in words ------------------------------------------------------------------------ */
+/* ---- shapes in words ------------------------------------------------------------- */
 
 static const char *
 dim_letter(npy_intp dim)
@@ -29,8 +29,8 @@ py_shape_text(char text[PY_SHAPE_TEXT], int ndim, const npy_intp *dims)
             used += snprintf(text + used, (size_t)(PY_SHAPE_TEXT - used), "%s%s", comma,
                              dim_letter(dims[i]));
         } else {
-            used += snprintf(text + used, (size_t)(PY_SHAPE_TEXT - used), "%s%lld", comma,
-                             (long long)dims[i]);
+            used += snprintf(text + used, (size_t)(PY_SHAPE_TEXT - used), "%s%lld",
+                             comma, (long long)dims[i]);
         }
     }
     snprintf(text + used, (size_t)(PY_SHAPE_TEXT - used), ndim == 1 ? ",)" : ")");
@@ -56,7 +56,8 @@ py_shape_error(PyArrayObject *a, const char *name, const char *expected)
 {
     char came[PY_SHAPE_TEXT];
     py_shape_text(came, PyArray_NDIM(a), PyArray_DIMS(a));
-    PyErr_Format(PyExc_ValueError, "%s has shape %s, expected %s", name, came, expected);
+    PyErr_Format(PyExc_ValueError, "%s has shape %s, expected %s", name, came,
+                 expected);
     return -1;
 }
 
@@ -70,10 +71,10 @@ py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dim
     return py_shape_error(a, name, py_shape_text(expected, ndim, dims));
 }
 
-/* ---- what is refused -------------------------------------------------------------------- */
+/* ---- what is refused ------------------------------------------------------------- */
 
-/* Is object an instance of module.type? A module nobody imported has no instances, so this
- * imports nothing. */
+/* Is object an instance of module.type? A module nobody imported has no instances, so
+ * this imports nothing. */
 static int
 is_instance_of(PyObject *object, const char *module, const char *type)
 {
@@ -100,8 +101,8 @@ done:
     return result;
 }
 
-/* Subclasses of ndarray whose meaning would be lost: a masked array's mask, the rules of
- * np.matrix. Others (memmap, a user's own) are read as plain arrays. */
+/* Subclasses of ndarray whose meaning would be lost: a masked array's mask, the rules
+ * of np.matrix. Others (memmap, a user's own) are read as plain arrays. */
 static int
 refuse_subclass(PyArrayObject *a, const char *name)
 {
@@ -109,14 +110,19 @@ refuse_subclass(PyArrayObject *a, const char *name)
         return 0;
     }
     int masked = is_instance_of((PyObject *)a, "numpy.ma", "MaskedArray");
-    int matrix = masked ? 0 : is_instance_of((PyObject *)a, "numpy.matrixlib", "matrix");
+    int matrix = masked ? 0
+                        : is_instance_of((PyObject *)a, "numpy.matrixlib", "matrix");
     if (masked == 1) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain "
-                     "array (for padding, use valid_lens)", name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "%s is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain "
+            "array (for padding, use valid_lens)",
+            name);
     } else if (matrix == 1) {
-        PyErr_Format(PyExc_TypeError, "%s is a numpy.matrix, expected a plain array "
-                     "(numpy.asarray of it)", name);
+        PyErr_Format(PyExc_TypeError,
+                     "%s is a numpy.matrix, expected a plain array "
+                     "(numpy.asarray of it)",
+                     name);
     }
     return masked == 0 && matrix == 0 ? 0 : -1;
 }
@@ -136,10 +142,11 @@ refuse_requires_grad(PyObject *object, const char *name)
     bool refused = requires_grad == Py_True;
     Py_DECREF(requires_grad);
     if (refused) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s is a tensor that requires grad, which a NumPy function cannot give it: "
-                     "use the function of the same name in attnext.torch, or pass %s.detach()",
-                     name, name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "%s is a tensor that requires grad, which a NumPy function cannot give it: "
+            "use the function of the same name in attnext.torch, or pass %s.detach()",
+            name, name);
     }
     return refused ? -1 : 0;
 }
@@ -157,7 +164,8 @@ name_the_argument(const char *name)
     }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    PyErr_Format(kind, "%s cannot be read as an array: %S", name, value ? value : Py_None);
+    PyErr_Format(kind, "%s cannot be read as an array: %S", name,
+                 value ? value : Py_None);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
@@ -189,19 +197,20 @@ read_array(PyObject *object, const char *name)
 static int
 dtype_error(PyObject *object, PyArrayObject *a, const char *name, const char *expected)
 {
+    bool no_array_at_all = PyArray_TYPE(a) == NPY_OBJECT && PyArray_NDIM(a) == 0;
     if (object == Py_None) {
         PyErr_Format(PyExc_TypeError, "%s is None, expected %s", name, expected);
-    } else if (PyArray_TYPE(a) == NPY_OBJECT && PyArray_NDIM(a) == 0) { /* no array at all */
+    } else if (no_array_at_all) {
         PyErr_Format(PyExc_TypeError, "%s is of type %.200s, expected %s", name,
                      Py_TYPE(object)->tp_name, expected);
     } else {
-        PyErr_Format(PyExc_TypeError, "%s has dtype %S, expected %s", name, PyArray_DESCR(a),
-                     expected);
+        PyErr_Format(PyExc_TypeError, "%s has dtype %S, expected %s", name,
+                     PyArray_DESCR(a), expected);
     }
     return -1;
 }
 
-/* ---- memory in common ------------------------------------------------------------------- */
+/* ---- memory in common ------------------------------------------------------------ */
 
 /* The bytes between *low and *high hold every element of a (none if a is empty). */
 static void
@@ -218,8 +227,8 @@ extent(PyArrayObject *a, const char **low, const char **high)
     *high += PyArray_ITEMSIZE(a);
 }
 
-/* ValueError if any element of `input` lies in out. Extents that cross need not share an
- * element (the even rows of an array and its third row), so NumPy decides those exactly. */
+/* ValueError if any element of `input` lies in out. Extents that cross need not share
+ * an element (the even rows of an array and its third row): those NumPy decides. */
 static int
 refuse_overlap(PyArrayObject *out, PyArrayObject *input, const char *name)
 {
@@ -233,8 +242,8 @@ refuse_overlap(PyArrayObject *out, PyArrayObject *input, const char *name)
     if (numpy == NULL) {
         return -1;
     }
-    PyObject *answer = PyObject_CallMethod(numpy, "shares_memory", "OOi", (PyObject *)out,
-                                           (PyObject *)input, 100000);
+    PyObject *answer = PyObject_CallMethod(numpy, "shares_memory", "OOi",
+                                           (PyObject *)out, (PyObject *)input, 100000);
     Py_DECREF(numpy);
     bool shared = answer == Py_True;
     if (answer == NULL) {
@@ -246,13 +255,13 @@ refuse_overlap(PyArrayObject *out, PyArrayObject *input, const char *name)
     }
     Py_XDECREF(answer);
     if (shared) {
-        PyErr_Format(PyExc_ValueError, "out shares memory with %s, expected memory of its own",
-                     name);
+        PyErr_Format(PyExc_ValueError,
+                     "out shares memory with %s, expected memory of its own", name);
     }
     return shared ? -1 : 0;
 }
 
-/* ---- float32 arrays --------------------------------------------------------------------- */
+/* ---- float32 arrays -------------------------------------------------------------- */
 
 PyArrayObject *
 py_new_float32(int ndim, const npy_intp *dims)
@@ -260,11 +269,12 @@ py_new_float32(int ndim, const npy_intp *dims)
     return (PyArrayObject *)PyArray_SimpleNew(ndim, (npy_intp *)dims, NPY_FLOAT32);
 }
 
-/* Is object exactly what the core can read: this dtype, C-contiguous, aligned, native? */
+/* Is object what the core reads: an array of this dtype, contiguous, aligned, native? */
 static bool
 is_plain(PyObject *object, int dtype)
 {
-    return PyArray_CheckExact(object) && PyArray_TYPE((PyArrayObject *)object) == dtype &&
+    return PyArray_CheckExact(object) &&
+           PyArray_TYPE((PyArrayObject *)object) == dtype &&
            PyArray_ISCARRAY_RO((PyArrayObject *)object);
 }
 
@@ -279,8 +289,8 @@ as_dtype(PyArrayObject *a, int dtype)
     return (PyArrayObject *)PyArray_FromArray(a, PyArray_DescrFromType(dtype), flags);
 }
 
-/* float64 or long double to float32. Done here because NumPy's cast warns, or raises if the
- * user's np.errstate says so, where a number overflows to inf. */
+/* float64 or long double to float32. Done here because NumPy's cast warns, or raises if
+ * the user's np.errstate says so, where a number overflows to inf. */
 static PyArrayObject *
 narrow(PyArrayObject *source)
 {
@@ -357,7 +367,8 @@ py_float32_w_v(PyObject *object, PyArrayObject *out, npy_intp H)
     PyArrayObject *a = py_float32(object, "w_v", out);
     if (a != NULL && !shape_fits(a, 1, row + 1) && !shape_fits(a, 2, row)) {
         char expected[64];
-        snprintf(expected, sizeof expected, "(%lld,) or (1, %lld)", (long long)H, (long long)H);
+        snprintf(expected, sizeof expected, "(%lld,) or (1, %lld)", (long long)H,
+                 (long long)H);
         py_shape_error(a, "w_v", expected);
         Py_CLEAR(a);
     }
@@ -381,11 +392,13 @@ py_out(PyObject *object, PyArrayObject **out)
         return -1;
     }
     if (PyArray_TYPE(a) != NPY_FLOAT32 || PyArray_ISBYTESWAPPED(a)) {
-        PyErr_Format(PyExc_TypeError, "out has dtype %S, expected float32", PyArray_DESCR(a));
+        PyErr_Format(PyExc_TypeError, "out has dtype %S, expected float32",
+                     PyArray_DESCR(a));
         return -1;
     }
     if (!PyArray_ISCARRAY(a)) {
-        PyErr_Format(PyExc_ValueError, "out is %s, expected a writable C-contiguous array",
+        PyErr_Format(PyExc_ValueError,
+                     "out is %s, expected a writable C-contiguous array",
                      !PyArray_ISWRITEABLE(a) ? "read-only" : "not C-contiguous");
         return -1;
     }
@@ -393,7 +406,7 @@ py_out(PyObject *object, PyArrayObject **out)
     return 0;
 }
 
-/* ---- integers ----------------------------------------------------------------------------- */
+/* ---- integers -------------------------------------------------------------------- */
 
 PyArrayObject *
 py_integers(PyObject *object, const char *name, PyArrayObject *out)
@@ -403,11 +416,14 @@ py_integers(PyObject *object, const char *name, PyArrayObject *out)
         return NULL;
     }
     int dtype = PyArray_TYPE(source);
-    bool empty_list = PyArray_SIZE(source) == 0 && (PyList_Check(object) || PyTuple_Check(object));
+    bool empty_list = PyArray_SIZE(source) == 0 &&
+                      (PyList_Check(object) || PyTuple_Check(object));
     if (PyTypeNum_ISFLOAT(dtype) && !empty_list) {
-        dtype_error(object, source, name, "integers: .astype(int), if these are whole numbers");
+        dtype_error(object, source, name,
+                    "integers: .astype(int), if these are whole numbers");
     } else if (PyTypeNum_ISBOOL(dtype)) {
-        dtype_error(object, source, name, "integers: how many keys take part, not which");
+        dtype_error(object, source, name,
+                    "integers: how many keys take part, not which");
     } else if (!PyTypeNum_ISINTEGER(dtype) && !empty_list) {
         dtype_error(object, source, name, "integers");
     } else if (out == NULL || refuse_overlap(out, source, name) == 0) {

@@ -1,20 +1,23 @@
 /*
  * py_attnext.h -- what the files of the Python door share.
  *
- *     py_module.c     the module: its state, its table of functions, start-up, configuration
- *     py_arguments.c  from a call's arguments to named slots, numbers and flags
- *     py_arrays.c     from Python objects to float32 and integer arrays of known shape
- *     py_lengths.c    valid lengths, in every shape they may come
- *     py_run.c        one call into the core: threads, GIL, scratch, Ctrl-C
- *     py_attention.c  one path from Python objects to attn_forward, attn_backward, attn_scores
- *     py_functions.c  what the exposed attention functions share, on top of that path
- *     py_softmax.c  py_dot.c  py_additive.c  py_gaussian.c    the exposed functions
- *     py_docs.h       the paragraphs their docstrings share
- *     py_modules.c    the exposed types: AdditiveAttention, DotProductAttention
+ *     py_module.c      the module: its state, start-up
+ *     py_config.c      threads and configuration
+ *     py_arguments.c   from a call's arguments to named slots, numbers and flags
+ *     py_arrays.c      from Python objects to arrays of known dtype and shape
+ *     py_lengths.c     valid lengths, in every shape they may come
+ *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
+ *     py_inputs.c      the inputs of an attention: converted, checked, measured
+ *     py_attention.c   one path from Python objects to the core's attention functions
+ *     py_functions.c   what the exposed attention functions share, on top of that path
+ *     py_softmax.c  py_dot.c  py_additive.c  py_gaussian.c        the exposed functions
+ *     py_docs.h        the paragraphs their docstrings share
+ *     py_modules.c     the exposed types; the files they consist of: py_modules.h
  *
- * Conventions. `int` functions return 0, or -1 with a Python exception set; functions that
- * return a pointer return a new reference, or NULL with an exception set. A PyObject * that is
- * passed in is borrowed. "Not given" is NULL or None. Letters (B M N H Dq Dk Dv D): attn.h.
+ * Conventions. `int` functions return 0, or -1 with a Python exception set; functions
+ * that return a pointer return a new reference, or NULL with an exception set. A
+ * PyObject * that is passed in is borrowed. "Not given" is NULL or None. Letters (B M N
+ * H Dq Dk Dv D): attn.h.
  */
 #ifndef PY_ATTNEXT_H
 #define PY_ATTNEXT_H
@@ -34,17 +37,42 @@
 
 #include "../core/attn.h"
 
-/* ---- arguments (py_arguments.c) --------------------------------------------------------- */
+/* ---- arguments (py_arguments.c) -------------------------------------------------- */
 
 /* Every argument name of every function and method, once. A parsed call is an array
- * `PyObject *given[ARG_COUNT]` of borrowed references, NULL where nothing was passed. */
+ * PyObject *given[ARG_COUNT] of borrowed references, NULL where nothing was passed. */
 typedef enum {
     ARG_END, /* ends a signature */
-    ARG_X, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_VALID_LEN, ARG_VALUE,
-    ARG_W_Q, ARG_W_K, ARG_W_V, ARG_B_H, ARG_SCALE, ARG_W, ARG_SIGMA,
-    ARG_EMPTY_ROWS, ARG_DROPOUT_P, ARG_SEED, ARG_RETURN_WEIGHTS, ARG_RETURN_LSE, ARG_OUT,
-    ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_GRAD_LSE, ARG_WEIGHTS, ARG_OUTPUT, ARG_LSE,
-    ARG_N, ARG_MODE, ARG_NEED_WEIGHTS, ARG_CONTEXT,
+    ARG_X,
+    ARG_QUERIES,
+    ARG_KEYS,
+    ARG_VALUES,
+    ARG_VALID_LENS,
+    ARG_VALID_LEN,
+    ARG_VALUE,
+    ARG_W_Q,
+    ARG_W_K,
+    ARG_W_V,
+    ARG_B_H,
+    ARG_SCALE,
+    ARG_W,
+    ARG_SIGMA,
+    ARG_EMPTY_ROWS,
+    ARG_DROPOUT_P,
+    ARG_SEED,
+    ARG_RETURN_WEIGHTS,
+    ARG_RETURN_LSE,
+    ARG_OUT,
+    ARG_GRAD_OUTPUT,
+    ARG_GRAD_WEIGHTS,
+    ARG_GRAD_LSE,
+    ARG_WEIGHTS,
+    ARG_OUTPUT,
+    ARG_LSE,
+    ARG_N,
+    ARG_MODE,
+    ARG_NEED_WEIGHTS,
+    ARG_CONTEXT,
     ARG_COUNT
 } py_arg;
 
@@ -58,15 +86,19 @@ typedef struct {
 
 typedef struct attnext_state attnext_state;
 
-/* Sorts a METH_FASTCALL | METH_KEYWORDS (or vectorcall) call into given[ARG_COUNT]. Missing,
- * unknown, doubled or too many arguments: TypeError, worded as Python's own. */
-int py_parse(const attnext_state *state, const py_signature *signature, PyObject *const *args,
-             Py_ssize_t nargs, PyObject *kwnames, PyObject **given);
+/* Fills state->names. */
+int py_intern_names(attnext_state *state);
+
+/* Sorts a METH_FASTCALL | METH_KEYWORDS (or vectorcall) call into given[ARG_COUNT].
+ * Missing, unknown, doubled or too many arguments: TypeError. */
+int py_parse(const attnext_state *state, const py_signature *signature,
+             PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+             PyObject **given);
 
 bool py_is_given(PyObject *object); /* neither NULL nor None */
 
-/* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so, any
- * array or list of one element. bool and complex: TypeError. May be inf or nan. */
+/* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so,
+ * any array or list of one element. bool and complex: TypeError. May be inf or nan. */
 int py_number(PyObject *object, const char *name, bool one_element, double *number);
 
 /* One that is finite as float32, else ValueError. */
@@ -84,14 +116,14 @@ int py_empty_rows(PyObject *object, attn_empty_rows *rule);
 /* Truth of any object; not given: false. */
 int py_flag(PyObject *object, bool *flag);
 
-/* ---- arrays (py_arrays.c) --------------------------------------------------------------- */
+/* ---- arrays (py_arrays.c) -------------------------------------------------------- */
 
 /* More axes than any NumPy array has (64; 32 before NumPy 2). */
 enum { PY_MAX_AXES = 64 };
 
-/* object as a float32, C-contiguous, aligned array in native byte order: itself when it is
- * one, else a converted copy. `name` is used in messages. out: NULL, or the array given as
- * out=, with which object must not share memory (ValueError). */
+/* object as a float32, C-contiguous, aligned array in native byte order: itself when it
+ * is one, else a converted copy. `name` is used in messages. out: NULL, or the array
+ * given as out=, with which object must not share memory (ValueError). */
 PyArrayObject *py_float32(PyObject *object, const char *name, PyArrayObject *out);
 
 /* A dim of an expected shape that is not a number but a letter: it fits every size, and
@@ -111,19 +143,19 @@ PyArrayObject *py_float32_w_v(PyObject *object, PyArrayObject *out, npy_intp H);
 /* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
 PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
 
-/* object given as out=: *out is NULL if not given, else a new reference to it, known to be a
- * writable float32 C-contiguous array. Its shape is for py_check_shape. */
+/* object given as out=: *out is NULL if not given, else a new reference to it, known to
+ * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
 int py_out(PyObject *object, PyArrayObject **out);
 
-/* object as int64, or as uint64 if its dtype is unsigned; C-contiguous. Floats and bools are a
- * TypeError with a hint. */
+/* object as int64, or as uint64 if its dtype is unsigned; C-contiguous. Floats and
+ * bools are a TypeError with a hint. */
 PyArrayObject *py_integers(PyObject *object, const char *name, PyArrayObject *out);
 
 /* Sets the ValueError "name has shape (...), expected ..."; returns -1. */
 int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
 
-/* "(2, N, 4)" */
-enum { PY_SHAPE_TEXT = PY_MAX_AXES * 22 + 4 }; /* 20 digits and a separator for each axis */
+/* "(2, N, 4)": at most 20 digits and a separator for each axis. */
+enum { PY_SHAPE_TEXT = PY_MAX_AXES * 22 + 4 };
 const char *py_shape_text(char text[PY_SHAPE_TEXT], int ndim, const npy_intp *dims);
 
 static inline float *
@@ -132,20 +164,21 @@ py_data(PyArrayObject *a) /* NULL for NULL */
     return a ? (float *)PyArray_DATA(a) : NULL;
 }
 
-/* ---- valid lengths (py_lengths.c) ------------------------------------------------------- */
+/* ---- valid lengths (py_lengths.c) ------------------------------------------------ */
 
-/* The valid lengths of rows `rows` = queries.shape[:-1] with N keys: None, an int, or integers
- * of shape rows[:1], (rows[0], M) or rows. Fills *valid, and *lens with the private int64 copy
- * it points into (NULL if not given), in the shape given, every length clipped to 0..N. */
+/* The valid lengths of rows `rows` = queries.shape[:-1] with N keys: None, an int, or
+ * integers of shape rows[:1], (rows[0], M) or rows. Fills *valid, and *lens with the
+ * private int64 copy it points into (NULL if not given), in the shape given, every
+ * length clipped to 0..N. */
 int py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
                   PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens);
 
-/* One length in 0..N per entry of an axis of B: integers of shape (B,), or an int, which is
- * repeated B times if `expand` says so and else comes as a 0-d array. */
-PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N,
-                                 bool expand);
+/* One length in 0..N per entry of an axis of B: integers of shape (B,), or an int,
+ * which is repeated B times if `expand` says so and else comes as a 0-d array. */
+PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
+                                 npy_intp N, bool expand);
 
-/* ---- running the core (py_run.c) ---------------------------------------------------------- */
+/* ---- running the core (py_run.c) ------------------------------------------------- */
 
 /* One call into the core:
  *     py_run run;
@@ -154,7 +187,8 @@ PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
  *     py_enter(&run);
  *     int rc = attn_...(..., scratch, &run.run);
  *     result = py_leave(&run, rc);
- * work: in multiply-adds. Below some 10 us of it the GIL is kept and one thread does all. */
+ * work: in multiply-adds. Below some 10 us of it the GIL is kept and one thread does
+ * all. */
 typedef struct {
     attn_run run;
     bool release;          /* is the work worth giving up the GIL? */
@@ -165,44 +199,61 @@ typedef struct {
 } py_run;
 
 void py_plan(py_run *run, attnext_state *state, double work);
-void *py_scratch(py_run *run, size_t bytes); /* NULL: ValueError or MemoryError is set */
 void py_enter(py_run *run);
-int py_leave(py_run *run, int rc); /* frees the scratch; -1: interrupted, exception set */
 
-/* ---- attention (py_attention.c) --------------------------------------------------------- */
+/* NULL: ValueError or MemoryError is set. */
+void *py_scratch(py_run *run, size_t bytes);
 
-/* A call to any attention, forward, backward or scores: Python objects (borrowed, not yet
- * checked; NULL or None where not given) and options (checked). Start from
+/* Frees the scratch. -1: a signal handler raised. */
+int py_leave(py_run *run, int rc);
+
+/* ---- attention, its inputs (py_inputs.c) ----------------------------------------- */
+
+/* A call to any attention, forward, backward or scores: Python objects (borrowed, not
+ * yet checked; NULL or None where not given) and options (checked). Start from
  * `attention_args args = {.score = ...}`: every option is off at zero, scale apart. */
 typedef struct {
     attn_score_kind score;
     PyObject *queries, *keys, *values; /* (..., M, Dq), (..., N, Dk), (..., N, Dv) */
     PyObject *valid_lens;
-    PyObject *W_q, *W_k, *w_v, *b_h;   /* additive */
-    bool has_scale;                    /* dot: false means 1/sqrt(D) */
-    float scale;                       /* dot: the scale. gaussian: w */
+    PyObject *W_q, *W_k, *w_v, *b_h; /* additive */
+    bool has_scale;                  /* dot: false means 1/sqrt(D) */
+    float scale;                     /* dot: the scale. gaussian: w */
     attn_empty_rows empty_rows;
-    float dropout_p;                   /* > 0 needs */
-    uint64_t seed;                     /* this */
+    float dropout_p; /* > 0 needs */
+    uint64_t seed;   /* this */
 
-    bool want_weights, want_lse;       /* forward */
+    bool want_weights, want_lse; /* forward */
     PyObject *out;
 
     PyObject *grad_output, *grad_weights, *grad_lse; /* backward */
-    PyObject *output, *lse;            /* what the forward returned, to save recomputing it */
+    PyObject *output, *lse; /* what the forward returned, to save recomputing it */
 } attention_args;
 
-/* The same call after conversion. All owned (NULL where absent); keep what you like by taking
- * a reference, then attention_inputs_clear(). Any of them can be passed again as the Python
- * object of a later call (lens as valid_lens). */
+/* The same call after conversion. All owned (NULL where absent); keep what you like by
+ * taking a reference, then attention_inputs_clear(). Any of them can be passed again as
+ * the Python object of a later call (lens as valid_lens). */
 typedef struct {
     PyArrayObject *queries, *keys, *values;
     PyArrayObject *lens; /* int64 in 0..N, in the shape given; NULL: every key */
     PyArrayObject *W_q, *W_k, *w_v, *b_h;
-    attn_problem problem; /* points into the arrays above */
-    int ndim;             /* of queries, keys, values, output and weights */
+    attn_problem problem;          /* points into the arrays above */
+    int ndim;                      /* of queries, keys, values, output and weights */
     npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 of their dims */
 } attention_inputs;
+
+/* Fills *in, which starts as zeros, its problem included. out: the array given as out=,
+ * or NULL. No values are read if args->values is NULL. On failure, too, *in is for
+ * attention_inputs_clear(). */
+int attention_inputs_read(attention_inputs *in, const attention_args *args,
+                          PyArrayObject *out);
+void attention_inputs_clear(attention_inputs *in);
+
+/* dims = (..., rows, columns) with the leading axes of queries. */
+void attention_shape(const attention_inputs *in, npy_intp rows, npy_intp columns,
+                     npy_intp dims[PY_MAX_AXES]);
+
+/* ---- attention, run (py_attention.c) --------------------------------------------- */
 
 /* New arrays, owned; NULL where not asked for. */
 typedef struct {
@@ -211,64 +262,72 @@ typedef struct {
     PyArrayObject *lse;     /* (..., M) */
 } attention_outputs;
 
-/* New arrays, owned, each in the shape of what it belongs to; NULL where the score has no such
- * parameter. */
+/* New arrays, owned, each in the shape of what it belongs to; NULL where the score has
+ * no such parameter. */
 typedef struct {
     PyArrayObject *queries, *keys, *values;
     PyArrayObject *W_q, *W_k, *w_v, *b_h;
     float w; /* gaussian */
 } attention_gradients;
 
-/* On failure everything is cleared; on success the caller clears in, outputs, gradients. */
-int attention_forward(attnext_state *state, const attention_args *args, attention_inputs *in,
-                      attention_outputs *outputs);
-int attention_backward(attnext_state *state, const attention_args *args, attention_inputs *in,
-                       attention_gradients *gradients);
+/* On failure everything is cleared; on success the caller clears in, outputs,
+ * gradients. */
+int attention_forward(attnext_state *state, const attention_args *args,
+                      attention_inputs *in, attention_outputs *outputs);
+int attention_backward(attnext_state *state, const attention_args *args,
+                       attention_inputs *in, attention_gradients *gradients);
 PyArrayObject *attention_scores(attnext_state *state, const attention_args *args);
 
-void attention_inputs_clear(attention_inputs *in);
 void attention_outputs_clear(attention_outputs *outputs);
 void attention_gradients_clear(attention_gradients *gradients);
 
-/* ---- exposed attention functions (py_functions.c) ----------------------------------------- */
+/* ---- exposed attention functions (py_functions.c) -------------------------------- */
 
-/* A call to an exposed forward, from its arguments to its result: the output, or a tuple of
- * the output and the extras asked for. */
-PyObject *py_call_forward(PyObject *module, attn_score_kind score, const py_signature *signature,
-                          PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+/* A call to an exposed forward, from its arguments to its result: the output, or a
+ * tuple of the output and the extras asked for. */
+PyObject *py_call_forward(PyObject *module, attn_score_kind score,
+                          const py_signature *signature, PyObject *const *args,
+                          Py_ssize_t nargs, PyObject *kwnames);
 
 /* The same for a backward; the caller packs the gradients and clears them. */
-int py_call_backward(PyObject *module, attn_score_kind score, const py_signature *signature,
-                     PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+int py_call_backward(PyObject *module, attn_score_kind score,
+                     const py_signature *signature, PyObject *const *args,
+                     Py_ssize_t nargs, PyObject *kwnames,
                      attention_gradients *gradients);
 
-PyObject *py_call_scores(PyObject *module, attn_score_kind score, const py_signature *signature,
-                         PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *py_call_scores(PyObject *module, attn_score_kind score,
+                         const py_signature *signature, PyObject *const *args,
+                         Py_ssize_t nargs, PyObject *kwnames);
 
-/* ---- the module (py_module.c) ----------------------------------------------------------- */
+/* ---- the module (py_module.c) ---------------------------------------------------- */
 
 struct attnext_state {
-    PyObject *names[ARG_COUNT];     /* interned argument names, to compare by identity */
-    PyObject *AdditiveGradients;    /* the named tuple */
-    PyTypeObject *AdditiveAttention, *DotProductAttention; /* made by py_modules.c, */
-    PyTypeObject *Context;          /* what .context returns */
-    int threads;                    /* set_num_threads; changed and read under the GIL */
+    PyObject *names[ARG_COUNT];  /* interned argument names, to compare by identity */
+    PyObject *AdditiveGradients; /* the named tuple */
+
+    /* Made by py_modules.c; Context is the type of their .context. */
+    PyTypeObject *AdditiveAttention, *DotProductAttention, *Context;
+
+    int threads; /* of set_num_threads; changed and read under the GIL */
 };
 
-/* The state, from the module, or from a type made by PyType_FromModuleAndSpec or a subclass
- * of one. */
+/* The state, from the module, or from a type made by PyType_FromModuleAndSpec or a
+ * subclass of one. */
 attnext_state *py_state_of_module(PyObject *module);
 attnext_state *py_state_of_type(PyTypeObject *type);
 
-/* The functions each file exposes, ended by a zero entry. PY_FUNCTION makes the entry of
- * `name`, documented by `name_doc`. */
+/* The functions each file exposes, ended by a zero entry. PY_FUNCTION makes the entry
+ * of `name`, documented by `name_doc`. */
+/* clang-format off */
 #define PY_FUNCTION(name) \
-    {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, name##_doc}
-extern PyMethodDef py_softmax_functions[], py_dot_functions[], py_additive_functions[],
-    py_gaussian_functions[];
+    {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, \
+     name##_doc}
+/* clang-format on */
+extern PyMethodDef py_config_functions[], py_softmax_functions[], py_dot_functions[],
+    py_additive_functions[], py_gaussian_functions[];
 
-/* py_modules.c: makes its types, puts them in *state and adds them to the module. The state's
- * references are visited and cleared by py_module.c. */
+/* py_modules.c: makes its types, puts them in *state and adds them to the module. The
+ * state's references are visited and cleared by py_module.c. */
 int py_modules_exec(PyObject *module, attnext_state *state);
 
 #endif

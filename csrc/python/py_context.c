@@ -1,31 +1,44 @@
 /*
  * py_context.c -- the type Context: what a forward keeps for its backward.
  *
- * The inputs are kept by reference. The output is copied, because the caller got it and may
- * write into it before the backward (`error = attn(...); error -= y; attn.backward(error)`).
- * The parameters are not kept: the layer has them, and a context is of use with its layer
- * only, which it knows by the layer's identity. So nothing here leads back to the layer,
- * and dropping the layer frees both at once, without the garbage collector.
+ * The inputs are kept by reference. The output is copied, because the caller got it and
+ * may write into it before the backward (`error = attn(...); error -= y;
+ * attn.backward(error)`). The parameters are not kept: the layer has them, and a
+ * context is of use with its layer only, which it knows by the layer's identity. So
+ * nothing here leads back to the layer, and dropping the layer frees both at once,
+ * without the garbage collector.
  */
 #include "py_modules.h"
 
+#include <string.h>
 #include <structmember.h>
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *identity;                      /* of the layer that made it */
-    PyArrayObject *queries, *keys, *values;  /* as the forward read them */
-    PyArrayObject *lens;                     /* NULL: every key */
+    PyObject ob_base;
+    PyObject *identity;                     /* of the layer that made it */
+    PyArrayObject *queries, *keys, *values; /* as the forward read them */
+    PyArrayObject *lens;                    /* NULL: every key */
     PyArrayObject *output, *lse;
     float dropout_p;
-    uint64_t seed;                           /* if dropout_p > 0 */
+    uint64_t seed; /* if dropout_p > 0 */
 } context_object;
+
+static PyArrayObject *
+copy_of(PyArrayObject *a)
+{
+    PyArrayObject *copy = py_new_float32(PyArray_NDIM(a), PyArray_DIMS(a));
+    if (copy != NULL) {
+        memcpy(PyArray_DATA(copy), PyArray_DATA(a), (size_t)PyArray_NBYTES(copy));
+    }
+    return copy;
+}
 
 PyObject *
 py_context_new(attnext_state *state, PyObject *identity, const attention_inputs *in,
                const attention_outputs *outputs)
 {
-    context_object *context = (context_object *)state->Context->tp_alloc(state->Context, 0);
+    PyTypeObject *type = state->Context;
+    context_object *context = (context_object *)type->tp_alloc(type, 0); /* all zero */
     if (context == NULL) {
         return NULL;
     }
@@ -34,7 +47,7 @@ py_context_new(attnext_state *state, PyObject *identity, const attention_inputs 
     context->keys = (PyArrayObject *)Py_NewRef(in->keys);
     context->values = (PyArrayObject *)Py_NewRef(in->values);
     context->lens = (PyArrayObject *)Py_XNewRef(in->lens);
-    context->output = (PyArrayObject *)PyArray_NewCopy(outputs->output, NPY_CORDER);
+    context->output = copy_of(outputs->output);
     context->lse = (PyArrayObject *)Py_NewRef(outputs->lse);
     context->dropout_p = in->problem.dropout_p;
     context->seed = in->problem.seed;
@@ -49,15 +62,17 @@ py_context_read(attnext_state *state, PyObject *object, PyObject *identity,
                 attention_args *args)
 {
     if (!Py_IS_TYPE(object, state->Context)) {
-        PyErr_Format(PyExc_TypeError,
-                     "context must be what .context returned after a forward, got %.200s",
-                     Py_TYPE(object)->tp_name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "context must be what .context returned after a forward, got %.200s",
+            Py_TYPE(object)->tp_name);
         return -1;
     }
     context_object *context = (context_object *)object;
     if (context->identity != identity) {
-        PyErr_SetString(PyExc_ValueError, "context was saved by another object, expected one "
-                                          "of this object's own forwards");
+        PyErr_SetString(PyExc_ValueError,
+                        "context was saved by another object, expected one "
+                        "of this object's own forwards");
         return -1;
     }
     args->queries = (PyObject *)context->queries;
@@ -71,7 +86,7 @@ py_context_read(attnext_state *state, PyObject *object, PyObject *identity,
     return 0;
 }
 
-/* ---- the type ----------------------------------------------------------------------------- */
+/* ---- the type -------------------------------------------------------------------- */
 
 static void
 context_dealloc(PyObject *self)
@@ -124,7 +139,8 @@ static PyGetSetDef context_properties[] = {
 
 static PyMemberDef context_members[] = {
     {"dropout_p", T_FLOAT, offsetof(context_object, dropout_p), READONLY,
-     "float: the probability of dropout in this forward, as float32; 0 outside training."},
+     "float: the probability of dropout in this forward, as float32; 0 outside "
+     "training."},
     {0},
 };
 
@@ -145,13 +161,15 @@ PyDoc_STRVAR(context_doc,
 "\n"
 "Notes\n"
 "-----\n"
-"It holds references to the queries, keys and values, which must not be changed before the\n"
-"backward, and copies of the output and the log-sum-exp. The parameters are those the\n"
-"object has when `backward` is called. It cannot be made, copied or pickled.\n"
+"It holds references to the queries, keys and values, which must not be changed\n"
+"before the backward, and copies of the output and the log-sum-exp. The parameters\n"
+"are those the object has when `backward` is called. It cannot be made, copied or\n"
+"pickled.\n"
 "\n"
 "Examples\n"
 "--------\n"
-"A decoder calls one object once for each time step, and runs backward in reverse order:\n"
+"A decoder calls one object once for each time step, and runs backward in reverse\n"
+"order:\n"
 "\n"
 ">>> import numpy as np\n"
 ">>> from attnext import DotProductAttention\n"
@@ -166,12 +184,9 @@ PyDoc_STRVAR(context_doc,
 "<Context: queries (1, 3), keys (3, 3), values (3, 3)>\n");
 
 static PyType_Slot context_slots[] = {
-    {Py_tp_doc, (void *)context_doc},
-    {Py_tp_dealloc, context_dealloc},
-    {Py_tp_repr, context_repr},
-    {Py_tp_getset, context_properties},
-    {Py_tp_members, context_members},
-    {0},
+    {Py_tp_doc, (void *)context_doc}, {Py_tp_dealloc, context_dealloc},
+    {Py_tp_repr, context_repr},       {Py_tp_getset, context_properties},
+    {Py_tp_members, context_members}, {0},
 };
 
 /* Not known to the garbage collector: arrays of numbers lead nowhere. */

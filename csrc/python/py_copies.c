@@ -4,9 +4,9 @@
  *     def __reduce__(self):
  *         return type(self)._rebuild, (saved,), self.__getstate__()
  *
- * saved, a dict, is what a constructor makes; __getstate__ is Python's own and gives the
- * attributes of a subclass. Because the first travels apart from the second, a subclass may
- * define __getstate__ and __setstate__ for its attributes as usual.
+ * saved, a dict, is what a constructor makes; __getstate__ is Python's own and gives
+ * the attributes of a subclass. Because the first travels apart from the second, a
+ * subclass may define __getstate__ and __setstate__ for its attributes as usual.
  *
  * What belongs to the last forward, context and attention_weights, stays behind.
  */
@@ -32,11 +32,11 @@ pack_core(attnext_state *state, const layer_core *core)
     }
     result = Py_BuildValue("{s:n, s:n, s:n, s:O, s:d, s:O, s:O, s:O, s:O, s:O}",
                            "key_size", core->key_size, "query_size", core->query_size,
-                           "num_hiddens", core->num_hiddens,
-                           "bias", core->parameters[LAYER_B_H] == NULL ? Py_False : Py_True,
-                           "dropout", core->dropout, "scale", scale,
-                           "training", core->training ? Py_True : Py_False,
-                           "rng", core->rng, "parameters", parameters, "grads", grads);
+                           "num_hiddens", core->num_hiddens, "bias",
+                           core->parameters[LAYER_B_H] == NULL ? Py_False : Py_True,
+                           "dropout", core->dropout, "scale", scale, "training",
+                           core->training ? Py_True : Py_False, "rng", core->rng,
+                           "parameters", parameters, "grads", grads);
 done:
     Py_XDECREF(scale);
     Py_XDECREF(grads);
@@ -71,7 +71,7 @@ done:
     return result;
 }
 
-/* ---- the way back ------------------------------------------------------------------------- */
+/* ---- the way back ---------------------------------------------------------------- */
 
 /* The entries of `saved`, borrowed. */
 typedef struct {
@@ -83,8 +83,9 @@ typedef struct {
 static int
 read_entries(PyObject *saved, saved_entries *entries)
 {
-    static char *names[] = {"key_size", "query_size", "num_hiddens", "bias", "dropout", "scale",
-                            "training", "rng", "parameters", "grads", NULL};
+    static char *names[] = {"key_size",   "query_size", "num_hiddens", "bias",
+                            "dropout",    "scale",      "training",    "rng",
+                            "parameters", "grads",      NULL};
     PyObject *nothing = PyTuple_New(0);
     if (nothing == NULL) {
         return -1;
@@ -92,13 +93,13 @@ read_entries(PyObject *saved, saved_entries *entries)
     int ok = PyArg_ParseTupleAndKeywords(
         nothing, saved, "$OOOpOOpOO!O!:_rebuild", names, &entries->key_size,
         &entries->query_size, &entries->num_hiddens, &entries->bias, &entries->dropout,
-        &entries->scale, &entries->training, &entries->rng, &PyDict_Type, &entries->parameters,
-        &PyDict_Type, &entries->grads);
+        &entries->scale, &entries->training, &entries->rng, &PyDict_Type,
+        &entries->parameters, &PyDict_Type, &entries->grads);
     Py_DECREF(nothing);
     return ok ? 0 : -1;
 }
 
-/* A generator comes back as itself; anything else that default_rng takes was not saved here. */
+/* A Generator comes back as itself; what comes back as another was not saved here. */
 static int
 read_rng(PyObject *object, layer_core *core)
 {
@@ -107,14 +108,15 @@ read_rng(PyObject *object, layer_core *core)
         return -1;
     }
     if (core->rng != object) {
-        PyErr_Format(PyExc_TypeError, "rng must be a numpy.random.Generator, got %.200s",
+        PyErr_Format(PyExc_TypeError,
+                     "rng must be a numpy.random.Generator, got %.200s",
                      Py_TYPE(object)->tp_name);
         return -1;
     }
     return 0;
 }
 
-/* dict[name] as a float32 array in the shape of the parameter; `entry` is for messages. */
+/* dict[name] as float32 in the shape of the parameter; `entry` is for messages. */
 static PyArrayObject *
 array_of_dict(PyObject *dict, const layer_core *core, int which, const char *entry)
 {
@@ -171,7 +173,8 @@ unpack_core(attn_score_kind score, PyObject *saved, layer_core *core)
     if (score == ATTN_DOT) {
         return 0;
     }
-    if (layer_read_sizes(core, entries.key_size, entries.query_size, entries.num_hiddens) < 0) {
+    if (layer_read_sizes(core, entries.key_size, entries.query_size,
+                         entries.num_hiddens) < 0) {
         return -1;
     }
     for (int i = 0; i < (entries.bias ? LAYER_PARAMETERS : LAYER_B_H); i++) {

@@ -5,14 +5,18 @@
 #include "py_docs.h"
 
 static const py_signature forward_signature = {
-    "dot_product_attention", 3, 4,
-    {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_SCALE, ARG_DROPOUT_P, ARG_SEED,
-     ARG_EMPTY_ROWS, ARG_RETURN_WEIGHTS, ARG_RETURN_LSE, ARG_OUT},
+    .function = "dot_product_attention",
+    .required = 3,
+    .positional = 4,
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_SCALE,
+             ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_RETURN_WEIGHTS,
+             ARG_RETURN_LSE, ARG_OUT},
 };
 
 PyDoc_STRVAR(dot_product_attention_doc,
-"dot_product_attention(queries, keys, values, valid_lens=None, *, scale=None, dropout_p=0.0, "
-"seed=None, empty_rows='uniform', return_weights=False, return_lse=False, out=None)\n"
+"dot_product_attention(queries, keys, values, valid_lens=None, *, scale=None, "
+"dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, "
+"return_lse=False, out=None)\n"
 "--\n\n"
 "Pool values by the softmax of scaled dot products of queries and keys.\n"
 "\n"
@@ -40,8 +44,8 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"``output = softmax(scale * queries @ keys^T) @ values``, the softmax over the keys that\n"
-"take part (Vaswani et al. 2017, \"Attention is all you need\", equation 1).\n"
+"``output = softmax(scale * queries @ keys^T) @ values``, the softmax over the keys\n"
+"that take part (Vaswani et al. 2017, \"Attention is all you need\", equation 1).\n"
 DOC_PADDING
 "\n"
 "Examples\n"
@@ -67,15 +71,17 @@ dot_product_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static const py_signature backward_signature = {
-    "dot_product_attention_backward", 4, 5,
-    {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_SCALE,
-     ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_GRAD_WEIGHTS, ARG_GRAD_LSE, ARG_OUTPUT,
-     ARG_LSE},
+    .function = "dot_product_attention_backward",
+    .required = 4,
+    .positional = 5,
+    .args = {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS,
+             ARG_SCALE, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_GRAD_WEIGHTS,
+             ARG_GRAD_LSE, ARG_OUTPUT, ARG_LSE},
 };
 
 PyDoc_STRVAR(dot_product_attention_backward_doc,
-"dot_product_attention_backward(grad_output, queries, keys, values, valid_lens=None, *, "
-"scale=None, dropout_p=0.0, seed=None, empty_rows='uniform', grad_weights=None, "
+"dot_product_attention_backward(grad_output, queries, keys, values, valid_lens=None, "
+"*, scale=None, dropout_p=0.0, seed=None, empty_rows='uniform', grad_weights=None, "
 "grad_lse=None, output=None, lse=None)\n"
 "--\n\n"
 "Gradients of `dot_product_attention`.\n"
@@ -115,8 +121,9 @@ DOC_RAISES
 "Notes\n"
 "-----\n"
 "With weights P and g = `grad_output`: ``dv = P^T g``; ``dS = P * (g v^T - rowsum(g *\n"
-"output))`` is the gradient of the scores; ``dq = scale * dS k``, ``dk = scale * dS^T q``.\n"
-"No array of shape (M, N) is formed (Dao et al. 2022, \"FlashAttention\", appendix B.2).\n"
+"output))`` is the gradient of the scores; ``dq = scale * dS k``, ``dk = scale * dS^T\n"
+"q``. No array of shape (M, N) is formed (Dao et al. 2022, \"FlashAttention\",\n"
+"appendix B.2).\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -132,11 +139,12 @@ DOC_RAISES
 "       [0.5, 0. ]], dtype=float32)\n");
 
 static PyObject *
-dot_product_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-                               PyObject *kwnames)
+dot_product_attention_backward(PyObject *module, PyObject *const *args,
+                               Py_ssize_t nargs, PyObject *kwnames)
 {
     attention_gradients d;
-    if (py_call_backward(module, ATTN_DOT, &backward_signature, args, nargs, kwnames, &d) < 0) {
+    if (py_call_backward(module, ATTN_DOT, &backward_signature, args, nargs, kwnames,
+                         &d) < 0) {
         return NULL;
     }
     PyObject *result = PyTuple_Pack(3, d.queries, d.keys, d.values);
@@ -145,8 +153,10 @@ dot_product_attention_backward(PyObject *module, PyObject *const *args, Py_ssize
 }
 
 static const py_signature scores_signature = {
-    "dot_product_scores", 2, 2,
-    {ARG_QUERIES, ARG_KEYS, ARG_SCALE},
+    .function = "dot_product_scores",
+    .required = 2,
+    .positional = 2,
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_SCALE},
 };
 
 PyDoc_STRVAR(dot_product_scores_doc,
@@ -178,8 +188,8 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"For independent features of mean 0 and variance 1 the dot product has variance D, and\n"
-"the default scale brings it back to 1 (Vaswani et al. 2017, section 3.2.1).\n"
+"For independent features of mean 0 and variance 1 the dot product has variance D,\n"
+"and the default scale brings it back to 1 (Vaswani et al. 2017, section 3.2.1).\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -188,7 +198,8 @@ DOC_RAISES
 "array([[5., 4.]], dtype=float32)\n");
 
 static PyObject *
-dot_product_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+dot_product_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
 {
     return py_call_scores(module, ATTN_DOT, &scores_signature, args, nargs, kwnames);
 }

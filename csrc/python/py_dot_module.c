@@ -15,8 +15,8 @@ PyDoc_STRVAR(dot_doc,
 "dropout : float, optional\n"
 "    Probability, 0 <= dropout < 1, that an attention weight is dropped in training.\n"
 "scale : float, optional\n"
-"    What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default, with D the\n"
-"    features of a query.\n"
+"    What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default,\n"
+"    with D the features of a query.\n"
 "rng : None, int, numpy.random.Generator, ..., optional\n"
 "    Seed of dropout: anything `numpy.random.default_rng` takes. A Generator is used\n"
 "    itself, not copied.\n"
@@ -28,8 +28,8 @@ PyDoc_STRVAR(dot_doc,
 "context : Context or None\n"
 "    What the last call saved for `backward`.\n"
 "grads : dict\n"
-"    Empty: there are no parameters. It is here, as `parameters`, `zero_grad` and the state\n"
-"    dict are, so that code for AdditiveAttention runs on this too.\n"
+"    Empty: there are no parameters. It is here, as `parameters`, `zero_grad` and the\n"
+"    state dict are, so that code for AdditiveAttention runs on this too.\n"
 "training : bool\n"
 "    Whether dropout acts; True at first.\n"
 "dropout, scale\n"
@@ -42,21 +42,21 @@ PyDoc_STRVAR(dot_doc,
 "\n"
 "Notes\n"
 "-----\n"
-"``output = softmax(scale * queries @ keys^T) @ values``, the softmax over the keys that take\n"
-"part (Vaswani et al. 2017, \"Attention is all you need\", equation 1). Names and shapes are\n"
-"those of *Dive into Deep Learning*, section 11.3.\n"
+"``output = softmax(scale * queries @ keys^T) @ values``, the softmax over the keys\n"
+"that take part (Vaswani et al. 2017, \"Attention is all you need\", equation 1).\n"
+"Names and shapes are those of *Dive into Deep Learning*, section 11.3.\n"
 "\n"
 "Each call in training with dropout draws one seed from the generator,\n"
 "``rng.integers(0, 2**64, dtype=np.uint64)``.\n"
 "\n"
-"Objects can be pickled and copied, with the attributes of a subclass; the generator is copied\n"
-"by pickle and `copy.deepcopy` and shared by `copy.copy`. What the last call left, `context`\n"
-"and `attention_weights`, is not copied.\n"
+"Objects can be pickled and copied, with the attributes of a subclass; the generator\n"
+"is copied by pickle and `copy.deepcopy` and shared by `copy.copy`. What the last\n"
+"call left, `context` and `attention_weights`, is not copied.\n"
 "\n"
 "Examples\n"
 "--------\n"
-"The toy example of the book: all keys are equal, so the output is the mean of the valid\n"
-"values.\n"
+"The toy example of the book: all keys are equal, so the output is the mean of the\n"
+"valid values.\n"
 "\n"
 ">>> import numpy as np\n"
 ">>> from attnext import DotProductAttention\n"
@@ -84,8 +84,8 @@ dot_init(PyObject *self, PyObject *args, PyObject *kwargs)
     int result = -1;
     layer_core core = {.training = true};
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OO:DotProductAttention", names, &dropout,
-                                     &scale, &rng)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OO:DotProductAttention", names,
+                                     &dropout, &scale, &rng)) {
         return -1;
     }
     if (layer_read_options(&core, dropout, scale) < 0) {
@@ -112,14 +112,14 @@ dot_repr(PyObject *self)
 {
     const layer_core *core = &((layer_object *)self)->core;
     PyObject *name = PyType_GetName(Py_TYPE(self)), *result = NULL;
-    PyObject *dropout = PyFloat_FromDouble(core->dropout), *scale = dot_get_scale(self, NULL);
+    PyObject *dropout = PyFloat_FromDouble(core->dropout);
+    PyObject *scale = dot_get_scale(self, NULL);
 
-    if (name == NULL || dropout == NULL || scale == NULL) {
-        result = NULL;
-    } else if (core->has_scale) {
-        result = PyUnicode_FromFormat("%U(dropout=%R, scale=%R)", name, dropout, scale);
-    } else {
-        result = PyUnicode_FromFormat("%U(dropout=%R)", name, dropout);
+    if (name != NULL && dropout != NULL && scale != NULL) {
+        result = core->has_scale
+                     ? PyUnicode_FromFormat("%U(dropout=%R, scale=%R)", name, dropout,
+                                            scale)
+                     : PyUnicode_FromFormat("%U(dropout=%R)", name, dropout);
     }
     Py_XDECREF(scale);
     Py_XDECREF(dropout);
@@ -140,18 +140,12 @@ static PyMemberDef dot_members[] = {
 };
 
 static PyType_Slot dot_slots[] = {
-    {Py_tp_doc, (void *)dot_doc},
-    {Py_tp_new, dot_new},
-    {Py_tp_init, dot_init},
-    {Py_tp_traverse, layer_traverse},
-    {Py_tp_clear, layer_clear},
-    {Py_tp_dealloc, layer_dealloc},
-    {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_repr, dot_repr},
-    {Py_tp_methods, layer_methods},
-    {Py_tp_getset, dot_properties},
-    {Py_tp_members, dot_members},
-    {0},
+    {Py_tp_doc, (void *)dot_doc},    {Py_tp_new, dot_new},
+    {Py_tp_init, dot_init},          {Py_tp_traverse, layer_traverse},
+    {Py_tp_clear, layer_clear},      {Py_tp_dealloc, layer_dealloc},
+    {Py_tp_call, PyVectorcall_Call}, {Py_tp_repr, dot_repr},
+    {Py_tp_methods, layer_methods},  {Py_tp_getset, dot_properties},
+    {Py_tp_members, dot_members},    {0},
 };
 
 PyType_Spec py_dot_module_spec = {

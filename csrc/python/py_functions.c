@@ -1,6 +1,6 @@
 /*
- * py_functions.c -- what the exposed attention functions share: from the arguments of a call
- * to attention_args, and from the arrays that come back to what the caller gets.
+ * py_functions.c -- what the exposed attention functions share: from the arguments of a
+ * call to attention_args, and from the arrays that come back to what the caller gets.
  */
 #include "py_attnext.h"
 
@@ -12,8 +12,9 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
 {
     *scale = 1.0f;
     if (py_is_given(w) && py_is_given(sigma)) {
-        PyErr_SetString(PyExc_ValueError,
-                        "w and sigma are both given, expected one of them: w = 1 / sigma");
+        PyErr_SetString(
+            PyExc_ValueError,
+            "w and sigma are both given, expected one of them: w = 1 / sigma");
         return -1;
     }
     if (py_is_given(w)) {
@@ -28,8 +29,10 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
     }
     *scale = (float)(1.0 / bandwidth);
     if (!(bandwidth > 0.0 && isfinite(bandwidth) && isfinite(*scale))) {
-        PyErr_Format(PyExc_ValueError, "sigma is %R, expected a finite sigma > 0 with a finite "
-                     "1 / sigma", sigma);
+        PyErr_Format(PyExc_ValueError,
+                     "sigma is %R, expected a finite sigma > 0 with a finite "
+                     "1 / sigma",
+                     sigma);
         return -1;
     }
     return 0;
@@ -59,9 +62,11 @@ read_dropout(PyObject *const *given, attention_args *args)
         return py_seed(given[ARG_SEED], "seed", &args->seed);
     }
     if (args->dropout_p > 0.0f) {
-        PyErr_Format(PyExc_ValueError,
-                     "seed is not given, expected an int 0 <= seed < 2**64 because dropout_p is "
-                     "%R", given[ARG_DROPOUT_P]);
+        PyErr_Format(
+            PyExc_ValueError,
+            "seed is not given, expected an int 0 <= seed < 2**64 because dropout_p is "
+            "%R",
+            given[ARG_DROPOUT_P]);
         return -1;
     }
     return 0;

@@ -5,22 +5,26 @@
 #include "py_docs.h"
 
 /* The two spellings of the bandwidth. */
-#define DOC_BANDWIDTH \
-"w : float, optional\n" \
-"    Inverse of the bandwidth, finite, a number or an array of one element; 1 by default.\n" \
-"sigma : float, optional\n" \
-"    The bandwidth itself, ``w = 1 / sigma``, greater than 0; instead of `w`.\n"
+#define DOC_BANDWIDTH                                                                  \
+    "w : float, optional\n"                                                            \
+    "    Inverse of the bandwidth, finite, a number or an array of one element; 1 by " \
+    "default.\n"                                                                       \
+    "sigma : float, optional\n"                                                        \
+    "    The bandwidth itself, ``w = 1 / sigma``, greater than 0; instead of `w`.\n"
 
 static const py_signature forward_signature = {
-    "gaussian_attention", 3, 4,
-    {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_W, ARG_SIGMA, ARG_DROPOUT_P,
-     ARG_SEED, ARG_EMPTY_ROWS, ARG_RETURN_WEIGHTS, ARG_RETURN_LSE, ARG_OUT},
+    .function = "gaussian_attention",
+    .required = 3,
+    .positional = 4,
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_W, ARG_SIGMA,
+             ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_RETURN_WEIGHTS,
+             ARG_RETURN_LSE, ARG_OUT},
 };
 
 PyDoc_STRVAR(gaussian_attention_doc,
 "gaussian_attention(queries, keys, values, valid_lens=None, *, w=None, sigma=None, "
-"dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, return_lse=False, "
-"out=None)\n"
+"dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, "
+"return_lse=False, out=None)\n"
 "--\n\n"
 "Pool values by a Gaussian kernel of the distance between queries and keys.\n"
 "\n"
@@ -47,9 +51,10 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of Nadaraya\n"
-"(1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning, section 11.2).\n"
-"The squared distance is summed from the differences, without cancellation.\n"
+"``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of\n"
+"Nadaraya (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning,\n"
+"section 11.2). The squared distance is summed from the differences, without\n"
+"cancellation.\n"
 DOC_PADDING
 "\n"
 "Examples\n"
@@ -59,29 +64,34 @@ DOC_PADDING
 ">>> import numpy as np\n"
 ">>> from attnext import gaussian_attention\n"
 ">>> x, y = np.array([[0.0], [1.0], [2.0]]), np.array([[5.0], [2.0], [4.0]])\n"
-">>> output, weights = gaussian_attention([[1.5]], x, y, sigma=0.5, return_weights=True)\n"
+">>> y_hat, weights = gaussian_attention(\n"
+"...     [[1.5]], x, y, sigma=0.5, return_weights=True)\n"
 ">>> weights.round(3)\n"
 "array([[0.009, 0.495, 0.495]], dtype=float32)\n"
-">>> output.round(3)\n"
+">>> y_hat.round(3)\n"
 "array([[3.018]], dtype=float32)\n");
 
 static PyObject *
-gaussian_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+gaussian_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
 {
-    return py_call_forward(module, ATTN_GAUSSIAN, &forward_signature, args, nargs, kwnames);
+    return py_call_forward(module, ATTN_GAUSSIAN, &forward_signature, args, nargs,
+                           kwnames);
 }
 
 static const py_signature backward_signature = {
-    "gaussian_attention_backward", 4, 5,
-    {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_W, ARG_SIGMA,
-     ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_GRAD_WEIGHTS, ARG_GRAD_LSE, ARG_OUTPUT,
-     ARG_LSE},
+    .function = "gaussian_attention_backward",
+    .required = 4,
+    .positional = 5,
+    .args = {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_W,
+             ARG_SIGMA, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_GRAD_WEIGHTS,
+             ARG_GRAD_LSE, ARG_OUTPUT, ARG_LSE},
 };
 
 PyDoc_STRVAR(gaussian_attention_backward_doc,
-"gaussian_attention_backward(grad_output, queries, keys, values, valid_lens=None, *, w=None, "
-"sigma=None, dropout_p=0.0, seed=None, empty_rows='uniform', grad_weights=None, "
-"grad_lse=None, output=None, lse=None)\n"
+"gaussian_attention_backward(grad_output, queries, keys, values, valid_lens=None, *, "
+"w=None, sigma=None, dropout_p=0.0, seed=None, empty_rows='uniform', "
+"grad_weights=None, grad_lse=None, output=None, lse=None)\n"
 "--\n\n"
 "Gradients of `gaussian_attention`.\n"
 "\n"
@@ -120,9 +130,9 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"With dS the gradient of the scores: ``dq = -w**2 * sum dS (q - k)`` over the keys, dk the\n"
-"same with the other sign over the queries, and ``dw = -w * sum dS |q - k|**2`` over all\n"
-"pairs.\n"
+"With dS the gradient of the scores: ``dq = -w**2 * sum dS (q - k)`` over the keys,\n"
+"dk the same with the other sign over the queries, and ``dw = -w * sum dS |q -\n"
+"k|**2`` over all pairs.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -143,8 +153,8 @@ gaussian_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t 
     attention_gradients d;
     PyObject *dw = NULL, *result = NULL;
 
-    if (py_call_backward(module, ATTN_GAUSSIAN, &backward_signature, args, nargs, kwnames,
-                         &d) < 0) {
+    if (py_call_backward(module, ATTN_GAUSSIAN, &backward_signature, args, nargs,
+                         kwnames, &d) < 0) {
         return NULL;
     }
     dw = PyArrayScalar_New(Float);
@@ -158,8 +168,10 @@ gaussian_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t 
 }
 
 static const py_signature scores_signature = {
-    "gaussian_scores", 2, 2,
-    {ARG_QUERIES, ARG_KEYS, ARG_W, ARG_SIGMA},
+    .function = "gaussian_scores",
+    .required = 2,
+    .positional = 2,
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_W, ARG_SIGMA},
 };
 
 PyDoc_STRVAR(gaussian_scores_doc,
@@ -199,9 +211,11 @@ DOC_RAISES
 "array([[ -2. , -12.5]], dtype=float32)\n");
 
 static PyObject *
-gaussian_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+gaussian_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
 {
-    return py_call_scores(module, ATTN_GAUSSIAN, &scores_signature, args, nargs, kwnames);
+    return py_call_scores(module, ATTN_GAUSSIAN, &scores_signature, args, nargs,
+                          kwnames);
 }
 
 PyMethodDef py_gaussian_functions[] = {

@@ -1,13 +1,14 @@
 /*
- * py_gradients.c -- the gradients of a layer's parameters: attn.grads, a dict the user may
- * write into (gradient clipping, an optimiser that wants None). So an entry is looked at each
- * time it is used: one that can be added to as it is, is; another is replaced by one that can.
+ * py_gradients.c -- the gradients of a layer's parameters: attn.grads, a dict the user
+ * may write into (gradient clipping, an optimiser that wants None). So an entry is
+ * looked at each time it is used: one that can be added to as it is, is; another is
+ * replaced by one that can.
  */
 #include "py_modules.h"
 
 #include <string.h>
 
-/* Can object be added to as it is: is it a plain, writable float32 array of this shape? */
+/* Is object a plain, writable float32 array of this shape, to be added to as it is? */
 static bool
 is_accumulator(PyObject *object, int ndim, const npy_intp *dims)
 {
@@ -38,8 +39,8 @@ converted(const layer_core *core, int which, PyObject *entry)
     PyArrayObject *copy = NULL;
 
     Py_INCREF(entry); /* reading it may run code that takes it out of the dict */
-    PyArrayObject *values =
-        py_float32_shaped(entry, layer_infos[which].grads_entry, NULL, ndim, dims);
+    PyArrayObject *values = py_float32_shaped(entry, layer_infos[which].grads_entry,
+                                              NULL, ndim, dims);
     Py_DECREF(entry);
     if (values != NULL) {
         copy = (PyArrayObject *)PyArray_NewCopy(values, NPY_CORDER);
@@ -48,7 +49,7 @@ converted(const layer_core *core, int which, PyObject *entry)
     return copy;
 }
 
-/* grads[name], fit to be added to. None or a missing entry counts as zeros, as in torch. */
+/* grads[name], fit to be added to. None or no entry counts as zeros, as in torch. */
 static PyArrayObject *
 accumulator(attnext_state *state, const layer_core *core, int which)
 {
@@ -63,8 +64,8 @@ accumulator(attnext_state *state, const layer_core *core, int which)
     if (entry != NULL && is_accumulator(entry, ndim, dims)) {
         return (PyArrayObject *)Py_NewRef(entry);
     }
-    PyArrayObject *fresh =
-        py_is_given(entry) ? converted(core, which, entry) : zeros_like(core, which);
+    PyArrayObject *fresh = py_is_given(entry) ? converted(core, which, entry)
+                                              : zeros_like(core, which);
     if (fresh != NULL && PyDict_SetItem(core->grads, name, (PyObject *)fresh) < 0) {
         Py_CLEAR(fresh);
     }
@@ -93,7 +94,8 @@ layer_gradient_dict(attnext_state *state, const layer_core *core)
             continue;
         }
         PyObject *sum = (PyObject *)accumulator(state, core, i);
-        if (sum == NULL || PyDict_SetItem(dict, state->names[layer_infos[i].arg], sum) < 0) {
+        if (sum == NULL ||
+            PyDict_SetItem(dict, state->names[layer_infos[i].arg], sum) < 0) {
             Py_CLEAR(dict);
         }
         Py_XDECREF(sum);
@@ -101,40 +103,51 @@ layer_gradient_dict(attnext_state *state, const layer_core *core)
     return dict;
 }
 
+/* sum += gradient, under the GIL, so that threads add one after another. */
+static void
+add(PyArrayObject *sum, PyArrayObject *gradient)
+{
+    /* The shapes are equal, unless reading another entry ran code that resized this. */
+    npy_intp count = Py_MIN(PyArray_SIZE(sum), PyArray_SIZE(gradient));
+    float *to = py_data(sum);
+    const float *from = py_data(gradient);
+    for (npy_intp i = 0; i < count; i++) {
+        to[i] += from[i];
+    }
+}
+
 int
 layer_add_gradients(attnext_state *state, const layer_core *core,
                     const attention_gradients *gradients)
 {
     PyArrayObject *const from[LAYER_PARAMETERS] = {
-        [LAYER_W_Q] = gradients->W_q, [LAYER_W_K] = gradients->W_k,
-        [LAYER_W_V] = gradients->w_v, [LAYER_B_H] = gradients->b_h,
+        [LAYER_W_Q] = gradients->W_q,
+        [LAYER_W_K] = gradients->W_k,
+        [LAYER_W_V] = gradients->w_v,
+        [LAYER_B_H] = gradients->b_h,
     };
     PyArrayObject *to[LAYER_PARAMETERS] = {0};
-    int result = -1;
+    int result = 0;
 
-    for (int i = 0; i < LAYER_PARAMETERS; i++) {
-        if (from[i] != NULL && (to[i] = accumulator(state, core, i)) == NULL) {
-            goto done;
+    for (int i = 0; result == 0 && i < LAYER_PARAMETERS; i++) {
+        if (from[i] != NULL) {
+            to[i] = accumulator(state, core, i);
+            result = to[i] == NULL ? -1 : 0;
         }
     }
     for (int i = 0; i < LAYER_PARAMETERS; i++) {
-        /* Sizes differ only if reading a later entry ran code that resized an earlier one. */
-        npy_intp n = from[i] == NULL ? 0 : Py_MIN(PyArray_SIZE(from[i]), PyArray_SIZE(to[i]));
-        for (npy_intp j = 0; j < n; j++) { /* under the GIL: threads add one after another */
-            py_data(to[i])[j] += py_data(from[i])[j];
+        if (to[i] != NULL && result == 0) {
+            add(to[i], from[i]);
         }
-    }
-    result = 0;
-done:
-    for (int i = 0; i < LAYER_PARAMETERS; i++) {
         Py_XDECREF(to[i]);
     }
     return result;
 }
 
 const char layer_grads_doc[] = PyDoc_STR(
-"dict: the gradient of each parameter, added up over the `backward` calls since the last\n"
-"`zero_grad`; float32 arrays in the parameters' shapes, zero at first. The dict is the\n"
+"dict: the gradient of each parameter, added up over the `backward` calls since the\n"
+"last `zero_grad`; float32 arrays in the parameters' shapes, zero at first. The dict\n"
+"is the\n"
 "object's own: what is put into it stays, so gradients can be clipped or scaled.");
 
 PyObject *
@@ -186,7 +199,8 @@ layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))
         }
         npy_intp dims[2];
         int ndim = layer_shape(&held, i, dims);
-        PyObject *entry = PyDict_GetItemWithError(held.grads, state->names[layer_infos[i].arg]);
+        PyObject *entry = PyDict_GetItemWithError(held.grads,
+                                                  state->names[layer_infos[i].arg]);
         if (entry != NULL && is_accumulator(entry, ndim, dims)) {
             PyArrayObject *sum = (PyArrayObject *)entry;
             memset(PyArray_DATA(sum), 0, (size_t)PyArray_NBYTES(sum));

@@ -1,38 +1,58 @@
 /*
- * py_layer.c -- what an AdditiveAttention and a DotProductAttention do, as if it were Python:
+ * py_layer.c -- what an AdditiveAttention and a DotProductAttention do, as if it were
+ * Python:
  *
  *     class Layer:
- *         def __call__(self, queries, keys, values, valid_lens=None, *, need_weights=True):
+ *         def __call__(self, queries, keys, values, valid_lens=None, *,
+ *                      need_weights=True):
  *             p = self.dropout if self.training else 0
  *             seed = self._rng.integers(0, 2**64, dtype=uint64) if p > 0 else None
- *             output, weights, lse = attention(...)
- *             self.context = Context(queries, keys, values, valid_lens, output, lse, p, seed)
+ *             output, weights, lse = attention(queries, keys, values, ...)
+ *             self.context = Context(queries, keys, values, ...)
  *             self.attention_weights = weights if need_weights else None
  *             return output
  *
  *         def backward(self, grad_output, *, grad_weights=None, context=None):
- *             d = attention_backward(grad_output, context or self.context, self.parameters())
+ *             d = attention_backward(grad_output, context or self.context, ...)
  *             for name, grad in self.grads.items():
  *                 grad += d[name]
  *             return d.queries, d.keys, d.values
  */
 #include "py_modules.h"
 
-/* ---- forward ------------------------------------------------------------------------------ */
+/* ---- forward --------------------------------------------------------------------- */
 
 /* A new seed for dropout from the layer's generator. */
 static int
 draw_seed(PyObject *rng, uint64_t *seed)
 {
-    PyObject *drawn = PyObject_CallMethod(rng, "integers", "iKOsO", 0,
-                                          (unsigned long long)UINT64_MAX, Py_None, "uint64",
-                                          Py_True); /* True: the upper end counts */
+    PyObject *drawn = PyObject_CallMethod(
+        rng, "integers", "iKOsO", 0, (unsigned long long)UINT64_MAX, Py_None, "uint64",
+        Py_True); /* True: the upper end counts */
     if (drawn == NULL) {
         return -1;
     }
     int result = py_seed(drawn, "a seed drawn from rng", seed);
     Py_DECREF(drawn);
     return result;
+}
+
+/* object (..., rows, size) as float32; the constructor called its number of features
+ * size_name. Without this the message would blame the parameter. */
+static PyArrayObject *
+read_features(PyObject *object, const char *name, char rows, const char *size_name,
+              Py_ssize_t size)
+{
+    PyArrayObject *a = py_float32(object, name, NULL);
+    int ndim = a == NULL ? 0 : PyArray_NDIM(a);
+    if (ndim >= 2 && PyArray_DIM(a, ndim - 1) != size) {
+        char expected[100];
+        PyOS_snprintf(expected, sizeof expected, "(..., %c, %zd): %s is %zd", rows,
+                      size, size_name, size);
+        py_shape_error(a, name, expected);
+        Py_CLEAR(a);
+    }
+    return a;
 }
 
 /* What a call of the layer and its backward have in common. */
@@ -69,8 +89,10 @@ remember(attnext_state *state, layer_object *layer, const layer_core *held,
 }
 
 static const py_signature call_signature = {
-    "__call__", 3, 4,
-    {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_NEED_WEIGHTS},
+    .function = "__call__",
+    .required = 3,
+    .positional = 4,
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_NEED_WEIGHTS},
 };
 
 PyDoc_STRVAR(call_doc,
@@ -82,18 +104,20 @@ PyDoc_STRVAR(call_doc,
 "----------\n"
 "queries : array_like, shape (..., M, Dq)\n"
 "    M queries; any leading axes (batch, heads), or none. Dq is `query_size` for\n"
-"    AdditiveAttention. Used as it is if float32 and C-contiguous, like every array here;\n"
-"    other layouts, lists, other real dtypes and torch tensors are converted first.\n"
+"    AdditiveAttention. Used as it is if float32 and C-contiguous, like every array\n"
+"    here; other layouts, lists, other real dtypes and torch tensors are converted\n"
+"    first.\n"
 "keys : array_like, shape (..., N, Dk)\n"
 "    The keys; leading axes as those of `queries`. Dk is `key_size` for\n"
 "    AdditiveAttention, Dq for DotProductAttention.\n"
 "values : array_like, shape (..., N, Dv)\n"
 "    The values, one for each key.\n"
 "valid_lens : None, int or array_like of integers, optional\n"
-"    How many keys take part, the first ones. One int for all queries; shape (B,) with\n"
-"    B = ``queries.shape[0]``, one for each entry of the first axis; (B, M), one for each\n"
-"    query, shared by the axes between (heads); or ``queries.shape[:-1]``. A length above\n"
-"    N means N. None: all keys. A query of length 0 pays 1/N to each of the N keys.\n"
+"    How many keys take part, the first ones. One int for all queries; shape (B,)\n"
+"    with B = ``queries.shape[0]``, one for each entry of the first axis; (B, M), one\n"
+"    for each query, shared by the axes between (heads); or ``queries.shape[:-1]``. A\n"
+"    length above N means N. None: all keys. A query of length 0 pays 1/N to each of\n"
+"    the N keys.\n"
 "need_weights : bool, optional\n"
 "    False leaves `attention_weights` None and saves forming an array of (..., M, N).\n"
 "\n"
@@ -105,8 +129,8 @@ PyDoc_STRVAR(call_doc,
 "Raises\n"
 "------\n"
 "TypeError\n"
-"    An argument is of the wrong kind or dtype (complex, bool, object, a masked array, a\n"
-"    tensor that requires grad), or unknown, or missing.\n"
+"    An argument is of the wrong kind or dtype (complex, bool, object, a masked\n"
+"    array, a tensor that requires grad), or unknown, or missing.\n"
 "ValueError\n"
 "    An argument has the wrong shape, or a length is negative.\n"
 "\n"
@@ -116,9 +140,10 @@ PyDoc_STRVAR(call_doc,
 "\n"
 "Notes\n"
 "-----\n"
-"In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh from\n"
-"the object's generator; `attention_weights` are those before dropout. Keys and values\n"
-"beyond the valid length are never read. Several threads may call one object at a time.\n"
+"In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh\n"
+"from the object's generator; `attention_weights` are those before dropout. Keys and\n"
+"values beyond the valid length are never read. Several threads may call one object\n"
+"at a time.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -132,57 +157,91 @@ PyDoc_STRVAR(call_doc,
 "array([[1.  , 0.  , 0.  , 0.  ],\n"
 "       [0.33, 0.33, 0.33, 0.  ]], dtype=float32)\n");
 
+/* A forward of the layer as it is held; the inputs are in *call. */
+static PyObject *
+forward(attnext_state *state, layer_object *layer, const layer_core *held,
+        attention_args *call)
+{
+    attention_inputs in;
+    attention_outputs outputs;
+    PyObject *result = NULL;
+
+    if (layer_check_parameters(held) < 0) {
+        return NULL;
+    }
+    call->want_lse = true; /* it makes the backward cheaper */
+    call->dropout_p = held->training ? (float)held->dropout : 0.0f;
+    if (call->dropout_p > 0.0f && draw_seed(held->rng, &call->seed) < 0) {
+        return NULL;
+    }
+    if (attention_forward(state, call, &in, &outputs) < 0) {
+        return NULL;
+    }
+    if (remember(state, layer, held, &in, &outputs) == 0) {
+        result = Py_NewRef(outputs.output);
+    }
+    attention_outputs_clear(&outputs);
+    attention_inputs_clear(&in);
+    return result;
+}
+
 static PyObject *
 layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     layer_object *layer = (layer_object *)self;
     attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *given[ARG_COUNT], *result = NULL;
+    PyArrayObject *queries = NULL, *keys = NULL;
     layer_core held;
-    attention_inputs in = {0};
-    attention_outputs outputs = {0};
-    bool need_weights = true;
 
     if (layer_hold(layer, &held) < 0) {
         return NULL;
     }
+    attention_args call = common_args(layer, &held);
+    call.want_weights = true;
     if (py_parse(state, &call_signature, args, nargs, kwnames, given) < 0 ||
-        (given[ARG_NEED_WEIGHTS] && py_flag(given[ARG_NEED_WEIGHTS], &need_weights) < 0) ||
-        layer_check_parameters(&held) < 0) {
+        (given[ARG_NEED_WEIGHTS] != NULL &&
+         py_flag(given[ARG_NEED_WEIGHTS], &call.want_weights) < 0)) {
         goto done;
     }
-    attention_args call = common_args(layer, &held);
     call.queries = given[ARG_QUERIES];
     call.keys = given[ARG_KEYS];
     call.values = given[ARG_VALUES];
     call.valid_lens = given[ARG_VALID_LENS];
-    call.want_weights = need_weights;
-    call.want_lse = true;
-    call.dropout_p = held.training ? (float)held.dropout : 0.0f;
-    if ((call.dropout_p > 0.0f && draw_seed(held.rng, &call.seed) < 0) ||
-        attention_forward(state, &call, &in, &outputs) < 0 ||
-        remember(state, layer, &held, &in, &outputs) < 0) {
-        goto done;
+    if (layer->score == ATTN_ADDITIVE) {
+        queries = read_features(call.queries, "queries", 'M', "query_size",
+                                held.query_size);
+        keys = queries == NULL
+                   ? NULL
+                   : read_features(call.keys, "keys", 'N', "key_size", held.key_size);
+        if (keys == NULL) {
+            goto done;
+        }
+        call.queries = (PyObject *)queries;
+        call.keys = (PyObject *)keys;
     }
-    result = Py_NewRef(outputs.output);
+    result = forward(state, layer, &held, &call);
 done:
-    attention_outputs_clear(&outputs);
-    attention_inputs_clear(&in);
+    Py_XDECREF(keys);
+    Py_XDECREF(queries);
     layer_core_clear(&held);
     return result;
 }
 
 PyObject *
-layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
+                 PyObject *kwnames)
 {
     return layer_call(self, args, PyVectorcall_NARGS(nargsf), kwnames);
 }
 
-/* ---- backward ----------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------- */
 
 static const py_signature backward_signature = {
-    "backward", 1, 1,
-    {ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_CONTEXT},
+    .function = "backward",
+    .required = 1,
+    .positional = 1,
+    .args = {ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_CONTEXT},
 };
 
 PyDoc_STRVAR(backward_doc,
@@ -224,8 +283,8 @@ PyDoc_STRVAR(backward_doc,
 "Notes\n"
 "-----\n"
 "The parameters must still be those of the call: run `backward` before the step that\n"
-"changes them, and do not write into the inputs in between. A second `backward` of the same\n"
-"call adds to `grads` again. Dropout is that of the call.\n"
+"changes them, and do not write into the inputs in between. A second `backward` of\n"
+"the same call adds to `grads` again. Dropout is that of the call.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -239,7 +298,8 @@ PyDoc_STRVAR(backward_doc,
 "       [ 0.5,  0.5]], dtype=float32)\n");
 
 static PyObject *
-layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
 {
     layer_object *layer = (layer_object *)self;
     attnext_state *state = py_state_of_type(Py_TYPE(self));
@@ -254,7 +314,8 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject
     if (py_parse(state, &backward_signature, args, nargs, kwnames, given) < 0) {
         goto done;
     }
-    context = Py_XNewRef(py_is_given(given[ARG_CONTEXT]) ? given[ARG_CONTEXT] : layer->context);
+    context = Py_XNewRef(py_is_given(given[ARG_CONTEXT]) ? given[ARG_CONTEXT]
+                                                         : layer->context);
     if (context == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "backward() needs a forward before it: call the object first");
@@ -291,7 +352,8 @@ layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
 }
 
 const char layer_context_doc[] = PyDoc_STR(
-"Context or None: what the last call saved for `backward`; None before the first call. Keep\n"
+"Context or None: what the last call saved for `backward`; None before the first\n"
+"call. Keep\n"
 "it to run `backward` through several calls, such as the time steps of a decoder.");
 
 PyObject *
@@ -301,96 +363,18 @@ layer_get_context(PyObject *self, void *Py_UNUSED(closure))
     return Py_NewRef(context == NULL ? Py_None : context);
 }
 
-/* ---- training or not ---------------------------------------------------------------------- */
+/* ---- the table of methods -------------------------------------------------------- */
 
-const char layer_training_doc[] = PyDoc_STR(
-"bool: does dropout act? True at first; `train` and `eval` change it.");
-
-PyObject *
-layer_get_training(PyObject *self, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(((layer_object *)self)->core.training);
-}
-
-static const py_signature train_signature = {"train", 0, 1, {ARG_MODE}};
-
-PyDoc_STRVAR(train_doc,
-"train($self, mode=True)\n"
-"--\n\n"
-"Switch dropout on, or off.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"mode : bool, optional\n"
-"    Whether dropout acts in the calls that follow.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"self : AdditiveAttention or DotProductAttention\n"
-"    The object itself.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"eval : The same as ``train(False)``.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import DotProductAttention\n"
-">>> DotProductAttention(dropout=0.5).train(False).training\n"
-"False\n");
-
-static PyObject *
-layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT];
-    bool mode = true;
-
-    if (py_parse(state, &train_signature, args, nargs, kwnames, given) < 0 ||
-        (given[ARG_MODE] != NULL && py_flag(given[ARG_MODE], &mode) < 0)) {
-        return NULL;
-    }
-    ((layer_object *)self)->core.training = mode;
-    return Py_NewRef(self);
-}
-
-PyDoc_STRVAR(eval_doc,
-"eval($self)\n"
-"--\n\n"
-"Switch dropout off.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"self : AdditiveAttention or DotProductAttention\n"
-"    The object itself.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"train : Switch it on again.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import DotProductAttention\n"
-">>> DotProductAttention(dropout=0.5).eval().training\n"
-"False\n");
-
-static PyObject *
-layer_eval(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    ((layer_object *)self)->core.training = false;
-    return Py_NewRef(self);
-}
-
-/* __call__ is listed for its docstring and signature; METH_COEXIST puts it in the place of
- * the one Python would make from the slot. */
+/* __call__ is listed for its docstring and signature; METH_COEXIST puts it in the place
+ * of the one Python would make from the slot. */
 PyMethodDef layer_methods[] = {
     {"__call__", (PyCFunction)(void (*)(void))layer_call,
      METH_FASTCALL | METH_KEYWORDS | METH_COEXIST, call_doc},
-    {"backward", (PyCFunction)(void (*)(void))layer_backward, METH_FASTCALL | METH_KEYWORDS,
-     backward_doc},
+    {"backward", (PyCFunction)(void (*)(void))layer_backward,
+     METH_FASTCALL | METH_KEYWORDS, backward_doc},
     {"train", (PyCFunction)(void (*)(void))layer_train, METH_FASTCALL | METH_KEYWORDS,
-     train_doc},
-    {"eval", layer_eval, METH_NOARGS, eval_doc},
+     layer_train_doc},
+    {"eval", layer_eval, METH_NOARGS, layer_eval_doc},
     {"parameters", layer_parameters, METH_NOARGS, layer_parameters_doc},
     {"zero_grad", layer_zero_grad, METH_NOARGS, layer_zero_grad_doc},
     {"state_dict", layer_state_dict, METH_NOARGS, layer_state_dict_doc},

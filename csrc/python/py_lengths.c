@@ -1,16 +1,16 @@
 /*
  * py_lengths.c -- valid lengths, in every shape they may come.
  *
- * The lengths are always copied: they decide which memory is read, so nobody else may change
- * them during a call. The copy is int64, and every length lies in 0..N.
+ * The lengths are always copied: they decide which memory is read, so nobody else may
+ * change them during a call. The copy is int64, and every length lies in 0..N.
  */
 #include "py_attnext.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Copies n lengths to int64, those above N as N. from: int64 or, if is_unsigned, uint64. Each
- * is read once and judged by its copy, for the original may be changing. */
+/* Copies n lengths to int64, those above N as N. from: int64, or uint64 if is_unsigned.
+ * Each is read once and judged by its copy, for the original may be changing. */
 static int
 copy_clipped(int64_t *to, const void *from, bool is_unsigned, npy_intp n, npy_intp N,
              const char *name)
@@ -20,7 +20,8 @@ copy_clipped(int64_t *to, const void *from, bool is_unsigned, npy_intp n, npy_in
         if (is_unsigned ? (uint64_t)to[i] > (uint64_t)N : to[i] > N) {
             to[i] = N;
         } else if (to[i] < 0) {
-            PyErr_Format(PyExc_ValueError, "%s contains %lld, expected lengths of 0 or more", name,
+            PyErr_Format(PyExc_ValueError,
+                         "%s contains %lld, expected lengths of 0 or more", name,
                          (long long)to[i]);
             return -1;
         }
@@ -35,7 +36,8 @@ clipped_int(PyObject *object, npy_intp N, const char *name, int64_t *length)
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (value < 0 && overflow <= 0) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected a length of 0 or more", name, object);
+        PyErr_Format(PyExc_ValueError, "%s is %R, expected a length of 0 or more", name,
+                     object);
         return -1;
     }
     *length = overflow > 0 || value > N ? N : value;
@@ -47,7 +49,6 @@ static PyArrayObject *
 copy_lens(PyObject *object, npy_intp N, PyArrayObject *out, const char *name)
 {
     PyArrayObject *given = NULL, *copy = NULL;
-    int result;
 
     if (PyLong_Check(object) && !PyBool_Check(object)) {
         int64_t length;
@@ -64,13 +65,12 @@ copy_lens(PyObject *object, npy_intp N, PyArrayObject *out, const char *name)
     if (given == NULL) {
         return NULL;
     }
-    copy = (PyArrayObject *)PyArray_SimpleNew(PyArray_NDIM(given), PyArray_DIMS(given), NPY_INT64);
-    if (copy != NULL) {
-        result = copy_clipped(PyArray_DATA(copy), PyArray_DATA(given), PyArray_ISUNSIGNED(given),
-                              PyArray_SIZE(given), N, name);
-        if (result < 0) {
-            Py_CLEAR(copy);
-        }
+    copy = (PyArrayObject *)PyArray_SimpleNew(PyArray_NDIM(given), PyArray_DIMS(given),
+                                              NPY_INT64);
+    if (copy != NULL &&
+        copy_clipped(PyArray_DATA(copy), PyArray_DATA(given), PyArray_ISUNSIGNED(given),
+                     PyArray_SIZE(given), N, name) < 0) {
+        Py_CLEAR(copy);
     }
     Py_DECREF(given);
     return copy;
@@ -82,8 +82,7 @@ same_shape(PyArrayObject *a, int ndim, const npy_intp *dims)
     return PyArray_NDIM(a) == ndim && PyArray_CompareLists(PyArray_DIMS(a), dims, ndim);
 }
 
-/* "valid_lens has shape (3,), expected (2,) or (2, 5)": the shapes rows of (B0, ..., M) admit,
- * each named once. */
+/* "valid_lens has shape (3,), expected (2,) or (2, 5)" for rows (2, 5). */
 static int
 lens_shape_error(PyArrayObject *lens, int ndim, const npy_intp *rows)
 {
@@ -108,8 +107,8 @@ lens_shape_error(PyArrayObject *lens, int ndim, const npy_intp *rows)
 }
 
 int
-py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N, PyArrayObject *out,
-              attn_valid_lens *valid, PyArrayObject **lens)
+py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
+              PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens)
 {
     *valid = (attn_valid_lens){.heads = 1};
     *lens = NULL;
@@ -139,14 +138,17 @@ py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N, PyAr
         Py_DECREF(a);
         return -1;
     }
-    valid->heads = valid->heads > 0 ? valid->heads : 1; /* no entries at all: any number does */
+    if (valid->heads == 0) {
+        valid->heads = 1; /* there are no entries, and any number but 0 does */
+    }
     valid->lens = PyArray_DATA(a);
     *lens = a;
     return 0;
 }
 
 PyArrayObject *
-py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N, bool expand)
+py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N,
+                  bool expand)
 {
     PyArrayObject *a = copy_lens(object, N, NULL, name);
     if (a != NULL && PyArray_NDIM(a) != 0 && py_check_shape(a, name, 1, &B) < 0) {

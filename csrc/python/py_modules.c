@@ -1,20 +1,21 @@
 /*
- * py_modules.c -- the life of a layer: how it is made, held during a call, visited by the
- * garbage collector and freed; and how its types get into the module.
+ * py_modules.c -- the life of a layer: how it is made, held during a call, visited by
+ * the garbage collector, freed, and switched between training and evaluation; and how
+ * its types get into the module.
  */
 #include "py_modules.h"
 
-/* ---- the core ----------------------------------------------------------------------------- */
+/* ---- the core -------------------------------------------------------------------- */
 
 void
 layer_core_clear(layer_core *core)
 {
+    Py_CLEAR(core->identity); /* first: without it nobody gets to see the rest go */
     for (int i = 0; i < LAYER_PARAMETERS; i++) {
         Py_CLEAR(core->parameters[i]);
     }
     Py_CLEAR(core->grads);
     Py_CLEAR(core->rng);
-    Py_CLEAR(core->identity);
 }
 
 int
@@ -51,10 +52,10 @@ layer_install(layer_object *layer, layer_core *core)
     return 0;
 }
 
-/* ---- reading a constructor's arguments ---------------------------------------------------- */
+/* ---- reading a constructor's arguments ------------------------------------------- */
 
-/* TypeError and ValueError of default_rng say what was wrong with the seed, but not which
- * argument it was. */
+/* TypeError and ValueError of default_rng say what was wrong with the seed, but not
+ * which argument it was. */
 static void
 name_rng(void)
 {
@@ -89,11 +90,13 @@ layer_rng(PyObject *seed)
     return rng;
 }
 
-/* A number as double, and as an object for the checks that follow: an argument is read once. */
+/* A number as a double, and as an object for the check that follows: reading the
+ * argument itself twice might give two numbers. */
 static PyObject *
 read_number(PyObject *object, const char *name, double *number)
 {
-    return py_number(object, name, false, number) < 0 ? NULL : PyFloat_FromDouble(*number);
+    return py_number(object, name, false, number) < 0 ? NULL
+                                                      : PyFloat_FromDouble(*number);
 }
 
 int
@@ -116,7 +119,7 @@ layer_read_options(layer_core *core, PyObject *dropout, PyObject *scale)
     return result;
 }
 
-/* ---- the object --------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------ */
 
 PyObject *
 layer_new(PyTypeObject *type, attn_score_kind score)
@@ -130,7 +133,7 @@ layer_new(PyTypeObject *type, attn_score_kind score)
     return (PyObject *)layer;
 }
 
-/* What is left out leads nowhere: arrays of numbers, a Context of such, a bare object. */
+/* What is not visited leads nowhere: arrays of numbers, a Context of such. */
 int
 layer_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -164,7 +167,92 @@ layer_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* ---- the module --------------------------------------------------------------------------- */
+/* ---- training or not ------------------------------------------------------------- */
+
+const char layer_training_doc[] = PyDoc_STR(
+"bool: does dropout act? True at first; `train` and `eval` change it.");
+
+PyObject *
+layer_get_training(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((layer_object *)self)->core.training);
+}
+
+static const py_signature train_signature = {
+    .function = "train",
+    .required = 0,
+    .positional = 1,
+    .args = {ARG_MODE},
+};
+
+const char layer_train_doc[] = PyDoc_STR(
+"train($self, mode=True)\n"
+"--\n\n"
+"Switch dropout on, or off.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"mode : bool, optional\n"
+"    Whether dropout acts in the calls that follow.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"self : AdditiveAttention or DotProductAttention\n"
+"    The object itself.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"eval : The same as ``train(False)``.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import DotProductAttention\n"
+">>> DotProductAttention(dropout=0.5).train(False).training\n"
+"False\n");
+
+PyObject *
+layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT];
+    bool mode = true;
+
+    if (py_parse(state, &train_signature, args, nargs, kwnames, given) < 0 ||
+        (given[ARG_MODE] != NULL && py_flag(given[ARG_MODE], &mode) < 0)) {
+        return NULL;
+    }
+    ((layer_object *)self)->core.training = mode;
+    return Py_NewRef(self);
+}
+
+const char layer_eval_doc[] = PyDoc_STR(
+"eval($self)\n"
+"--\n\n"
+"Switch dropout off.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"self : AdditiveAttention or DotProductAttention\n"
+"    The object itself.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"train : Switch it on again.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import DotProductAttention\n"
+">>> DotProductAttention(dropout=0.5).eval().training\n"
+"False\n");
+
+PyObject *
+layer_eval(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    ((layer_object *)self)->core.training = false;
+    return Py_NewRef(self);
+}
+
+/* ---- the module ------------------------------------------------------------------ */
 
 /* *type = the type of this spec, which becomes an attribute of the module */
 static int

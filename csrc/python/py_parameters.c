@@ -9,9 +9,9 @@
  *
  * A DotProductAttention has none of them; its dicts are empty.
  *
- * The arrays are live: parameters() hands out the arrays themselves, and they stay the same
- * objects for as long as the layer lives, so an optimiser may keep them. They are views, so
- * NumPy refuses to resize them and a call can read them without the GIL.
+ * The arrays are live: parameters() hands out the arrays themselves, and they stay the
+ * same objects for as long as the layer lives, so an optimiser may keep them. They are
+ * views, so NumPy refuses to resize them and a call can read them without the GIL.
  */
 #include "py_modules.h"
 
@@ -19,9 +19,12 @@
 #include <string.h>
 
 const layer_parameter_info layer_infos[LAYER_PARAMETERS] = {
-    [LAYER_W_Q] = {ARG_W_Q, "W_q", "W_q.weight", "grads['W_q']", "state_dict['W_q.weight']"},
-    [LAYER_W_K] = {ARG_W_K, "W_k", "W_k.weight", "grads['W_k']", "state_dict['W_k.weight']"},
-    [LAYER_W_V] = {ARG_W_V, "w_v", "w_v.weight", "grads['w_v']", "state_dict['w_v.weight']"},
+    [LAYER_W_Q] = {ARG_W_Q, "W_q", "W_q.weight", "grads['W_q']",
+                   "state_dict['W_q.weight']"},
+    [LAYER_W_K] = {ARG_W_K, "W_k", "W_k.weight", "grads['W_k']",
+                   "state_dict['W_k.weight']"},
+    [LAYER_W_V] = {ARG_W_V, "w_v", "w_v.weight", "grads['w_v']",
+                   "state_dict['w_v.weight']"},
     [LAYER_B_H] = {ARG_B_H, "b_h", "b_h", "grads['b_h']", "state_dict['b_h']"},
 };
 
@@ -36,7 +39,8 @@ layer_shape(const layer_core *core, int which, npy_intp dims[2])
 PyArrayObject *
 layer_new_live(PyArrayObject *values)
 {
-    PyArrayObject *copy = (PyArrayObject *)PyArray_NewCopy(values, NPY_CORDER), *live = NULL;
+    PyArrayObject *live = NULL;
+    PyArrayObject *copy = (PyArrayObject *)PyArray_NewCopy(values, NPY_CORDER);
     if (copy != NULL) {
         live = (PyArrayObject *)PyArray_View(copy, NULL, NULL);
         Py_DECREF(copy);
@@ -44,7 +48,7 @@ layer_new_live(PyArrayObject *values)
     return live;
 }
 
-/* ---- drawing them ------------------------------------------------------------------------- */
+/* ---- drawing them ---------------------------------------------------------------- */
 
 /* An int >= least. */
 static int
@@ -60,8 +64,8 @@ read_size(PyObject *object, const char *name, Py_ssize_t least, Py_ssize_t *size
         return -1;
     }
     if (*size < least) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected %s >= %zd", name, object, name,
-                     least);
+        PyErr_Format(PyExc_ValueError, "%s is %R, expected %s >= %zd", name, object,
+                     name, least);
         return -1;
     }
     return 0;
@@ -77,11 +81,12 @@ layer_read_sizes(layer_core *core, PyObject *key_size, PyObject *query_size,
         return -1;
     }
     Py_ssize_t widest = Py_MAX(Py_MAX(core->key_size, core->query_size), 1);
-    Py_ssize_t most = PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(double); /* as they are drawn */
+    Py_ssize_t most = PY_SSIZE_T_MAX / 8; /* numbers are drawn as float64 */
     if (core->num_hiddens > most / widest) {
         PyErr_Format(PyExc_ValueError,
-                     "key_size is %R, query_size %R and num_hiddens %R, expected sizes whose "
-                     "products do not overflow", key_size, query_size, num_hiddens);
+                     "key_size is %R, query_size %R and num_hiddens %R, expected sizes "
+                     "whose products do not overflow",
+                     key_size, query_size, num_hiddens);
         return -1;
     }
     return 0;
@@ -98,8 +103,9 @@ draw(const layer_core *core, int which)
                                              : core->query_size;
     double bound = fan_in > 0 ? 1.0 / sqrt((double)fan_in) : 0.0;
     PyArrayObject *live = NULL, *values = NULL;
-    PyObject *drawn = PyObject_CallMethod(core->rng, "uniform", ndim == 2 ? "dd(nn)" : "ddn",
-                                          -bound, bound, dims[0], dims[1]);
+    PyObject *drawn = PyObject_CallMethod(core->rng, "uniform",
+                                          ndim == 2 ? "dd(nn)" : "ddn", -bound, bound,
+                                          dims[0], dims[1]);
     if (drawn != NULL) {
         values = py_float32_shaped(drawn, layer_infos[which].name, NULL, ndim, dims);
         Py_DECREF(drawn);
@@ -127,7 +133,7 @@ layer_draw_parameters(attnext_state *state, layer_core *core, bool bias)
     return 0;
 }
 
-/* ---- the live arrays ---------------------------------------------------------------------- */
+/* ---- the live arrays ------------------------------------------------------------- */
 
 static int
 check_live(const layer_core *core, int which)
@@ -215,8 +221,9 @@ layer_set_parameter(PyObject *self, PyObject *value, void *closure)
     PyArrayObject *live = held.parameters[which];
     if (value == NULL || live == NULL) {
         PyErr_Format(PyExc_AttributeError,
-                     value == NULL ? "%s cannot be deleted"
-                                   : "%s cannot be set: this object was made with bias=False",
+                     value == NULL
+                         ? "%s cannot be deleted"
+                         : "%s cannot be set: this object was made with bias=False",
                      layer_infos[which].name);
         goto done;
     }
@@ -238,7 +245,8 @@ layer_parameter_dict(attnext_state *state, const layer_core *core)
     PyObject *dict = PyDict_New();
     for (int i = 0; dict != NULL && i < LAYER_PARAMETERS; i++) {
         PyObject *live = (PyObject *)core->parameters[i];
-        if (live != NULL && PyDict_SetItem(dict, state->names[layer_infos[i].arg], live) < 0) {
+        if (live != NULL &&
+            PyDict_SetItem(dict, state->names[layer_infos[i].arg], live) < 0) {
             Py_CLEAR(dict);
         }
     }
@@ -253,8 +261,8 @@ const char layer_parameters_doc[] = PyDoc_STR(
 "Returns\n"
 "-------\n"
 "parameters : dict\n"
-"    Of float32 arrays. AdditiveAttention: ``W_q`` (H, Dq), ``W_k`` (H, Dk), ``w_v`` (H,)\n"
-"    and, with a bias, ``b_h`` (H,). DotProductAttention: empty.\n"
+"    Of float32 arrays. AdditiveAttention: ``W_q`` (H, Dq), ``W_k`` (H, Dk), ``w_v``\n"
+"    (H,) and, with a bias, ``b_h`` (H,). DotProductAttention: empty.\n"
 "\n"
 "See Also\n"
 "--------\n"
@@ -262,8 +270,8 @@ const char layer_parameters_doc[] = PyDoc_STR(
 "\n"
 "Notes\n"
 "-----\n"
-"The arrays are the object's own, the same ones every time: what is written into them is\n"
-"what the next call uses. They cannot be resized.\n"
+"The arrays are the object's own, the same ones every time: what is written into them\n"
+"is what the next call uses. They cannot be resized.\n"
 "\n"
 "Examples\n"
 "--------\n"

@@ -1,14 +1,14 @@
 /*
- * py_run.c -- one call into the core: how many threads, with or without the GIL, where its
- * scratch lies, and how Ctrl-C gets through.
+ * py_run.c -- one call into the core: how many threads, with or without the GIL, where
+ * its scratch lies, and how Ctrl-C gets through.
  */
 #include "py_attnext.h"
 
-/* Multiply-adds below which a call keeps the GIL and one thread: some 10 us of work, while
- * giving the GIL up and taking it back can cost more when other threads want it. */
+/* Multiply-adds below which a call keeps the GIL and one thread: some 10 us of work.
+ * Getting the GIL back can take longer than that when other threads want it. */
 static const double worth_releasing = 50e3;
 
-/* The core asks, about every 20 ms and on the caller's thread, whether to stop: Ctrl-C. */
+/* The core asks about every 20 ms, on the caller's thread, whether to stop. */
 static bool
 interrupted(void *arg)
 {
@@ -44,8 +44,9 @@ py_scratch(py_run *run, size_t bytes)
         return run->stack;
     }
     if (bytes > PY_SSIZE_T_MAX) {
-        PyErr_SetString(PyExc_ValueError, "the arrays are too large: the memory this call needs "
-                                          "has a size that overflows");
+        PyErr_SetString(PyExc_ValueError,
+                        "the arrays are too large: the memory this call needs "
+                        "has a size that overflows");
         return NULL;
     }
     run->heap = PyMem_RawMalloc(bytes);

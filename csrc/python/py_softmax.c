@@ -9,8 +9,8 @@
 /* Multiply-adds one element of a softmax counts as, its share of an exp included. */
 static const double softmax_work = 8.0;
 
-/* The shape of an array of scores (..., M, N), noted before reading the other arguments runs
- * Python code, which may reshape an array in place. */
+/* The shape of an array of scores (..., M, N), noted before reading the other arguments
+ * runs Python code, which may reshape an array in place. */
 typedef struct {
     int ndim;
     npy_intp dims[PY_MAX_AXES];
@@ -34,8 +34,10 @@ read_shape(PyArrayObject *X, const char *name, scores_shape *s)
 }
 
 static const py_signature masked_softmax_signature = {
-    "masked_softmax", 1, 2,
-    {ARG_X, ARG_VALID_LENS, ARG_EMPTY_ROWS, ARG_OUT},
+    .function = "masked_softmax",
+    .required = 1,
+    .positional = 2,
+    .args = {ARG_X, ARG_VALID_LENS, ARG_EMPTY_ROWS, ARG_OUT},
 };
 
 PyDoc_STRVAR(masked_softmax_doc,
@@ -49,13 +51,13 @@ PyDoc_STRVAR(masked_softmax_doc,
 "    Scores of M queries against N keys; one axis, (N,), is a single row.\n"
 DOC_FLOAT32
 "valid_lens : None, int or array_like of integers, optional\n"
-"    How many keys of a row take part. One int for all rows; shape ``X.shape[:1]``, one\n"
-"    for each entry of the first axis; ``(X.shape[0], M)``, one for each row, shared by\n"
-"    the axes between; or ``X.shape[:-1]``. A one-dimensional `X` takes an int. A length\n"
-"    above N means N. None: all keys.\n"
+"    How many keys of a row take part. One int for all rows; shape ``X.shape[:1]``,\n"
+"    one for each entry of the first axis; ``(X.shape[0], M)``, one for each row,\n"
+"    shared by the axes between; or ``X.shape[:-1]``. A one-dimensional `X` takes an\n"
+"    int. A length above N means N. None: all keys.\n"
 "empty_rows : {'uniform', 'zero', 'nan'}, optional\n"
-"    What a row of valid length 0 becomes: 1/N everywhere, as the d2l code gives, or 0,\n"
-"    or NaN.\n"
+"    What a row of valid length 0 becomes: 1/N everywhere, as the d2l code gives, or\n"
+"    0, or NaN.\n"
 DOC_OUT("X.shape")
 "\n"
 "Returns\n"
@@ -72,10 +74,11 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"``weights[j] = exp(X[j]) / sum_{i < valid_len} exp(X[i])`` for ``j < valid_len``, computed\n"
-"after subtracting the largest score that takes part. Scores beyond the valid length are\n"
-"never read, so NaN there does no harm. The semantics are those of ``masked_softmax`` in\n"
-"Dive into Deep Learning (Zhang et al., section 11.3), without its sentinel -1e6.\n"
+"``weights[j] = exp(X[j]) / sum_{i < valid_len} exp(X[i])`` for ``j < valid_len``,\n"
+"computed after subtracting the largest score that takes part. Scores beyond the\n"
+"valid length are never read, so NaN there does no harm. The semantics are those of\n"
+"``masked_softmax`` in Dive into Deep Learning (Zhang et al., section 11.3), without\n"
+"its sentinel -1e6.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -87,7 +90,8 @@ DOC_RAISES
 "        [0.25, 0.75, 0.  , 0.  ]]], dtype=float32)\n");
 
 static PyObject *
-masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
 {
     attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT];
@@ -107,7 +111,8 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObje
     if (X == NULL || read_shape(X, "X", &s) < 0) {
         goto done;
     }
-    if (py_valid_lens(given[ARG_VALID_LENS], s.ndim - 1, s.dims, s.N, out, &valid, &lens) < 0) {
+    if (py_valid_lens(given[ARG_VALID_LENS], s.ndim - 1, s.dims, s.N, out, &valid,
+                      &lens) < 0) {
         goto done;
     }
     if (out == NULL) {
@@ -122,8 +127,8 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObje
     if (PyArray_SIZE(weights) > 0) {
         py_plan(&run, state, softmax_work * (double)PyArray_SIZE(weights));
         py_enter(&run);
-        int rc = attn_masked_softmax(py_data(weights), py_data(X), s.B, s.M, s.N, &valid,
-                                     empty_rows, &run.run);
+        int rc = attn_masked_softmax(py_data(weights), py_data(X), s.B, s.M, s.N,
+                                     &valid, empty_rows, &run.run);
         result = py_leave(&run, rc);
     }
 done:
@@ -137,12 +142,15 @@ done:
 }
 
 static const py_signature masked_softmax_backward_signature = {
-    "masked_softmax_backward", 2, 3,
-    {ARG_GRAD_OUTPUT, ARG_WEIGHTS, ARG_VALID_LENS, ARG_EMPTY_ROWS},
+    .function = "masked_softmax_backward",
+    .required = 2,
+    .positional = 3,
+    .args = {ARG_GRAD_OUTPUT, ARG_WEIGHTS, ARG_VALID_LENS, ARG_EMPTY_ROWS},
 };
 
 PyDoc_STRVAR(masked_softmax_backward_doc,
-"masked_softmax_backward(grad_output, weights, valid_lens=None, *, empty_rows='uniform')\n"
+"masked_softmax_backward(grad_output, weights, valid_lens=None, *, "
+"empty_rows='uniform')\n"
 "--\n\n"
 "Gradient of `masked_softmax` with respect to its scores.\n"
 "\n"
@@ -171,8 +179,8 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"``dX[j] = weights[j] * (g[j] - sum_i g[i] * weights[i])`` with ``g = grad_output``: the\n"
-"Jacobian ``diag(w) - w w^T`` of softmax times g.\n"
+"``dX[j] = weights[j] * (g[j] - sum_i g[i] * weights[i])`` with ``g = grad_output``:\n"
+"the Jacobian ``diag(w) - w w^T`` of softmax times g.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -193,7 +201,8 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
     py_run run;
     int result = -1;
 
-    if (py_parse(state, &masked_softmax_backward_signature, args, nargs, kwnames, given) < 0 ||
+    if (py_parse(state, &masked_softmax_backward_signature, args, nargs, kwnames,
+                 given) < 0 ||
         py_empty_rows(given[ARG_EMPTY_ROWS], &empty_rows) < 0) {
         goto done;
     }
@@ -201,9 +210,10 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
     if (weights == NULL || read_shape(weights, "weights", &s) < 0) {
         goto done;
     }
-    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", NULL, s.ndim, s.dims);
-    if (grad == NULL ||
-        py_valid_lens(given[ARG_VALID_LENS], s.ndim - 1, s.dims, s.N, NULL, &valid, &lens) < 0) {
+    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", NULL, s.ndim,
+                             s.dims);
+    if (grad == NULL || py_valid_lens(given[ARG_VALID_LENS], s.ndim - 1, s.dims, s.N,
+                                      NULL, &valid, &lens) < 0) {
         goto done;
     }
     dX = py_new_float32(s.ndim, s.dims);
@@ -214,8 +224,9 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
     if (PyArray_SIZE(dX) > 0) {
         py_plan(&run, state, softmax_work * (double)PyArray_SIZE(dX));
         py_enter(&run);
-        int rc = attn_masked_softmax_backward(py_data(dX), py_data(grad), py_data(weights), s.B,
-                                              s.M, s.N, &valid, empty_rows, &run.run);
+        int rc = attn_masked_softmax_backward(py_data(dX), py_data(grad),
+                                              py_data(weights), s.B, s.M, s.N, &valid,
+                                              empty_rows, &run.run);
         result = py_leave(&run, rc);
     }
 done:
@@ -229,8 +240,10 @@ done:
 }
 
 static const py_signature sequence_mask_signature = {
-    "sequence_mask", 2, 3,
-    {ARG_X, ARG_VALID_LEN, ARG_VALUE},
+    .function = "sequence_mask",
+    .required = 2,
+    .positional = 3,
+    .args = {ARG_X, ARG_VALID_LEN, ARG_VALUE},
 };
 
 PyDoc_STRVAR(sequence_mask_doc,
@@ -261,8 +274,8 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"The semantics are those of ``sequence_mask`` in Dive into Deep Learning (Zhang et al.,\n"
-"sections 10.7 and 11.3), for any number of axes, and `X` itself stays as it is.\n"
+"The semantics are those of ``sequence_mask`` in Dive into Deep Learning (Zhang et\n"
+"al., section 11.3), for any number of axes, and `X` itself stays as it is.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -272,7 +285,8 @@ DOC_RAISES
 "       [ 4.,  5., -1.]], dtype=float32)\n");
 
 static PyObject *
-sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
 {
     attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT];
@@ -283,7 +297,8 @@ sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObjec
     int result = -1;
 
     if (py_parse(state, &sequence_mask_signature, args, nargs, kwnames, given) < 0 ||
-        (given[ARG_VALUE] != NULL && py_number(given[ARG_VALUE], "value", false, &value) < 0)) {
+        (given[ARG_VALUE] != NULL &&
+         py_number(given[ARG_VALUE], "value", false, &value) < 0)) {
         goto done;
     }
     X = py_float32(given[ARG_X], "X", NULL);
@@ -309,9 +324,9 @@ sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObjec
     if (PyArray_SIZE(copy) > 0) {
         py_plan(&run, state, (double)PyArray_SIZE(copy));
         py_enter(&run);
-        int rc = attn_sequence_mask(py_data(copy), py_data(X), PyArray_DATA(lens), (float)value,
-                                    dims[0], dims[1], PyArray_MultiplyList(dims + 2, ndim - 2),
-                                    &run.run);
+        int rc = attn_sequence_mask(py_data(copy), py_data(X), PyArray_DATA(lens),
+                                    (float)value, dims[0], dims[1],
+                                    PyArray_MultiplyList(dims + 2, ndim - 2), &run.run);
         result = py_leave(&run, rc);
     }
 done:

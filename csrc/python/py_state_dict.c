@@ -19,7 +19,7 @@ state_shape(const layer_core *core, int which, npy_intp dims[2])
     return ndim;
 }
 
-/* ---- out ---------------------------------------------------------------------------------- */
+/* ---- out ------------------------------------------------------------------------- */
 
 /* dict[name] = a copy of the parameter */
 static int
@@ -31,7 +31,8 @@ put_copy(const layer_core *core, int which, PyObject *dict)
     if (copy != NULL) {
         memcpy(PyArray_DATA(copy), PyArray_DATA(core->parameters[which]),
                (size_t)PyArray_NBYTES(copy));
-        result = PyDict_SetItemString(dict, layer_infos[which].state_name, (PyObject *)copy);
+        result = PyDict_SetItemString(dict, layer_infos[which].state_name,
+                                      (PyObject *)copy);
         Py_DECREF(copy);
     }
     return result;
@@ -45,8 +46,9 @@ const char layer_state_dict_doc[] = PyDoc_STR(
 "Returns\n"
 "-------\n"
 "state_dict : dict\n"
-"    Of float32 arrays. AdditiveAttention: ``W_q.weight`` (H, Dq), ``W_k.weight`` (H, Dk),\n"
-"    ``w_v.weight`` (1, H) and, with a bias, ``b_h`` (H,). DotProductAttention: empty.\n"
+"    Of float32 arrays. AdditiveAttention: ``W_q.weight`` (H, Dq), ``W_k.weight`` (H,\n"
+"    Dk), ``w_v.weight`` (1, H) and, with a bias, ``b_h`` (H,). DotProductAttention:\n"
+"    empty.\n"
 "\n"
 "See Also\n"
 "--------\n"
@@ -55,8 +57,9 @@ const char layer_state_dict_doc[] = PyDoc_STR(
 "\n"
 "Notes\n"
 "-----\n"
-"``module.load_state_dict({k: torch.from_numpy(v) for k, v in attn.state_dict().items()})``\n"
-"gives them to the AdditiveAttention of *Dive into Deep Learning*.\n"
+"``module.load_state_dict({k: torch.from_numpy(v) for k, v in\n"
+"attn.state_dict().items()})`` gives them to the AdditiveAttention of *Dive into Deep\n"
+"Learning*.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -84,7 +87,7 @@ layer_state_dict(PyObject *self, PyObject *Py_UNUSED(ignored))
     return dict;
 }
 
-/* ---- in ----------------------------------------------------------------------------------- */
+/* ---- in -------------------------------------------------------------------------- */
 
 /* The names this layer's state dict has. */
 static PyObject *
@@ -144,8 +147,8 @@ check_names(const layer_core *core, PyObject *dict)
         result = 0;
     } else {
         PyErr_Format(PyExc_KeyError,
-                     "state_dict has the wrong names: missing %R, unexpected %R", missing,
-                     unexpected);
+                     "state_dict has the wrong names: missing %R, unexpected %R",
+                     missing, unexpected);
     }
 done:
     Py_XDECREF(unexpected);
@@ -171,10 +174,11 @@ copy_of_mapping(PyObject *mapping)
     return dict;
 }
 
-/* values[i] = a copy, as float32 in the right shape, of the dict's entry for parameter i. A
- * copy, because one parameter may be given as the live array of another. */
+/* values[i] = a copy, as float32 in the right shape, of the dict's entry for parameter
+ * i. A copy, because one parameter may be given as the live array of another. */
 static int
-read_values(const layer_core *core, PyObject *dict, PyArrayObject *values[LAYER_PARAMETERS])
+read_values(const layer_core *core, PyObject *dict,
+            PyArrayObject *values[LAYER_PARAMETERS])
 {
     for (int i = 0; i < LAYER_PARAMETERS; i++) {
         if (core->parameters[i] == NULL) {
@@ -186,8 +190,8 @@ read_values(const layer_core *core, PyObject *dict, PyArrayObject *values[LAYER_
         if (item == NULL) {
             return -1;
         }
-        PyArrayObject *array =
-            py_float32_shaped(item, layer_infos[i].state_entry, NULL, ndim, dims);
+        PyArrayObject *array = py_float32_shaped(item, layer_infos[i].state_entry, NULL,
+                                                 ndim, dims);
         Py_DECREF(item);
         if (array == NULL) {
             return -1;
@@ -266,7 +270,8 @@ layer_load_state_dict(PyObject *self, PyObject *state_dict)
         return NULL;
     }
     dict = copy_of_mapping(state_dict);
-    if (dict != NULL && check_names(&held, dict) == 0 && read_values(&held, dict, values) == 0) {
+    if (dict != NULL && check_names(&held, dict) == 0 &&
+        read_values(&held, dict, values) == 0) {
         result = write_values(&held, values);
     }
     for (int i = 0; i < LAYER_PARAMETERS; i++) {

@@ -39,14 +39,16 @@ exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *l
 {
     vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
     UNROLL
-    for (int i = 0; i < count; i++) {
-        float *s = S + i * lanes;
-        vf p = v_exp2(v_sub(v_load(s), origin));
-        if (!all) {
-            p = v_select(live_lanes(live, i, lane), p, v_zero());
+    for (int i = 0; i < SUM_GROUP; i++) {
+        if (i < count) {
+            float *s = S + i * lanes;
+            vf p = v_exp2(v_sub(v_load(s), origin));
+            if (!all) {
+                p = v_select(live_lanes(live, i, lane), p, v_zero());
+            }
+            v_store(s, p);
+            way[i % WAYS] = v_add(way[i % WAYS], p);
         }
-        v_store(s, p);
-        way[i % WAYS] = v_add(way[i % WAYS], p);
     }
     return sum_ways(way);
 }
@@ -110,10 +112,12 @@ dot_group(int count, const float *X, const float *Y, int lanes, const uint64_t *
 {
     vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
     UNROLL
-    for (int i = 0; i < count; i++) {
-        vm m = live_lanes(live, i, lane);
-        vf x = v_load(X + i * lanes), y = v_load(Y + i * lanes);
-        way[i % WAYS] = v_fma_if(m, x, y, way[i % WAYS]);
+    for (int i = 0; i < SUM_GROUP; i++) {
+        if (i < count) {
+            vm m = live_lanes(live, i, lane);
+            vf x = v_load(X + i * lanes), y = v_load(Y + i * lanes);
+            way[i % WAYS] = v_fma_if(m, x, y, way[i % WAYS]);
+        }
     }
     return sum_ways(way);
 }

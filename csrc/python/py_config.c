@@ -1,0 +1,267 @@
+/*
+ * py_config.c -- the number of threads, and what is in use: set_num_threads,
+ * get_num_threads, show_config.
+ */
+#include "py_attnext.h"
+
+#include <limits.h>
+
+#include "../simd/dispatch.h"
+
+/* ---- threads --------------------------------------------------------------------- */
+
+static const py_signature set_num_threads_signature = {
+    .function = "set_num_threads",
+    .required = 1,
+    .positional = 1,
+    .args = {ARG_N},
+};
+
+PyDoc_STRVAR(set_num_threads_doc,
+"set_num_threads(n)\n"
+"--\n\n"
+"Set how many threads a call may use.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"n : int\n"
+"    At least 1; more than there are CPUs is allowed. Results do not depend on it,\n"
+"    and calls too small to gain from threads use one.\n"
+"\n"
+"Raises\n"
+"------\n"
+"TypeError\n"
+"    `n` is not an int.\n"
+"ValueError\n"
+"    `n` is less than 1.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"get_num_threads : The number set.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"The setting is one for the whole process. It starts as the environment variable\n"
+"``ATTNEXT_NUM_THREADS``, or else as the number of CPUs the process may use.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import get_num_threads, set_num_threads\n"
+">>> before = get_num_threads()\n"
+">>> set_num_threads(1)\n"
+">>> get_num_threads()\n"
+"1\n"
+">>> set_num_threads(before)\n");
+
+static PyObject *
+set_num_threads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_module(module);
+    PyObject *given[ARG_COUNT];
+
+    if (py_parse(state, &set_num_threads_signature, args, nargs, kwnames, given) < 0) {
+        return NULL;
+    }
+    PyObject *n = given[ARG_N];
+    if (PyBool_Check(n) || !PyIndex_Check(n)) {
+        PyErr_Format(PyExc_TypeError, "n must be an int, got %.200s",
+                     Py_TYPE(n)->tp_name);
+        return NULL;
+    }
+    Py_ssize_t threads = PyNumber_AsSsize_t(n, NULL); /* NULL: clipped if too large */
+    if (threads == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (threads < 1 || threads > INT_MAX) {
+        PyErr_Format(PyExc_ValueError, "n is %R, expected 1 <= n <= %d", n, INT_MAX);
+        return NULL;
+    }
+    state->threads = (int)threads;
+    Py_RETURN_NONE;
+}
+
+static const py_signature get_num_threads_signature = {
+    .function = "get_num_threads",
+    .required = 0,
+    .positional = 0,
+    .args = {ARG_END},
+};
+
+PyDoc_STRVAR(get_num_threads_doc,
+"get_num_threads()\n"
+"--\n\n"
+"Return how many threads a call may use.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"n : int\n"
+"    The number set by `set_num_threads`, or at import.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"set_num_threads : Change it.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import get_num_threads\n"
+">>> get_num_threads() >= 1\n"
+"True\n");
+
+static PyObject *
+get_num_threads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_module(module);
+    PyObject *given[ARG_COUNT];
+
+    if (py_parse(state, &get_num_threads_signature, args, nargs, kwnames, given) < 0) {
+        return NULL;
+    }
+    return PyLong_FromLong(state->threads);
+}
+
+/* ---- configuration --------------------------------------------------------------- */
+
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#elif defined(__GNUC__)
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "unknown"
+#endif
+
+/* The names of the instruction sets that run on this machine. */
+static PyObject *
+available_sets(void)
+{
+    const char *names[8];
+    int count = attn_cpu_available(names, 8);
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *name = PyUnicode_FromString(names[i]);
+        if (name == NULL) {
+            Py_CLEAR(list);
+        } else {
+            PyList_SET_ITEM(list, i, name);
+        }
+    }
+    return list;
+}
+
+/* The version of the package around this module. */
+static PyObject *
+package_version(void)
+{
+    PyObject *package = PyImport_ImportModule("attnext");
+    if (package == NULL) {
+        return NULL;
+    }
+    PyObject *version = PyObject_GetAttrString(package, "__version__");
+    Py_DECREF(package);
+    return version;
+}
+
+static const py_signature show_config_signature = {
+    .function = "show_config",
+    .required = 0,
+    .positional = 1,
+    .args = {ARG_MODE},
+};
+
+PyDoc_STRVAR(show_config_doc,
+"show_config(mode='stdout')\n"
+"--\n\n"
+"Show which instruction set and how many threads are in use, and how this was built.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"mode : {'stdout', 'dicts'}, optional\n"
+"    Print it, or return it.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"config : dict or None\n"
+"    With 'dicts': ``version``; ``instruction_set``, a dict of the one ``chosen`` and\n"
+"    those ``available`` here; ``threads``, a dict of the number a call may use\n"
+"    (``chosen``) and of the ``cpus`` at hand; ``build``, a dict of the ``compiler``\n"
+"    and the version of ``python`` it was built for.\n"
+"\n"
+"Raises\n"
+"------\n"
+"TypeError\n"
+"    `mode` is not a str.\n"
+"ValueError\n"
+"    `mode` is neither 'stdout' nor 'dicts'.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"set_num_threads : Change the number of threads.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"The environment variable ``ATTNEXT_CPU``, read at import, chooses an instruction\n"
+"set: scalar, generic, avx2 or avx512.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import show_config\n"
+">>> config = show_config(mode='dicts')\n"
+">>> config['instruction_set']['chosen'] in config['instruction_set']['available']\n"
+"True\n");
+
+static PyObject *
+show_config(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+            PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_module(module);
+    PyObject *given[ARG_COUNT], *version = NULL, *sets = NULL, *result = NULL;
+
+    if (py_parse(state, &show_config_signature, args, nargs, kwnames, given) < 0) {
+        goto done;
+    }
+    PyObject *mode = given[ARG_MODE];
+    if (mode != NULL && !PyUnicode_Check(mode)) {
+        PyErr_Format(PyExc_TypeError, "mode must be a str, got %.200s",
+                     Py_TYPE(mode)->tp_name);
+        goto done;
+    }
+    bool dicts = mode != NULL && PyUnicode_CompareWithASCIIString(mode, "dicts") == 0;
+    if (mode != NULL && !dicts &&
+        PyUnicode_CompareWithASCIIString(mode, "stdout") != 0) {
+        PyErr_Format(PyExc_ValueError, "mode is %R, expected 'stdout' or 'dicts'",
+                     mode);
+        goto done;
+    }
+    version = package_version();
+    sets = available_sets();
+    if (version == NULL || sets == NULL) {
+        goto done;
+    }
+    if (dicts) {
+        result = Py_BuildValue("{s:O, s:{s:s, s:O}, s:{s:i, s:i}, s:{s:s, s:s}}",
+                               "version", version, "instruction_set", "chosen",
+                               attn_cpu_name(), "available", sets, "threads", "chosen",
+                               state->threads, "cpus", attn_cpu_count(), "build",
+                               "compiler", COMPILER, "python", PY_VERSION);
+    } else {
+        PySys_FormatStdout("attnext %S\n"
+                           "instruction set: %s, chosen from %S\n"
+                           "threads: %d (CPUs at hand: %d)\n"
+                           "built by %s for Python %s\n",
+                           version, attn_cpu_name(), sets, state->threads,
+                           attn_cpu_count(), COMPILER, PY_VERSION);
+        result = Py_NewRef(Py_None);
+    }
+done:
+    Py_XDECREF(sets);
+    Py_XDECREF(version);
+    return result;
+}
+
+PyMethodDef py_config_functions[] = {
+    PY_FUNCTION(set_num_threads),
+    PY_FUNCTION(get_num_threads),
+    PY_FUNCTION(show_config),
+    {0},
+};
