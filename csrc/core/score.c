@@ -1,6 +1,6 @@
 /*
- * score.c -- the table of scoring functions. A new one is a file score_<name>.c that fills
- * an attn_score (walk.h), its kind in attn.h, and its line here.
+ * score.c -- the table of scoring functions. A new one is a file score_<name>.c that
+ * fills an attn_score (walk.h), its kind in attn.h, and its line here.
  */
 #include "walk.h"
 

@@ -113,8 +113,8 @@ load_backward(attn_block *k)
     }
 }
 
-/* |q - k|^2 of the row's best score: k->m is that score, in units, or the saved lse, which
- * is at least that score and may be above 0. 0 where w is 0. */
+/* |q - k|^2 of the row's best score: k->m is that score, in units, or the saved lse,
+ * which is at least that score and may be above 0. 0 where w is 0. */
 static float
 nearest(const attn_block *k, int l)
 {
