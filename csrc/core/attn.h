@@ -101,7 +101,8 @@ typedef struct {
     const float *lse;    /* (B, M) the forward's lse, or NULL */
 } attn_saved;
 
-size_t attn_backward_workspace(const attn_problem *p, int threads);
+size_t attn_backward_workspace(const attn_problem *p, const attn_grad_outputs *grad,
+                               int threads);
 int attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
                   const attn_saved *saved, const float *queries, const float *keys,
                   const float *values, const attn_problem *p, void *workspace,

@@ -316,34 +316,48 @@ run_backward(backward_plan *q)
     return true;
 }
 
-/* All gradients 0: no pair takes part, or nothing flows in or out. */
-static void
-no_gradients(const attn_gradients *d, const attn_problem *p)
+/* No pair takes part, or nothing flows in and out: all gradients are 0, however large the
+ * sizes are that are not 0. */
+static bool
+nothing_flows(const attn_problem *p, const attn_grad_outputs *grad)
 {
-    float *const to[] = {d->queries, d->keys, d->values, d->W_q,
-                         d->W_k,     d->w_v,  d->b_h,    d->w};
-    const int64_t n[] = {p->B * p->M * p->Dq,
-                         p->B * p->N * p->Dk,
-                         p->B * p->N * p->Dv,
-                         p->H * p->Dq,
-                         p->H * p->Dk,
-                         p->H,
-                         p->H,
-                         1};
-    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
-        if (to[i] != NULL) {
-            memset(to[i], 0, (size_t)n[i] * sizeof(float));
-        }
+    bool no_features = p->Dv == 0 && (p->Dq == 0 || p->Dk == 0);
+    return p->B == 0 || p->M == 0 || p->N == 0 ||
+           (no_features && grad->weights == NULL && grad->lse == NULL);
+}
+
+static void
+set_zero(float *to, int64_t n1, int64_t n2, int64_t n3)
+{
+    if (to != NULL && n1 != 0 && n2 != 0 &&
+        n3 != 0) { /* else the product may overflow */
+        memset(to, 0, (size_t)(n1 * n2 * n3) * sizeof(float));
     }
 }
 
+static void
+no_gradients(const attn_gradients *d, const attn_problem *p)
+{
+    set_zero(d->queries, p->B, p->M, p->Dq);
+    set_zero(d->keys, p->B, p->N, p->Dk);
+    set_zero(d->values, p->B, p->N, p->Dv);
+    set_zero(d->W_q, 1, p->H, p->Dq);
+    set_zero(d->W_k, 1, p->H, p->Dk);
+    set_zero(d->w_v, 1, 1, p->H);
+    set_zero(d->b_h, 1, 1, p->H);
+    set_zero(d->w, 1, 1, 1);
+}
+
 size_t
-attn_backward_workspace(const attn_problem *p, int threads)
+attn_backward_workspace(const attn_problem *p, const attn_grad_outputs *grad,
+                        int threads)
 {
     const attn_gradients none = {0};
     backward_plan q = {.call = {.p = p, .backward = true, .d = &none}};
     attn_arena a = attn_arena_over(NULL);
-    lay_out_backward(&q, &a, threads);
+    if (!nothing_flows(p, grad)) {
+        lay_out_backward(&q, &a, threads);
+    }
     return attn_arena_size(&a);
 }
 
@@ -362,9 +376,7 @@ attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
                                 .queries = queries,
                                 .keys = keys,
                                 .values = values}};
-    bool nothing_flows = p->Dv == 0 && (p->Dq == 0 || p->Dk == 0) &&
-                         grad->weights == NULL && grad->lse == NULL;
-    if (p->B == 0 || p->M == 0 || p->N == 0 || nothing_flows) {
+    if (nothing_flows(p, grad)) {
         no_gradients(d, p);
         settle_empty_queries(&q.call);
         return 0;

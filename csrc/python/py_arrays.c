@@ -399,7 +399,9 @@ py_out(PyObject *object, PyArrayObject **out)
     if (!PyArray_ISCARRAY(a)) {
         PyErr_Format(PyExc_ValueError,
                      "out is %s, expected a writable C-contiguous array",
-                     !PyArray_ISWRITEABLE(a) ? "read-only" : "not C-contiguous");
+                     !PyArray_ISWRITEABLE(a) ? "read-only"
+                     : !PyArray_ISALIGNED(a) ? "unaligned"
+                                             : "not C-contiguous");
         return -1;
     }
     *out = (PyArrayObject *)Py_NewRef(object);

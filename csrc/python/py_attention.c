@@ -9,8 +9,6 @@
  */
 #include "py_attnext.h"
 
-#include <string.h>
-
 /* Multiply-adds of one forward, padding included. One weight's softmax counts as 8. */
 static double
 forward_work(const attn_problem *p)
@@ -195,29 +193,6 @@ make_gradients(const attention_inputs *in, attention_gradients *d)
     return p->score == ATTN_ADDITIVE ? make_parameter_gradients(in, d) : 0;
 }
 
-/* Is every gradient 0 or empty? Without a pair nothing flows back; and where some sizes
- * are 0, the others may be huge. */
-static bool
-nothing_flows(const attn_problem *p, const attention_gradients *d)
-{
-    bool all_empty = is_empty(d->queries) && is_empty(d->keys) && is_empty(d->values) &&
-                     is_empty(d->w_v);
-    return all_empty || p->B == 0 || p->M == 0 || p->N == 0;
-}
-
-static void
-zero_gradients(attention_gradients *d)
-{
-    PyArrayObject *all[] = {d->queries, d->keys, d->values, d->W_q,
-                            d->W_k,     d->w_v,  d->b_h};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (!is_empty(all[i])) {
-            memset(PyArray_DATA(all[i]), 0, (size_t)PyArray_NBYTES(all[i]));
-        }
-    }
-    d->w = 0.0f;
-}
-
 /* Calls the core on inputs and gradients that are ready. */
 static int
 run_backward(attnext_state *state, const attention_inputs *in,
@@ -244,7 +219,8 @@ run_backward(attnext_state *state, const attention_inputs *in,
     py_run run;
 
     py_plan(&run, state, 3.0 * forward_work(p));
-    void *scratch = py_scratch(&run, attn_backward_workspace(p, run.run.threads));
+    void *scratch = py_scratch(&run,
+                               attn_backward_workspace(p, &from, run.run.threads));
     if (scratch == NULL) {
         return -1;
     }
@@ -266,11 +242,6 @@ attention_backward(attnext_state *state, const attention_args *args,
     if (attention_inputs_read(in, args, NULL) < 0 ||
         convert_backward_inputs(args, in, &back) < 0 ||
         make_gradients(in, gradients) < 0) {
-        goto done;
-    }
-    if (nothing_flows(&in->problem, gradients)) {
-        zero_gradients(gradients);
-        result = 0;
         goto done;
     }
     result = run_backward(state, in, &back, gradients);

@@ -20,10 +20,14 @@ const char layer_reduce_doc[] = PyDoc_STR(
 static PyObject *
 pack_core(attnext_state *state, const layer_core *core)
 {
-    PyObject *result = NULL, *scale = NULL;
-    PyObject *parameters = layer_parameter_dict(state, core);
-    PyObject *grads = layer_gradient_dict(state, core);
-    if (parameters == NULL || grads == NULL) {
+    PyObject *parameters = NULL, *grads = NULL, *scale = NULL, *result = NULL;
+
+    parameters = layer_parameter_dict(state, core);
+    if (parameters == NULL) {
+        goto done;
+    }
+    grads = layer_gradient_dict(state, core);
+    if (grads == NULL) {
         goto done;
     }
     scale = core->has_scale ? PyFloat_FromDouble(core->scale) : Py_NewRef(Py_None);
@@ -57,10 +61,16 @@ layer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (layer_check_parameters(&held) < 0) {
         goto done;
     }
-    rebuild = PyObject_GetAttrString((PyObject *)Py_TYPE(self), "_rebuild");
     saved = pack_core(state, &held);
+    if (saved == NULL) {
+        goto done;
+    }
+    rebuild = PyObject_GetAttrString((PyObject *)Py_TYPE(self), "_rebuild");
+    if (rebuild == NULL) {
+        goto done;
+    }
     attributes = PyObject_CallMethod(self, "__getstate__", NULL);
-    if (rebuild != NULL && saved != NULL && attributes != NULL) {
+    if (attributes != NULL) {
         result = Py_BuildValue("O(O)O", rebuild, saved, attributes);
     }
 done:
@@ -139,13 +149,19 @@ unpack_parameter(layer_core *core, int which, const saved_entries *entries)
     PyArrayObject *values = NULL, *gradient = NULL, *copy = NULL;
 
     values = array_of_dict(entries->parameters, core, which, info->name);
-    gradient = array_of_dict(entries->grads, core, which, info->grads_entry);
-    if (values == NULL || gradient == NULL) {
+    if (values == NULL) {
         goto done;
     }
     core->parameters[which] = layer_new_live(values);
+    if (core->parameters[which] == NULL) {
+        goto done;
+    }
+    gradient = array_of_dict(entries->grads, core, which, info->grads_entry);
+    if (gradient == NULL) {
+        goto done;
+    }
     copy = (PyArrayObject *)PyArray_NewCopy(gradient, NPY_CORDER);
-    if (core->parameters[which] != NULL && copy != NULL) {
+    if (copy != NULL) {
         result = PyDict_SetItemString(core->grads, info->name, (PyObject *)copy);
     }
 done:

@@ -91,9 +91,9 @@ dot_init(PyObject *self, PyObject *args, PyObject *kwargs)
     if (layer_read_options(&core, dropout, scale) < 0) {
         return -1;
     }
-    core.rng = layer_rng(rng);
     core.grads = PyDict_New();
-    if (core.rng != NULL && core.grads != NULL) {
+    core.rng = core.grads == NULL ? NULL : layer_rng(rng);
+    if (core.rng != NULL) {
         result = layer_install((layer_object *)self, &core);
     }
     layer_core_clear(&core);

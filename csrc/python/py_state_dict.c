@@ -111,19 +111,19 @@ expected_names(const layer_core *core)
 static PyObject *
 names_not_in(PyObject *names, PyObject *container)
 {
-    PyObject *absent = PyList_New(0), *list = PySequence_List(names);
-    Py_ssize_t count = list == NULL ? 0 : PyList_GET_SIZE(list);
-    for (Py_ssize_t i = 0; absent != NULL && i < count; i++) {
+    PyObject *list = PySequence_List(names);
+    if (list == NULL) {
+        return NULL;
+    }
+    PyObject *absent = PyList_New(0);
+    for (Py_ssize_t i = 0; absent != NULL && i < PyList_GET_SIZE(list); i++) {
         PyObject *name = PyList_GET_ITEM(list, i);
         int found = PySequence_Contains(container, name);
         if (found < 0 || (!found && PyList_Append(absent, name) < 0)) {
             Py_CLEAR(absent);
         }
     }
-    if (list == NULL) {
-        Py_CLEAR(absent);
-    }
-    Py_XDECREF(list);
+    Py_DECREF(list);
     return absent;
 }
 
@@ -139,8 +139,11 @@ check_names(const layer_core *core, PyObject *dict)
         goto done;
     }
     missing = names_not_in(expected, dict);
+    if (missing == NULL) {
+        goto done;
+    }
     unexpected = names_not_in(dict, expected);
-    if (missing == NULL || unexpected == NULL) {
+    if (unexpected == NULL) {
         goto done;
     }
     if (PyList_GET_SIZE(missing) == 0 && PyList_GET_SIZE(unexpected) == 0) {
