@@ -333,7 +333,14 @@ class NWKernelRegression:
         return dq[:, 0, 0], dk[:, :, 0], dv[:, :, 0]
 
     def parameters(self) -> dict[str, Array]:
-        """The live parameters by name, ``{"w": (1,)}``: ``p -= lr * net.grads[name]`` trains."""
+        """
+        The live parameters by name: ``p -= lr * net.grads[name]`` trains.
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``{"w": w}`` with w of shape (1,), float32; changing it changes the model.
+        """
         return {"w": self._w}
 
     def zero_grad(self) -> None:

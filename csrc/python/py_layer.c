@@ -143,7 +143,8 @@ PyDoc_STRVAR(call_doc,
 "In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh\n"
 "from the object's generator; `attention_weights` are those before dropout. Keys and\n"
 "values beyond the valid length are never read. Several threads may call one object\n"
-"at a time.\n"
+"at once; a call that runs while another thread sets the parameters may see some of\n"
+"the old numbers and some of the new.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -352,8 +353,7 @@ layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
 }
 
 const char layer_context_doc[] = PyDoc_STR(
-"Context or None: what the last call saved for `backward`; None before the first\n"
-"call. Keep\n"
+"Context or None: what the last call saved for `backward`; None before the first. Keep\n"
 "it to run `backward` through several calls, such as the time steps of a decoder.");
 
 PyObject *

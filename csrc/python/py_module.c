@@ -80,6 +80,26 @@ read_num_threads(attnext_state *state)
     return -1;
 }
 
+PyDoc_STRVAR(additive_gradients_doc,
+"Gradients of `additive_attention`, each in the shape of what it belongs to.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"queries : ndarray, float32, shape (..., M, Dq)\n"
+"    Gradient with respect to the queries.\n"
+"keys : ndarray, float32, shape (..., N, Dk)\n"
+"    Gradient with respect to the keys.\n"
+"values : ndarray, float32, shape (..., N, Dv)\n"
+"    Gradient with respect to the values.\n"
+"W_q : ndarray, float32, shape (H, Dq)\n"
+"    Gradient with respect to the weights of the queries' projection.\n"
+"W_k : ndarray, float32, shape (H, Dk)\n"
+"    Gradient with respect to the weights of the keys' projection.\n"
+"w_v : ndarray, float32, shape (H,) or (1, H)\n"
+"    Gradient with respect to the weights of the hidden units.\n"
+"b_h : ndarray, float32, shape (H,), or None\n"
+"    Gradient with respect to the bias; None without one.\n");
+
 /* collections.namedtuple, so that it has _fields, _asdict and pickles. */
 static int
 make_additive_gradients(PyObject *module, attnext_state *state)
@@ -96,9 +116,7 @@ make_additive_gradients(PyObject *module, attnext_state *state)
     args = Py_BuildValue("(ss)", "AdditiveGradients",
                          "queries keys values W_q W_k w_v b_h");
     kwargs = Py_BuildValue("{s:s}", "module", "attnext");
-    doc = PyUnicode_FromString(
-        "Gradients of additive_attention, each in the shape of what it "
-        "belongs to; b_h is None without a bias.");
+    doc = PyUnicode_FromString(additive_gradients_doc);
     if (namedtuple == NULL || args == NULL || kwargs == NULL || doc == NULL) {
         goto done;
     }

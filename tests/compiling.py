@@ -1,0 +1,47 @@
+"""Compiling the C tests and the C core with the compiler that Python was built with."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from helpers import REPOSITORY
+
+
+def compiler() -> list[str]:
+    """The C compiler: $CC, or the one that sysconfig names, without flags."""
+    return [os.environ.get("CC") or shlex.split(sysconfig.get_config_var("CC") or "cc")[0]]
+
+
+def sources(*drawers: str) -> list[Path]:
+    return [
+        path for drawer in drawers for path in sorted((REPOSITORY / "csrc" / drawer).glob("*.c"))
+    ]
+
+
+def compile_objects(files: list[Path], folder: Path, *flags: str) -> list[Path]:
+    """Each file compiled to an object, two at a time; a warning with -Werror is a failure."""
+
+    def compile_one(file: Path) -> Path:
+        target = folder / f"{file.parent.name}_{file.stem}.o"
+        run([*compiler(), "-std=c11", *flags, "-c", str(file), "-o", str(target)])
+        return target
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(compile_one, files))
+
+
+def link(program: Path, objects: list[Path], *flags: str) -> Path:
+    run([*compiler(), *map(str, objects), "-o", str(program), *flags, "-lm"])
+    return program
+
+
+def run(command: list[str]) -> str:
+    """The standard output of a command that has to succeed; its messages if it does not."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout

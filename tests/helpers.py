@@ -1,0 +1,416 @@
+"""What several test files share: attention problems, a float32 peer, the tolerance, subprocesses.
+
+The tests compare three computations of the same problem:
+
+    got     attnext's, in float32
+    exact   attnext.reference's, in float64
+    peer    the textbook formulas in plain float32 NumPy, below
+
+and hold the error of the first against that of the last: see `assert_accurate`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+import attnext
+from attnext import reference
+
+Array = NDArray[Any]
+Peer: TypeAlias = "Callable[[Problem, DTypeLike], Mapping[str, Any]]"
+
+TESTS = Path(__file__).resolve().parent
+REPOSITORY = TESTS.parent
+
+SCORES = ("dot", "additive", "gaussian")
+FUNCTION = {
+    "dot": "dot_product_attention",
+    "additive": "additive_attention",
+    "gaussian": "gaussian_attention",
+}
+SCORES_FUNCTION = {
+    "dot": "dot_product_scores",
+    "additive": "additive_scores",
+    "gaussian": "gaussian_scores",
+}
+EMPTY_ROWS = ("uniform", "zero", "nan")
+
+
+# ---- a problem and what a module makes of it ---------------------------------------------------
+
+
+@dataclass
+class Problem:
+    """The arguments of an attention, forward and backward."""
+
+    score: str
+    inputs: dict[str, Array]  # queries, keys, values and, if additive, W_q, W_k, w_v
+    options: dict[str, Any] = field(default_factory=dict)  # keywords of forward and backward
+    grads: dict[str, Array] = field(default_factory=dict)  # grad_output[, grad_weights, grad_lse]
+
+    def forward(self, module: ModuleType = attnext, **more: Any) -> Any:
+        return getattr(module, FUNCTION[self.score])(**self.inputs, **self.options, **more)
+
+    def backward(self, module: ModuleType = attnext, **more: Any) -> dict[str, Array]:
+        """Gradients by "d_" and the name of what they belong to."""
+        function = getattr(module, FUNCTION[self.score] + "_backward")
+        d = function(**self.grads, **self.inputs, **self.options, **more)
+        names = ["queries", "keys", "values"]
+        names += {"dot": [], "additive": ["W_q", "W_k", "w_v", "b_h"], "gaussian": ["w"]}[
+            self.score
+        ]
+        assert len(d) == len(names)
+        return {f"d_{name}": x for name, x in zip(names, d, strict=True) if x is not None}
+
+    def run(self, module: ModuleType = attnext) -> dict[str, Array]:
+        """Output, weights, lse and every gradient."""
+        output, weights, lse = self.forward(module, return_weights=True, return_lse=True)
+        return {"output": output, "weights": weights, "lse": lse, **self.backward(module)}
+
+    def takes_part(self) -> Array:
+        """(..., M, N): which keys each query attends to."""
+        queries, keys = self.inputs["queries"], self.inputs["keys"]
+        rows, N = queries.shape[:-1], keys.shape[-2]
+        lens = expand_lens(self.options.get("valid_lens"), rows, N)
+        return np.arange(N) < lens[..., None]
+
+    def but(self, **options: Any) -> Problem:
+        return replace(self, options={**self.options, **options})
+
+
+def expand_lens(lens: Any, rows: tuple[int, ...], N: int) -> Array:
+    """Valid lengths of any accepted shape as one number for each row."""
+    if lens is None:
+        lens = N
+    lens = np.asarray(lens)
+    if lens.ndim == 1 and len(rows) > 1:
+        lens = lens.reshape(-1, *[1] * (len(rows) - 1))
+    elif lens.ndim == 2 and len(rows) > 2:
+        lens = lens.reshape(rows[0], *[1] * (len(rows) - 2), rows[-1])
+    return np.broadcast_to(lens, rows)
+
+
+def make_problem(
+    score: str,
+    rng: np.random.Generator,
+    *,
+    lead: tuple[int, ...] = (2,),
+    M: int = 3,
+    N: int = 5,
+    D: int = 4,
+    Dk: int | None = None,
+    Dv: int = 3,
+    H: int = 6,
+    extra_grads: bool = True,
+    **options: Any,
+) -> Problem:
+    """A random problem. Additive: keys of Dk features (default D + 1), H hidden units."""
+
+    def normal(*shape: int) -> Array:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    if score == "additive":
+        Dk = D + 1 if Dk is None else Dk
+        parameters = {
+            "W_q": normal(H, D) / np.float32(max(D, 1)) ** np.float32(0.5),
+            "W_k": normal(H, Dk) / np.float32(max(Dk, 1)) ** np.float32(0.5),
+            "w_v": normal(H),
+        }
+    else:
+        Dk, parameters = D, {}
+    inputs = {
+        "queries": normal(*lead, M, D),
+        "keys": normal(*lead, N, Dk),
+        "values": normal(*lead, N, Dv),
+        **parameters,
+    }
+    if score == "gaussian" and not {"w", "sigma"} & set(options):
+        options["w"] = np.float32(1 / max(D, 1) ** 0.5)  # scores of ordinary size at any D
+    grads = {"grad_output": normal(*lead, M, Dv)}
+    if extra_grads:
+        grads |= {"grad_weights": normal(*lead, M, N), "grad_lse": normal(*lead, M)}
+    return Problem(score, inputs, options, grads)
+
+
+# ---- the peer: the textbook in plain NumPy -----------------------------------------------------
+
+
+def textbook_scores(problem: Problem, dtype: DTypeLike) -> tuple[Array, Array | None]:
+    """Scores (..., M, N); additive: also tanh of every hidden unit, (..., M, N, H)."""
+    x = {name: a.astype(dtype) for name, a in problem.inputs.items()}
+    q, k = x["queries"], x["keys"]
+    if problem.score == "dot":
+        return (q @ k.swapaxes(-1, -2)) * _scale(problem, dtype), None
+    if problem.score == "gaussian":
+        difference = q[..., :, None, :] - k[..., None, :, :]
+        return -((_w(problem, dtype) * difference) ** 2).sum(axis=-1) / 2, None
+    a = q @ x["W_q"].T
+    if problem.options.get("b_h") is not None:
+        a = a + problem.options["b_h"].astype(dtype)
+    t = np.tanh(a[..., :, None, :] + (k @ x["W_k"].T)[..., None, :, :])
+    return (t @ x["w_v"].reshape(-1, 1))[..., 0], t
+
+
+def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[str, Array]:
+    """Output, weights, lse and every gradient, every array formed in full, in this dtype.
+
+    handed: the backward takes the forward's output and lse instead of computing them again.
+    """
+    live = problem.takes_part()
+    empty = ~live.any(axis=-1, keepdims=True)
+    mode = problem.options.get("empty_rows", "uniform")
+    N = live.shape[-1]
+    x = {name: a.astype(dtype) for name, a in problem.inputs.items()}
+    g = {name: a.astype(dtype) for name, a in problem.grads.items()}
+    keep = _keep(problem, live.shape, dtype)
+
+    s, t = textbook_scores(problem, dtype)
+    s = np.where(live, s, -np.inf)
+    top = np.where(empty, 0, s.max(axis=-1, keepdims=True, initial=-np.inf)).astype(dtype)
+    e = np.exp(s - top)
+    total = e.sum(axis=-1, keepdims=True)
+    fill = {"uniform": 1 / max(N, 1), "zero": 0, "nan": np.nan}[mode]
+    w = np.where(empty, dtype(fill), e / np.where(empty, 1, total))  # type: ignore[operator]
+    with np.errstate(divide="ignore"):
+        lse = (top + np.log(total))[..., 0]
+    output = (w * keep) @ x["values"]
+    result = {"output": output, "weights": w, "lse": lse}
+    if not g:
+        return result
+
+    w0 = np.where(empty & (mode != "uniform"), 0, w).astype(dtype)  # what values receive
+    d_w = (g["grad_output"] @ x["values"].swapaxes(-1, -2)) * keep
+    if "grad_weights" in g:
+        d_w = d_w + g["grad_weights"]
+    if handed:
+        w0 = np.where(empty, w0, np.exp(s - np.where(np.isinf(lse), 0, lse)[..., None]))
+        mean = (g["grad_output"] * output).sum(axis=-1, keepdims=True)
+    else:
+        mean = (w0 * d_w).sum(axis=-1, keepdims=True)
+    d_s = w0 * (d_w - mean)
+    if "grad_lse" in g:
+        d_s = d_s + w0 * g["grad_lse"][..., None]
+    d_s = np.where(live, d_s, 0).astype(dtype)
+    result |= _textbook_score_backward(problem, dtype, x, d_s, t)
+    result["d_values"] = (w0 * keep).swapaxes(-1, -2) @ g["grad_output"]
+    if mode == "nan" and N > 0:
+        result["d_queries"] = np.where(empty, np.nan, result["d_queries"])
+    return result
+
+
+def _textbook_score_backward(
+    problem: Problem, dtype: DTypeLike, x: dict[str, Array], d_s: Array, t: Array | None
+) -> dict[str, Array]:
+    q, k = x["queries"], x["keys"]
+    if problem.score == "dot":
+        scale = _scale(problem, dtype)
+        return {"d_queries": scale * (d_s @ k), "d_keys": scale * (d_s.swapaxes(-1, -2) @ q)}
+    if problem.score == "gaussian":
+        w, difference = _w(problem, dtype), q[..., :, None, :] - k[..., None, :, :]
+        pull = -(w**2) * d_s[..., None] * difference
+        d_w = -w * (d_s * (difference**2).sum(axis=-1)).sum()
+        return {"d_queries": pull.sum(axis=-2), "d_keys": -pull.sum(axis=-3), "d_w": d_w}
+    assert t is not None
+    d_a = d_s[..., None] * x["w_v"].reshape(-1) * (1 - t**2)  # (..., M, N, H)
+    over_keys, over_queries = d_a.sum(axis=-2), d_a.sum(axis=-3)
+    result = {
+        "d_queries": over_keys @ x["W_q"],
+        "d_keys": over_queries @ x["W_k"],
+        "d_W_q": _rows(over_keys).T @ _rows(q),
+        "d_W_k": _rows(over_queries).T @ _rows(k),
+        "d_w_v": (d_s.reshape(1, -1) @ _rows(t)).reshape(x["w_v"].shape),
+    }
+    if problem.options.get("b_h") is not None:
+        result["d_b_h"] = _rows(over_keys).sum(axis=0)
+    return result
+
+
+def _rows(x: Array) -> Array:
+    """(..., n) as (all the others, n)."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _scale(problem: Problem, dtype: DTypeLike) -> Array:
+    scale = problem.options.get("scale")
+    D = problem.inputs["queries"].shape[-1]
+    return np.asarray(1 / max(D, 1) ** 0.5 if scale is None else scale, dtype=dtype)
+
+
+def _w(problem: Problem, dtype: DTypeLike) -> Array:
+    sigma, w = problem.options.get("sigma"), problem.options.get("w")
+    if sigma is not None:
+        w = 1 / np.float64(sigma).item()
+    return np.asarray(1 if w is None else w, dtype=dtype).reshape(())
+
+
+def _keep(problem: Problem, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """What dropout multiplies each weight by: 0 or 1 / (1 - p)."""
+    p = problem.options.get("dropout_p", 0.0)
+    if p == 0:
+        return np.ones(shape, dtype=dtype)
+    return keep_pattern(shape, p, problem.options["seed"]) / dtype(1 - p)  # type: ignore[operator]
+
+
+def philox(index: Array, seed: int) -> Array:
+    """Word index & 3 of Philox4x32-10 at counter index >> 2 (Salmon et al. 2011)."""
+    mask = 0xFFFFFFFF
+    block = np.asarray(index, dtype=object) >> 2
+    c = [block & mask, block >> 32, 0 * block, 0 * block]
+    k0, k1 = seed & mask, seed >> 32
+    for _ in range(10):
+        even, odd = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(odd >> 32) ^ c[1] ^ k0, odd & mask, (even >> 32) ^ c[3] ^ k1, even & mask]
+        k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
+    return np.choose((np.asarray(index) & 3).astype(int), [x.astype(np.uint64) for x in c])
+
+
+def keep_pattern(shape: tuple[int, ...], p: float, seed: int) -> Array:
+    """Which weights dropout keeps: 1 or 0 for each pair."""
+    index = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    return philox(index, seed) >= int(np.ceil(float(np.float32(p)) * 2**32))
+
+
+# ---- the tolerance -------------------------------------------------------------------------------
+#
+# The error against float64 is at most twice the error of the same computation in plain float32,
+# plus 2e-6 of the tensor's largest entry. A tensor of a few numbers may be right in float32 by
+# luck, so the peer's error is the largest over the problem and neighbours of it, whose inputs
+# differ in the last digits: as many as give every tensor a few dozen numbers to be wrong in.
+# Gradients that vanish, like those of a saturated tanh, may be wrong by FLOOR, far below the
+# rounding of the numbers of ordinary size that they belong to.
+
+FLOOR = 1e-10
+
+
+def error_of(x: Any, exact: Any) -> float:
+    """Largest distance from exact; where exact is not finite, x must be the same."""
+    x, exact = np.asarray(x, dtype=np.float64), np.asarray(exact, dtype=np.float64)
+    assert x.shape == exact.shape, f"shape {x.shape}, expected {exact.shape}"
+    finite = np.isfinite(exact)
+    if not finite.all():
+        np.testing.assert_array_equal(x[~finite], exact[~finite])
+        x, exact = x[finite], exact[finite]
+    return float(np.max(np.abs(x - exact), initial=0.0))
+
+
+def allowed(exact: Any, peer_error: float) -> float:
+    exact = np.asarray(exact)
+    largest = np.max(np.abs(exact[np.isfinite(exact)]), initial=0.0)
+    return 2 * peer_error + 2e-6 * float(largest) + FLOOR
+
+
+def assert_accurate(got: Any, exact: Any, peer_error: float, name: str = "") -> None:
+    """Infinities and NaN must stand where they stand in exact."""
+    bound = allowed(exact, peer_error)
+    error = error_of(got, exact)
+    assert error <= bound, f"{name}: error {error:.3g}, allowed {bound:.3g}"
+
+
+def neighbours(problem: Problem) -> Iterator[Problem]:
+    """The problem itself, then others that differ from it by about 1e-6."""
+    yield problem
+    rng = np.random.default_rng(1)
+    while True:
+        near = {
+            name: x * rng.uniform(1 - 1e-6, 1 + 1e-6, x.shape).astype(np.float32)
+            for name, x in problem.inputs.items()
+        }
+        yield replace(problem, inputs=near)
+
+
+def assert_all_accurate(
+    got: Mapping[str, Any], exact: Mapping[str, Any], problem: Problem, peer: Peer = textbook
+) -> None:
+    """Every tensor of the result is as accurate as the peer, in float32, makes it."""
+    assert got.keys() == exact.keys()
+    peer_error = dict.fromkeys(exact, 0.0)
+    error = {name: error_of(got[name], exact[name]) for name in exact}
+    for runs, near in enumerate(neighbours(problem), 1):  # most often the first is enough
+        single = peer(near, np.float32)
+        double = exact if near is problem else peer(near, np.float64)
+        for name in exact:
+            peer_error[name] = max(peer_error[name], error_of(single[name], double[name]))
+        bound = {name: allowed(exact[name], peer_error[name]) for name in exact}
+        wrong = [name for name in exact if not error[name] <= bound[name]]
+        if runs == 16 or not any(runs * np.size(exact[name]) < 32 for name in wrong):
+            break
+    assert not wrong, "; ".join(
+        f"{name}: error {error[name]:.3g}, allowed {bound[name]:.3g}" for name in wrong
+    )
+
+
+def check(problem: Problem) -> dict[str, Array]:
+    """attnext's result, after it was held against the reference and the rules for padding."""
+    got = problem.run(attnext)
+    assert_all_accurate(got, problem.run(reference), problem)
+    check_padding(problem, got)
+    return got
+
+
+def check_padding(problem: Problem, got: Mapping[str, Array]) -> None:
+    """Exactly 0 wherever no pair takes part."""
+    live = problem.takes_part()
+    mode = problem.options.get("empty_rows", "uniform")
+    empty = ~live.any(axis=-1)
+    for row in (live, ~empty[..., None]):
+        assert not np.any(got["weights"][np.broadcast_to(~row, live.shape) & ~empty[..., None]])
+    if mode == "zero":
+        assert not np.any(got["weights"][empty])
+        assert not np.any(got["output"][empty])
+    if mode != "nan":
+        assert not np.any(got["d_queries"][empty])
+    unused = ~live.any(axis=-2)
+    assert not np.any(got["d_keys"][unused])
+    if mode != "uniform" or not empty.any():
+        assert not np.any(got["d_values"][unused])
+
+
+# ---- exact comparison ----------------------------------------------------------------------------
+
+
+def bits(x: Any) -> Array:
+    """The bit patterns of float32 numbers, one pattern for every NaN."""
+    x = np.array(x, dtype=np.float32, copy=True)
+    x[np.isnan(x)] = np.nan
+    return np.atleast_1d(x).view(np.uint32)
+
+
+def assert_same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(bits(a[name]), bits(b[name]), err_msg=name)
+
+
+# ---- other processes -----------------------------------------------------------------------------
+
+
+def run_python(
+    *arguments: str | Path, timeout: float = 120, check: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A Python process outside the source tree, with these environment variables."""
+    return subprocess.run(
+        [sys.executable, "-P", *map(str, arguments)],
+        env=python_environment(**environment),
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=check,
+    )
+
+
+def python_environment(**more: str) -> dict[str, str]:
+    """This process's environment without ATTNEXT_*, with what is given."""
+    kept = {name: x for name, x in os.environ.items() if not name.startswith("ATTNEXT_")}
+    return {**kept, "PYTHONPATH": str(TESTS), **more}

@@ -1,0 +1,258 @@
+"""The same bits everywhere: instruction sets, threads, places, padding, alignment, extras.
+
+Comparisons are exact, but for NaN: any NaN equals any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import SCORES, TESTS, Array, Problem, assert_same_bits, bits, make_problem, run_python
+
+import attnext
+
+# Of everything workload.py computes. A change of it is a change of the project's results in their
+# last digits: the failure prints the new one, and the commit that takes it over says why.
+CHECKSUM = "4f7a42b25a0eedd7"
+
+FUSED_GENERIC = platform.machine() in ("aarch64", "arm64", "ppc64le", "s390x")
+
+
+# ---- instruction sets ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def results(
+    instruction_sets: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Array]]:
+    """What workload.py computes on each instruction set."""
+    every = {}
+    for name in instruction_sets:
+        path = tmp_path_factory.mktemp("bits") / f"{name}.npz"
+        run_python(TESTS / "workload.py", path, ATTNEXT_CPU=name)
+        with np.load(path) as arrays:
+            every[name] = dict(arrays)
+    return every
+
+
+def test_every_set_gives_the_bits_of_the_scalar_specification(
+    results: dict[str, dict[str, Array]],
+) -> None:
+    exact = [name for name in results if name not in ("scalar", "generic") or FUSED_GENERIC]
+    for name in exact:
+        if name != "scalar":
+            assert_same_bits(results[name], results["scalar"])
+
+
+def test_the_workload_is_not_trivial(results: dict[str, dict[str, Array]]) -> None:
+    numbers = results["scalar"]
+    assert sum(x.size for x in numbers.values()) > 500_000
+    for name, x in numbers.items():
+        assert "nasty" in name or "nan" in name or np.isfinite(x[x > -np.inf]).all(), name
+        assert np.any(x) or name == "softmax 1 d_X", name
+
+
+def test_generic_kernels_have_infinities_and_nan_in_the_same_places(
+    results: dict[str, dict[str, Array]],
+) -> None:
+    for name, x in results["scalar"].items():
+        y = results["generic"][name]
+        np.testing.assert_array_equal(np.isnan(y), np.isnan(x), err_msg=name)
+        np.testing.assert_array_equal(np.isinf(y), np.isinf(x), err_msg=name)
+
+
+def test_generic_kernels_are_accurate() -> None:
+    """They may round product-sums twice, but the usual tolerance holds for them too."""
+    code = """
+import attnext, numpy as np
+from helpers import SCORES, check, make_problem
+assert attnext.show_config("dicts")["instruction_set"]["chosen"] == "generic"
+for score in SCORES:
+    sizes = [(1, 1, 1), (3, 5, 7), (17, 33, 5), (40, 140, 30), (65, 20, 260)]
+    for seed, (M, N, D) in enumerate(sizes):
+        rng = np.random.default_rng(seed)
+        lens = rng.integers(0, N + 1, size=(2, M))
+        check(make_problem(score, rng, M=M, N=N, D=D, Dv=M, H=N, valid_lens=lens))
+"""
+    run_python("-c", code, ATTNEXT_CPU="generic")
+
+
+def test_checksum(results: dict[str, dict[str, Array]]) -> None:
+    digest = hashlib.sha256()
+    for name in sorted(results["scalar"]):
+        digest.update(name.encode())
+        digest.update(bits(results["scalar"][name]).astype("<u4").tobytes())
+    found = digest.hexdigest()[:16]
+    assert found == CHECKSUM, (
+        f"the results have other bits than before. If that is meant, set CHECKSUM = {found!r} in "
+        f"{Path(__file__).name} and say why in the commit"
+    )
+
+
+# ---- threads -------------------------------------------------------------------------------------
+
+
+def large_problem(score: str, rng: np.random.Generator, **options: Any) -> Problem:
+    """Enough work for several threads; queries in more groups than one."""
+    lens = rng.integers(0, 260, size=(3, 300))
+    return make_problem(
+        score, rng, lead=(3,), M=300, N=259, D=24, Dv=20, H=16, valid_lens=lens, **options
+    )
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.2])
+@pytest.mark.parametrize("score", SCORES)
+def test_any_number_of_threads(
+    score: str, dropout_p: float, rng: np.random.Generator, threads: None
+) -> None:
+    problem = large_problem(score, rng, dropout_p=dropout_p, seed=1)
+    attnext.set_num_threads(1)
+    expected = problem.run()
+    for n in (2, 3, 5):
+        attnext.set_num_threads(n)
+        for _ in range(3):
+            assert_same_bits(problem.run(), expected)
+
+
+def test_any_number_of_threads_in_softmax(rng: np.random.Generator, threads: None) -> None:
+    X = rng.standard_normal((7, 300, 301), dtype=np.float32)
+    lens = rng.integers(0, 302, size=(7, 300))
+    expected = None
+    for n in (1, 2, 3, 5):
+        attnext.set_num_threads(n)
+        weights = attnext.masked_softmax(X, lens)
+        found = {
+            "weights": weights,
+            "d_X": attnext.masked_softmax_backward(X, weights, lens),
+            "copy": attnext.sequence_mask(X, lens[:, 0], 2.5),
+        }
+        expected = expected or found
+        assert_same_bits(found, expected)
+
+
+# ---- place, padding, alignment, extras -----------------------------------------------------------
+
+PER_QUERY = ("output", "weights", "lse", "d_queries")
+PER_KEY = ("d_keys", "d_values")
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_place_in_the_batch(score: str, rng: np.random.Generator) -> None:
+    lens = rng.integers(0, 141, size=(5, 20))
+    problem = make_problem(score, rng, lead=(5,), M=20, N=140, valid_lens=lens)
+    whole = problem.run()
+    for b in range(5):
+        alone = entries(problem, [b]).run()
+        for name in PER_QUERY + PER_KEY:
+            np.testing.assert_array_equal(bits(alone[name][0]), bits(whole[name][b]), err_msg=name)
+    order = rng.permutation(5)
+    moved = entries(problem, order).run()
+    for name in PER_QUERY + PER_KEY:
+        np.testing.assert_array_equal(bits(moved[name]), bits(whole[name][order]), err_msg=name)
+
+
+def entries(problem: Problem, which: Any) -> Problem:
+    """The problem of these batch entries."""
+    batched = ("queries", "keys", "values")
+    inputs = {n: x[which] if n in batched else x for n, x in problem.inputs.items()}
+    grads = {name: x[which] for name, x in problem.grads.items()}
+    options = {**problem.options, "valid_lens": problem.options["valid_lens"][which]}
+    return Problem(problem.score, inputs, options, grads)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_place_among_the_queries(score: str, rng: np.random.Generator) -> None:
+    lens = rng.integers(0, 141, size=(2, 83))
+    problem = make_problem(score, rng, M=83, N=140, valid_lens=lens)
+    whole = problem.run()
+    for which in (rng.permutation(83), np.arange(40, 83), np.arange(60)):
+        problem_of_those = Problem(
+            score,
+            {**problem.inputs, "queries": problem.inputs["queries"][:, which]},
+            {**problem.options, "valid_lens": lens[:, which]},
+            {name: x[:, which] for name, x in problem.grads.items()},
+        )
+        found = problem_of_those.run()
+        for name in PER_QUERY:
+            np.testing.assert_array_equal(
+                bits(found[name]), bits(whole[name][:, which]), err_msg=name
+            )
+
+
+@pytest.mark.parametrize("filling", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize("padding", [1, 15, 16, 100, 300])
+@pytest.mark.parametrize("score", SCORES)
+def test_amount_of_padding_behind(
+    score: str, padding: int, filling: float, rng: np.random.Generator
+) -> None:
+    N, lens = 130, rng.integers(1, 131, size=(2, 20))
+    problem = make_problem(score, rng, M=20, N=N, valid_lens=lens)
+    padded = Problem(score, dict(problem.inputs), problem.options, dict(problem.grads))
+    for name in ("keys", "values"):
+        x = problem.inputs[name]
+        padded.inputs[name] = np.pad(x, ((0, 0), (0, padding), (0, 0)), constant_values=filling)
+    grad = problem.grads["grad_weights"]
+    padded.grads["grad_weights"] = np.pad(
+        grad, ((0, 0), (0, 0), (0, padding)), constant_values=filling
+    )
+    expected, found = problem.run(), padded.run()
+    assert not np.any(found["weights"][..., N:])
+    found["weights"] = found["weights"][..., :N]
+    for name in PER_KEY:
+        assert not np.any(found[name][:, N:])
+        found[name] = found[name][:, :N]
+    assert_same_bits(found, expected)
+
+
+def shifted(x: Array, floats: int) -> Array:
+    """A copy of x that starts `floats` floats after a multiple of 64 bytes."""
+    memory = np.empty(x.size + 32, dtype=np.float32)
+    start = (-memory.ctypes.data // 4) % 16 + floats
+    copy = memory[start : start + x.size].reshape(x.shape)
+    copy[...] = x
+    assert copy.ctypes.data % 64 == 4 * floats and copy.flags.c_contiguous
+    return copy
+
+
+@pytest.mark.parametrize("floats", [1, 3, 4, 7, 8, 15])
+@pytest.mark.parametrize("score", SCORES)
+def test_alignment(score: str, floats: int, rng: np.random.Generator) -> None:
+    problem = make_problem(score, rng, M=35, N=140, D=17, valid_lens=[77, 140])
+    expected = problem.run()
+    moved = Problem(
+        score,
+        {name: shifted(x, floats) for name, x in problem.inputs.items()},
+        problem.options,
+        {name: shifted(x, floats) for name, x in problem.grads.items()},
+    )
+    assert_same_bits(moved.run(), expected)
+    out = shifted(expected["output"], floats)
+    out[...] = np.nan
+    assert_same_bits({"output": moved.forward(out=out)}, {"output": expected["output"]})
+
+
+@pytest.mark.parametrize("empty_rows", ["uniform", "zero", "nan"])
+@pytest.mark.parametrize("score", SCORES)
+def test_extras_asked_for(score: str, empty_rows: str, rng: np.random.Generator) -> None:
+    lens = rng.integers(0, 141, size=(2, 35))
+    problem = make_problem(score, rng, M=35, N=140, valid_lens=lens, empty_rows=empty_rows)
+    output, weights, lse = problem.forward(return_weights=True, return_lse=True)
+    expected = {"output": output, "weights": weights, "lse": lse}
+    for wanted in (("weights",), ("lse",), ()):
+        found = problem.forward(**{f"return_{name}": True for name in wanted})
+        found = dict(zip(("output", *wanted), found if wanted else (found,), strict=True))
+        assert_same_bits(found, {name: expected[name] for name in found})
+    out = np.empty_like(output)
+    problem.forward(out=out, return_weights=True)
+    np.testing.assert_array_equal(bits(out), bits(output))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_same_call_twice(score: str, rng: np.random.Generator) -> None:
+    problem = large_problem(score, rng)
+    assert_same_bits(problem.run(), problem.run())

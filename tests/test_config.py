@@ -1,0 +1,89 @@
+"""show_config, the choice of instruction set at import, and importing from the source folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from helpers import REPOSITORY, python_environment, run_python
+
+import attnext
+
+SETS = ["scalar", "generic", "avx2", "avx512"]  # narrowest first
+
+
+def test_dicts() -> None:
+    config = attnext.show_config("dicts")
+    assert config.keys() == {"version", "instruction_set", "threads", "build"}
+    assert config["version"] == attnext.__version__
+    available = config["instruction_set"]["available"]
+    assert available == [name for name in SETS if name in available]
+    assert available[:2] == ["scalar", "generic"]
+    assert config["instruction_set"]["chosen"] in available
+    assert config["threads"]["chosen"] == attnext.get_num_threads()
+    assert config["threads"]["cpus"] >= 1
+    assert config["build"]["compiler"] and config["build"]["python"]
+
+
+def test_each_call_returns_a_dict_of_its_own() -> None:
+    attnext.show_config("dicts")["instruction_set"]["available"].clear()
+    assert attnext.show_config("dicts")["instruction_set"]["available"]
+
+
+def test_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert attnext.show_config() is None
+    text = capsys.readouterr().out
+    assert attnext.show_config(mode="stdout") is None
+    assert capsys.readouterr().out == text
+    config = attnext.show_config("dicts")
+    for part in (config["version"], config["instruction_set"]["chosen"], "threads"):
+        assert part in text
+
+
+def chosen(**environment: str) -> str:
+    code = "import attnext; print(attnext.show_config('dicts')['instruction_set']['chosen'])"
+    return run_python("-c", code, **environment).stdout.strip()
+
+
+def test_every_available_set_can_be_chosen(instruction_sets: list[str]) -> None:
+    for name in instruction_sets:
+        assert chosen(ATTNEXT_CPU=name) == name
+
+
+def test_the_widest_set_is_the_default(instruction_sets: list[str]) -> None:
+    assert chosen() == chosen(ATTNEXT_CPU="") == instruction_sets[-1]
+
+
+@pytest.mark.parametrize("wrong", ["sse2", "AVX2", "avx2 ", "1", "scalar,avx2"])
+def test_an_unknown_set_is_an_import_error_that_lists_the_choices(
+    wrong: str, instruction_sets: list[str]
+) -> None:
+    done = run_python("-c", "import attnext", check=False, ATTNEXT_CPU=wrong)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1] == (
+        f"ImportError: ATTNEXT_CPU={wrong!r}: unknown instruction set; this CPU can use: "
+        + " ".join(instruction_sets)
+    )
+
+
+def test_importing_from_the_source_folder_says_what_to_do() -> None:
+    """The folder attnext/ of a clone shadows the installed package; it has no compiled module."""
+    assert not list((REPOSITORY / "attnext").glob("_core*.so"))
+    done = subprocess.run(
+        [sys.executable, "-c", "import attnext"],
+        cwd=REPOSITORY,
+        env={**python_environment(), "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: attnext is being imported from a source folder")
+    assert "pip install ." in last
+
+
+def test_public_names() -> None:
+    assert sorted(attnext.__all__) == sorted(set(attnext.__all__))
+    for name in attnext.__all__:
+        assert hasattr(attnext, name)

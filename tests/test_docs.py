@@ -1,0 +1,151 @@
+"""The documentation: every example runs, every public docstring is complete numpydoc."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from helpers import REPOSITORY
+from numpydoc.validate import validate
+
+import attnext
+from attnext import reference
+
+# Not asked for: an extended summary, a See Also, a bare type as the first line of Returns (results
+# have names here), and an infinitive at the start, which numpydoc takes "Gradients of" not to be.
+NOT_ASKED_FOR = {"ES01", "SA01", "RT02", "SS05"}
+
+FUNCTIONS = [name for name in attnext.__all__ if inspect.isroutine(getattr(attnext, name))]
+ABOUT_THE_PROCESS = ("set_num_threads", "get_num_threads", "show_config")
+
+
+def public_modules() -> list[str]:
+    names = ["attnext"]
+    for module in pkgutil.walk_packages(attnext.__path__, "attnext."):
+        if not any(part.startswith("_") for part in module.name.split(".")):
+            names.append(module.name)
+    return names
+
+
+def public_objects() -> Iterator[str]:
+    """Full names of everything public, methods and properties of classes included."""
+    for module_name in public_modules():
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", ()):
+            yield f"{module_name}.{name}"
+            value = getattr(module, name)
+            if inspect.isclass(value) and not issubclass(value, tuple):
+                for member in vars(value):
+                    if not member.startswith("_"):
+                        yield f"{module_name}.{name}.{member}"
+
+
+OBJECTS = list(public_objects())
+
+
+def resolve(name: str) -> Any:
+    value: Any = attnext
+    for part in name.split(".")[1:]:
+        value = getattr(value, part)
+    return value
+
+
+def docstrings() -> dict[str, str]:
+    """Docstrings that hold examples, by name: those of modules, and of what they make public."""
+    found = {name: importlib.import_module(name).__doc__ for name in public_modules()}
+    found |= {name: resolve(name).__doc__ for name in OBJECTS}
+    return {name: doc for name, doc in found.items() if doc and ">>>" in doc}
+
+
+DOCSTRINGS = docstrings()
+
+
+def run_examples(text: str, name: str, namespace: dict[str, Any]) -> None:
+    test = doctest.DocTestParser().get_doctest(text, namespace, name, None, 0)
+    assert test.examples, f"{name} has no example"
+    report = io.StringIO()
+    doctest.DocTestRunner().run(test, out=report.write, clear_globs=False)
+    namespace.update(test.globs)
+    assert not report.getvalue(), report.getvalue()
+
+
+@pytest.mark.parametrize("name", DOCSTRINGS)
+def test_examples_run(name: str, threads: None) -> None:
+    """In the namespace of their module, as doctest has it; that of the C functions is empty."""
+    value = resolve(name)
+    home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "attnext")
+    run_examples(DOCSTRINGS[name], name, {} if home == "attnext" else dict(vars(sys.modules[home])))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_an_example(name: str) -> None:
+    assert f"attnext.{name}" in DOCSTRINGS
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_docstrings_are_numpydoc(name: str) -> None:
+    value = resolve(name)
+    if not callable(value):  # an attribute: a sentence or two
+        assert value.__doc__ and value.__doc__.endswith(".")
+        return
+    not_asked_for = set(NOT_ASKED_FOR)
+    if name.split(".")[-2][0].isupper() or (inspect.isclass(value) and issubclass(value, tuple)):
+        not_asked_for.add("EX01")  # of a method, a result: their class or function has the example
+    assert [error for error in validate(name)["errors"] if error[0] not in not_asked_for] == []
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_sections(name: str) -> None:
+    doc = getattr(attnext, name).__doc__
+    wanted = {"Examples"}
+    if name not in ABOUT_THE_PROCESS:
+        wanted |= {"Parameters", "Returns", "Raises", "Notes"}
+    sections = set(re.findall(r"^(\w[\w ]*)\n-+$", doc, re.MULTILINE))
+    assert wanted <= sections
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if hasattr(reference, name)])
+def test_signatures_are_those_of_the_reference(name: str) -> None:
+    """The same names, order, kinds and defaults; help() shows them."""
+
+    def parameters(module: ModuleType) -> list[tuple[str, Any, Any]]:
+        signature = inspect.signature(getattr(module, name))
+        return [(p.name, p.kind, p.default) for p in signature.parameters.values()]
+
+    assert parameters(attnext) == parameters(reference)
+
+
+def test_the_reference_has_a_twin_of_every_function() -> None:
+    assert set(FUNCTIONS) - set(ABOUT_THE_PROCESS) <= set(reference.__all__)
+
+
+# ---- README --------------------------------------------------------------------------------------
+
+
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"^```(?:python|pycon)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_examples_of_the_readme_run(threads: None, tmp_path: Path, monkeypatch: Any) -> None:
+    """In one namespace, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    blocks = python_blocks((REPOSITORY / "README.md").read_text(encoding="utf-8"))
+    assert blocks
+    namespace: dict[str, Any] = {}
+    for i, block in enumerate(blocks, 1):
+        if ">>>" in block:
+            run_examples(block, f"block {i} of README.md", namespace)
+        else:
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(block, f"block {i} of README.md", "exec"), namespace)

@@ -1,0 +1,235 @@
+"""Dropout of attention weights: Philox4x32-10 by known answers, forward and backward alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compiling import compile_objects, link, run
+from helpers import (
+    REPOSITORY,
+    SCORES,
+    TESTS,
+    Array,
+    Problem,
+    assert_same_bits,
+    bits,
+    check,
+    keep_pattern,
+    make_problem,
+    philox,
+)
+
+import attnext
+
+
+def pattern(shape: tuple[int, ...], p: float, seed: int) -> Array:
+    """Which pairs attnext keeps: uniform attention to an identity of values shows the weights."""
+    *lead, M, N = shape
+    queries, keys = np.zeros((*lead, M, 1)), np.zeros((*lead, N, 1))
+    values = np.broadcast_to(np.eye(N), (*lead, N, N))
+    weights = attnext.dot_product_attention(queries, keys, values, dropout_p=p, seed=seed)
+    expected = np.float32(1 / N) * np.float32(1 / (1 - np.float32(p)))
+    np.testing.assert_allclose(weights[weights != 0], expected, rtol=3e-7)
+    return weights != 0
+
+
+# ---- the generator -------------------------------------------------------------------------------
+
+
+KNOWN_ANSWERS = [  # counter, key, words: Random123's vectors, in its file kat_vectors
+    ("00000000 00000000 00000000 00000000", "00000000 00000000",
+     "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
+     "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
+     "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def c_test(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dropout")
+    files = [TESTS / "c" / "test_dropout.c", REPOSITORY / "csrc" / "core" / "dropout.c"]
+    return link(folder / "test_dropout", compile_objects(files, folder))
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
+def test_known_answers_of_philox(c_test: Path, counter: str, key: str, words: str) -> None:
+    assert run([str(c_test), "philox", *counter.split(), *key.split()]).strip() == words
+
+
+def test_known_answer_of_the_python_twin() -> None:
+    words = philox(np.arange(4), 0)
+    np.testing.assert_array_equal(words, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8])
+
+
+@pytest.mark.parametrize("m", range(6))
+def test_indices_over_two_to_the_34(c_test: Path, m: int) -> None:
+    """Pair (b, m, j) of (b + 1, m + 1, N): its counter fills more than one word."""
+    b, j, N, seed = 2**33 + 12345, 3, 2**20 + 1, 2**63 + 77
+    index = (b * (m + 1) + m) * N + j
+    kept = int(philox(np.array([index], dtype=object), seed)[0]) >= 2**31
+    assert run([str(c_test), "keep", *map(str, (b, m, j, N, seed))]).strip() == str(int(kept))
+
+
+def threshold_between(shape: tuple[int, ...], seed: int, pair: int) -> tuple[float, float]:
+    """The two float32 probabilities around the one at which this pair is dropped."""
+    word = int(philox(np.array([pair]), seed)[0])
+    above = np.float32(word / 2**32)
+    while math.ceil(float(above) * 2**32) <= word:
+        above = np.nextafter(above, np.float32(1))
+    return float(np.nextafter(above, np.float32(0))), float(above)
+
+
+@pytest.mark.parametrize("pair", range(8))
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 0x299F31D0A4093822, 2**64 - 1])
+def test_a_pair_is_kept_iff_its_word_is_at_least_p(seed: int, pair: int) -> None:
+    """The word itself, bit by bit as far as a float32 probability can tell."""
+    below, above = threshold_between((2, 4), seed, pair)
+    assert pattern((2, 4), below, seed).reshape(-1)[pair]
+    assert not pattern((2, 4), above, seed).reshape(-1)[pair]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 1e-6, 0.99999, float(np.float32(1) / 3)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (3, 5), (2, 3, 7), (2, 2, 17, 33), (1, 40, 300), (3, 1, 129)], ids=str
+)
+def test_pattern(shape: tuple[int, ...], p: float) -> None:
+    for seed in (0, 12345678901234567890):
+        np.testing.assert_array_equal(pattern(shape, p, seed), keep_pattern(shape, p, seed))
+
+
+def test_index_runs_through_the_whole_array_of_weights() -> None:
+    """The pattern of (2, 3, 4, 5) is that of a flat array, whatever the blocks and tiles."""
+    flat = pattern((1, 600), 0.4, 7).reshape(-1)
+    for shape in [(2, 3, 10, 10), (600, 1), (4, 150, 1), (2, 150, 2), (3, 200)]:
+        np.testing.assert_array_equal(pattern(shape, 0.4, 7).reshape(-1), flat)
+
+
+# ---- the rule ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+def test_rate(p: float) -> None:
+    kept = pattern((4, 250, 400), p, 99)
+    n = kept.size
+    assert abs(kept.mean() - (1 - p)) < 5 * math.sqrt(p * (1 - p) / n)
+
+
+def test_seeds_differ() -> None:
+    patterns = [pattern((30, 40), 0.5, seed) for seed in (0, 1, 2**32, 2**63)]
+    for i, one in enumerate(patterns):
+        for other in patterns[i + 1 :]:
+            assert 0.4 < np.mean(one == other) < 0.6
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_p_0_drops_nothing(score: str, rng: np.random.Generator) -> None:
+    problem = make_problem(score, rng)
+    assert_same_bits(problem.but(dropout_p=0.0, seed=3).run(), problem.run())
+    assert_same_bits(problem.but(dropout_p=0, seed=None).run(), problem.run())
+
+
+@pytest.mark.parametrize("empty_rows", ["uniform", "zero", "nan"])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize(("M", "N"), [(5, 9), (20, 140), (70, 33)])
+def test_forward_and_backward_drop_the_same(
+    score: str, M: int, N: int, empty_rows: str, rng: np.random.Generator
+) -> None:
+    lens = rng.integers(0, N + 1, size=(2, M))
+    lens[0, 1] = 0
+    options = {"valid_lens": lens, "empty_rows": empty_rows}
+    check(make_problem(score, rng, M=M, N=N, dropout_p=0.35, seed=2**40 + 3, **options))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_weights_and_lse_are_those_before_dropout(score: str, rng: np.random.Generator) -> None:
+    problem = make_problem(score, rng, M=20, N=140, valid_lens=[0, 77])
+    _, *plain = problem.forward(return_weights=True, return_lse=True)
+    output, *dropped = problem.but(dropout_p=0.5, seed=1).forward(
+        return_weights=True, return_lse=True
+    )
+    for a, b in zip(plain, dropped, strict=True):
+        np.testing.assert_array_equal(bits(a), bits(b))
+    keep = keep_pattern(plain[0].shape, 0.5, 1)
+    np.testing.assert_allclose(
+        output, (plain[0] * keep * 2) @ problem.inputs["values"], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_uniform_rows_are_dropped_from_too(rng: np.random.Generator) -> None:
+    """Over all N keys, those beyond the length included."""
+    problem = make_problem("dot", rng, M=6, N=11, valid_lens=[0, 0], dropout_p=0.5, seed=8)
+    keep = keep_pattern((2, 6, 11), 0.5, 8)
+    values, grad = problem.inputs["values"], problem.grads["grad_output"]
+    np.testing.assert_allclose(problem.forward(), 2 / 11 * (keep @ values), rtol=2e-6, atol=1e-6)
+    d = problem.backward()
+    np.testing.assert_allclose(
+        d["d_values"], 2 / 11 * (keep.swapaxes(1, 2) @ grad), rtol=2e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_any_number_of_threads(score: str, rng: np.random.Generator, threads: None) -> None:
+    problem = make_problem(score, rng, lead=(3,), M=300, N=200, H=16, dropout_p=0.25, seed=5)
+    attnext.set_num_threads(1)
+    expected = problem.run()
+    for n in (2, 3, 5):
+        attnext.set_num_threads(n)
+        assert_same_bits(problem.run(), expected)
+
+
+def test_p_is_taken_as_float32() -> None:
+    """0.1 in float32 is a little more than 0.1; both spellings drop the same pairs."""
+    np.testing.assert_array_equal(
+        pattern((50, 80), 0.1, 4), pattern((50, 80), float(np.float32(0.1)), 4)
+    )
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [np.int64(5), np.uint64(5), np.array(5), np.uint8(5)])
+def test_seed_may_be_any_integer_object(seed: Any, rng: np.random.Generator) -> None:
+    problem = make_problem("dot", rng, dropout_p=0.5)
+    np.testing.assert_array_equal(problem.but(seed=seed).forward(), problem.but(seed=5).forward())
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"dropout_p": 0.5}, ValueError),
+        ({"dropout_p": 0.5, "seed": None}, ValueError),
+        ({"dropout_p": 0.5, "seed": -1}, ValueError),
+        ({"dropout_p": 0.5, "seed": 2**64}, ValueError),
+        ({"dropout_p": 0.5, "seed": 1.0}, TypeError),
+        ({"dropout_p": 0.5, "seed": True}, TypeError),
+        ({"dropout_p": 0.5, "seed": "1"}, TypeError),
+        ({"dropout_p": 0.0, "seed": -1}, ValueError),
+        ({"dropout_p": -0.1, "seed": 1}, ValueError),
+        ({"dropout_p": 1.0, "seed": 1}, ValueError),
+        ({"dropout_p": 1 - 1e-9, "seed": 1}, ValueError),  # 1 in float32
+        ({"dropout_p": np.nan, "seed": 1}, ValueError),
+        ({"dropout_p": np.inf, "seed": 1}, ValueError),
+        ({"dropout_p": "0.5", "seed": 1}, TypeError),
+        ({"dropout_p": True, "seed": 1}, TypeError),
+        ({"dropout_p": 0.5j, "seed": 1}, TypeError),
+        ({"dropout_p": [0.5, 0.5], "seed": 1}, ValueError),
+        ({"dropout_p": None, "seed": 1}, TypeError),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("call", [Problem.forward, Problem.backward])
+def test_wrong_probabilities_and_seeds(
+    call: Callable[[Problem], Any],
+    options: dict[str, Any],
+    error: type[Exception],
+    rng: np.random.Generator,
+) -> None:
+    with pytest.raises(error, match="dropout_p|seed"):
+        call(make_problem("dot", rng, **options))

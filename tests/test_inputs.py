@@ -1,0 +1,753 @@
+"""What may be passed in, what is refused and in which words, and that inputs stay as they are."""
+
+from __future__ import annotations
+
+import array
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    FUNCTION,
+    SCORES,
+    SCORES_FUNCTION,
+    Array,
+    Problem,
+    assert_same_bits,
+    make_problem,
+)
+
+import attnext
+
+# ---- dtypes, byte orders, layouts ----------------------------------------------------------------
+
+DTYPES = [
+    *("float16", "float32", "float64", "longdouble", ">f2", ">f4", ">f8"),
+    *(
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        ">i2",
+        ">i4",
+        ">u8",
+    ),
+]
+
+
+def fortran(x: Array) -> Array:
+    return np.asfortranarray(x)
+
+
+def strided(x: Array) -> Array:
+    wide = np.full((*x.shape[:-1], 2 * x.shape[-1] + 1), 99, dtype=x.dtype)
+    wide[..., 1::2] = x
+    return wide[..., 1::2]
+
+
+def backwards(x: Array) -> Array:
+    turned = np.flip(x).copy()
+    return np.flip(turned)
+
+
+def unaligned(x: Array) -> Array:
+    memory = np.zeros(x.nbytes + 1, dtype=np.uint8)
+    copy = memory[1:].view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    assert not copy.flags.aligned or x.itemsize == 1
+    return copy
+
+
+def read_only(x: Array) -> Array:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+class Plain(np.ndarray):  # type: ignore[type-arg]
+    """A subclass without a meaning of its own."""
+
+
+class Convertible:
+    def __init__(self, x: Array) -> None:
+        self.x = x
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.x if dtype is None else self.x.astype(dtype)
+
+
+LAYOUTS: dict[str, Callable[[Array], Any]] = {
+    "Fortran": fortran,
+    "strided": strided,
+    "backwards": backwards,
+    "unaligned": unaligned,
+    "read-only": read_only,
+    "list": np.ndarray.tolist,
+    "tuple": lambda x: tuple(map(np.ndarray.tolist, x)) if x.ndim > 1 else tuple(x.tolist()),
+    "list of arrays": list,
+    "memoryview": memoryview,
+    "subclass": lambda x: x.view(Plain),
+    "__array__": Convertible,
+    "tensor": torch.from_numpy,
+    "strided tensor": lambda x: torch.from_numpy(strided(x).copy()),
+    "tensor of float64": lambda x: torch.from_numpy(x.astype(np.float64)),
+    "transposed tensor": lambda x: torch.from_numpy(np.ascontiguousarray(x.T)).permute(
+        *range(x.ndim)[::-1]
+    ),
+}
+
+
+def whole_numbers(score: str, rng: np.random.Generator) -> Problem:
+    """Small non-negative integers, which every dtype can hold, kept in float32."""
+    problem = make_problem(score, rng, M=3, N=5)
+    for part in (problem.inputs, problem.grads):
+        for name, x in part.items():
+            part[name] = rng.integers(0, 4, size=x.shape).astype(np.float32)
+    if score == "additive":
+        problem.options["b_h"] = rng.integers(0, 4, size=6).astype(np.float32)
+    return problem
+
+
+def converted(problem: Problem, convert: Callable[[Array], Any]) -> Problem:
+    inputs, grads = (
+        {name: convert(x) for name, x in part.items()} for part in (problem.inputs, problem.grads)
+    )
+    options = dict(problem.options)
+    if "b_h" in options:
+        options["b_h"] = convert(options["b_h"])
+    return Problem(problem.score, inputs, options, grads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("score", SCORES)
+def test_every_real_dtype(score: str, dtype: str, rng: np.random.Generator) -> None:
+    problem = whole_numbers(score, rng)
+    expected = problem.run()
+    assert_same_bits(converted(problem, lambda x: x.astype(dtype)).run(), expected)
+    odd = converted(problem, lambda x: strided(fortran(x.astype(dtype))))
+    assert_same_bits(odd.run(), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("score", SCORES)
+def test_every_layout(score: str, layout: str, rng: np.random.Generator) -> None:
+    problem = make_problem(score, rng)
+    expected = problem.run()
+    convert = LAYOUTS[layout]
+    found = converted(problem, convert)
+    assert_same_bits(found.run(), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_in_softmax(layout: str, rng: np.random.Generator) -> None:
+    X, grad = rng.standard_normal((2, 3, 4, 5), dtype=np.float32)
+    convert = LAYOUTS[layout]
+    weights = attnext.masked_softmax(X, [1, 5, 3])
+    np.testing.assert_array_equal(attnext.masked_softmax(convert(X), [1, 5, 3]), weights)
+    d_X = attnext.masked_softmax_backward(grad, weights, 3)
+    found = attnext.masked_softmax_backward(convert(grad), convert(weights), 3)
+    np.testing.assert_array_equal(found, d_X)
+    copy = attnext.sequence_mask(X, [1, 2, 0], 9)
+    np.testing.assert_array_equal(attnext.sequence_mask(convert(X), [1, 2, 0], 9), copy)
+
+
+def test_array_module_and_range() -> None:
+    X = array.array("d", [0.5, 1.5, 2.5])
+    np.testing.assert_array_equal(
+        attnext.masked_softmax(X), attnext.masked_softmax([0.5, 1.5, 2.5])
+    )
+    lens = attnext.masked_softmax(np.zeros((3, 4)), range(1, 4))
+    np.testing.assert_array_equal((lens > 0).sum(axis=1), [1, 2, 3])
+
+
+def test_longdouble_and_float64_are_rounded_once() -> None:
+    x = np.array([[1 + 2.0**-24 + 2.0**-50, 0]])  # to nearest float32: up, not to even
+    assert attnext.sequence_mask(x, 2)[0, 0] == np.float32(1 + 2.0**-23)
+    assert attnext.sequence_mask(x.astype(np.longdouble), 2)[0, 0] == np.float32(1 + 2.0**-23)
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [(1e300, np.inf), (-1e300, -np.inf), (np.inf, np.inf), (np.nan, np.nan), (1e-300, 0)],
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.longdouble])
+def test_conversion_to_float32_makes_no_noise(dtype: Any, value: float, rounded: float) -> None:
+    """No warning and, under errstate, no exception either."""
+    X = np.full((1, 1), value, dtype=dtype)
+    with np.errstate(all="raise"):
+        copy = attnext.sequence_mask(X, 1)
+    np.testing.assert_array_equal(copy, np.full((1, 1), rounded, dtype=np.float32))
+
+
+def test_keywords_may_come_in_any_order_and_spelling(rng: np.random.Generator) -> None:
+    problem = make_problem("dot", rng)
+    expected = problem.forward(valid_lens=[1, 2], scale=2.0)
+    names = dict(reversed([*problem.inputs.items(), ("valid_lens", [1, 2]), ("scale", 2.0)]))
+    np.testing.assert_array_equal(attnext.dot_product_attention(**names), expected)
+    fresh = {"".join(list(name)): x for name, x in names.items()}  # strings not interned
+    np.testing.assert_array_equal(attnext.dot_product_attention(**fresh), expected)
+
+
+@pytest.mark.parametrize("flag", [1, "yes", [0], np.True_, 2.5])
+def test_flags_are_true_or_false_objects(flag: Any, rng: np.random.Generator) -> None:
+    problem = make_problem("dot", rng)
+    assert len(problem.forward(return_weights=flag)) == 2
+    for no in (0, "", [], np.False_, None):
+        assert isinstance(problem.forward(return_weights=no), np.ndarray)
+
+
+# ---- inputs stay as they are ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convert", [np.copy, fortran, strided, lambda x: x.astype(np.float64)])
+@pytest.mark.parametrize("score", SCORES)
+def test_inputs_are_never_changed(
+    score: str, convert: Callable[[Array], Array], rng: np.random.Generator
+) -> None:
+    lens = rng.integers(0, 150, size=(2, 35))
+    problem = make_problem(score, rng, M=35, N=140, valid_lens=lens, dropout_p=0.3, seed=3)
+    problem.options["b_h" if score == "additive" else "scale" if score == "dot" else "w"] = (
+        rng.standard_normal(6, dtype=np.float32) if score == "additive" else np.array(0.5)
+    )
+    problem = converted(problem, convert)
+    given = [*problem.inputs.values(), *problem.grads.values(), lens]
+    given += [x for x in problem.options.values() if isinstance(x, np.ndarray)]
+    before = [x.copy() for x in given]
+    output, lse = problem.forward(return_lse=True)
+    saved = output.copy(), lse.copy()
+    problem.run()
+    problem.backward(output=output, lse=lse)
+    for x, copy in zip([*given, output, lse], [*before, *saved], strict=True):
+        np.testing.assert_array_equal(x, copy)
+
+
+def test_softmax_inputs_are_never_changed(rng: np.random.Generator) -> None:
+    X, grad = rng.standard_normal((2, 3, 4, 50), dtype=np.float32)
+    lens = rng.integers(0, 60, size=(3, 4))
+    given = [X, grad, lens]
+    before = [x.copy() for x in given]
+    weights = attnext.masked_softmax(X, lens)
+    kept = weights.copy()
+    attnext.masked_softmax_backward(grad, weights, lens)
+    attnext.sequence_mask(X, lens[:, 0], 5)
+    for x, copy in zip([*given, weights], [*before, kept], strict=True):
+        np.testing.assert_array_equal(x, copy)
+
+
+def test_one_array_may_be_all_inputs(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 5, 4), dtype=np.float32)
+    together = attnext.dot_product_attention(x, x, x)
+    np.testing.assert_array_equal(together, attnext.dot_product_attention(x, x.copy(), x.copy()))
+    d = attnext.dot_product_attention_backward(x, x, x, x)
+    apart = attnext.dot_product_attention_backward(x, x.copy(), x.copy(), x.copy())
+    for a, b in zip(d, apart, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# ---- out= ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["queries", "keys", "values", "W_q", "W_k", "w_v", "b_h", "valid_lens"]
+)
+def test_out_may_overlap_no_input(name: str, rng: np.random.Generator) -> None:
+    problem = make_problem("additive", rng, lead=(), M=6, N=6, D=6, Dk=6, Dv=6, H=6)
+    problem.options["b_h"] = rng.standard_normal(6, dtype=np.float32)
+    expected = problem.forward()
+    memory = np.zeros(100, dtype=np.float32)
+    out = memory[10:46].reshape(6, 6)
+    given = {**problem.inputs, **problem.options}.get(name, np.array([1, 2, 3, 4, 5, 6]))
+    size = given.nbytes // 4
+    for first in (10 - size + 1, 20, 45):  # in front, inside or around, behind
+        first = max(first, 0) // 2 * 2 if given.dtype.itemsize == 8 else max(first, 0)
+        overlapping = memory[first : first + size].view(given.dtype).reshape(given.shape)
+        if not np.shares_memory(overlapping, out):
+            continue
+        with pytest.raises(ValueError, match=f"^out shares memory with {name}, "):
+            call_with(problem, name, overlapping, out)
+    memory[50:] = 0
+    apart = memory[50 : 50 + size].view(given.dtype).reshape(given.shape)
+    apart[...] = given
+    result = call_with(problem, name, apart, out)
+    assert result is out
+    if name != "valid_lens":
+        np.testing.assert_array_equal(out, expected)
+
+
+def call_with(problem: Problem, name: str, x: Array, out: Array) -> Any:
+    arguments = {**problem.inputs, **problem.options, name: x}
+    return attnext.additive_attention(**arguments, out=out)
+
+
+def test_out_may_lie_between_the_rows_of_an_input(rng: np.random.Generator) -> None:
+    """Shared address ranges are no shared memory."""
+    memory = rng.standard_normal((2, 8, 4), dtype=np.float32)
+    keys = memory[1, ::2]
+    values = memory[1, 1::2]
+    expected = attnext.dot_product_attention(values[:2], keys.copy(), keys.copy())
+    out = memory[1, 1]  # one row between the keys' rows
+    found = attnext.dot_product_attention(values[:1].copy(), keys, keys, out=out.reshape(1, 4))
+    np.testing.assert_array_equal(found, expected[:1])
+
+
+def test_out_of_a_failed_call_is_left_alone(rng: np.random.Generator) -> None:
+    problem = make_problem("dot", rng)
+    out = np.full((2, 3, 3), 7, dtype=np.float32)
+    with pytest.raises(ValueError):
+        problem.forward(out=out, valid_lens=[1, 2, 3])
+    np.testing.assert_array_equal(out, 7)
+
+
+def test_out_may_be_a_subclass_and_unwritten_memory(rng: np.random.Generator) -> None:
+    problem = make_problem("dot", rng)
+    out = np.full((2, 3, 3), np.nan, dtype=np.float32).view(Plain)
+    assert problem.forward(out=out) is out
+    np.testing.assert_array_equal(np.asarray(out), problem.forward())
+
+
+# ---- refused, with these words -------------------------------------------------------------------
+
+q, k, v = (np.zeros((2, n, d), dtype=np.float32) for n, d in ((3, 4), (5, 4), (5, 6)))
+g = np.zeros((2, 3, 6), dtype=np.float32)
+W, w = np.zeros((7, 4), dtype=np.float32), np.zeros(7, dtype=np.float32)
+locked = read_only(g)
+
+dot, additive = attnext.dot_product_attention, attnext.additive_attention
+gaussian, backward = attnext.gaussian_attention, attnext.dot_product_attention_backward
+softmax, sequence_mask = attnext.masked_softmax, attnext.sequence_mask
+
+REAL = "expected real numbers (any float or integer dtype)"
+HINT = "expected integers: .astype(int), if these are whole numbers"
+
+WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
+    # arity
+    ("missing", lambda: dot(q, k), TypeError,
+     "dot_product_attention() missing required argument 'values' (position 3)"),
+    ("missing w_v", lambda: additive(q, k, v, W, W), TypeError,
+     "additive_attention() missing required argument 'w_v' (position 6)"),
+    ("too many", lambda: dot(q, k, v, None, 1.0), TypeError,
+     "dot_product_attention() takes at most 4 positional arguments, got 5"),
+    ("twice", lambda: dot(q, k, v, queries=q), TypeError,
+     "dot_product_attention() got multiple values for argument 'queries'"),
+    ("unknown", lambda: dot(q, k, v, wrong=1), TypeError,
+     "dot_product_attention() got an unexpected keyword argument 'wrong'"),
+    ("of another score", lambda: gaussian(q, k, v, scale=1), TypeError,
+     "gaussian_attention() got an unexpected keyword argument 'scale'"),
+    ("keyword only", lambda: softmax(q, None, "zero"), TypeError,
+     "masked_softmax() takes at most 2 positional arguments, got 3"),
+    ("none at all", lambda: softmax(), TypeError,
+     "masked_softmax() missing required argument 'X' (position 1)"),
+    # kinds and dtypes
+    ("None", lambda: dot(None, k, v), TypeError, f"queries is None, {REAL}"),
+    ("object()", lambda: dot(q, object(), v), TypeError, f"keys is of type object, {REAL}"),
+    ("complex", lambda: dot(q.astype(complex), k, v), TypeError,
+     f"queries has dtype complex128, {REAL}"),
+    ("bool", lambda: dot(q, k, v.astype(bool)), TypeError, f"values has dtype bool, {REAL}"),
+    ("object dtype", lambda: dot(q.astype(object), k, v), TypeError,
+     f"queries has dtype object, {REAL}"),
+    ("str", lambda: dot([["a"]], k, v), TypeError, f"queries has dtype <U1, {REAL}"),
+    ("datetime", lambda: softmax(q.astype("M8[s]")), TypeError,
+     f"X has dtype datetime64[s], {REAL}"),
+    ("timedelta", lambda: softmax(q.astype("m8[s]")), TypeError,
+     f"X has dtype timedelta64[s], {REAL}"),
+    ("structured", lambda: softmax(np.zeros(3, dtype="f4,f4")), TypeError,
+     f"X has dtype [('f0', '<f4'), ('f1', '<f4')], {REAL}"),
+    ("masked array", lambda: dot(np.ma.masked_array(q), k, v), TypeError,
+     "queries is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain array "
+     "(for padding, use valid_lens)"),
+    ("matrix", lambda: dot(q[0], np.matrix(k[0]), v[0]), TypeError,
+     "keys is a numpy.matrix, expected a plain array (numpy.asarray of it)"),
+    ("requires_grad", lambda: dot(q, k, torch.zeros(2, 5, 6, requires_grad=True)), TypeError,
+     "values is a tensor that requires grad, which a NumPy function cannot give it: use the "
+     "function of the same name in attnext.torch, or pass values.detach()"),
+    # shapes
+    ("no axes", lambda: dot(3.0, k, v), ValueError,
+     "queries has shape (), expected two axes or more: (..., M, D)"),
+    ("one axis", lambda: dot(q[0, 0], k, v), ValueError,
+     "queries has shape (4,), expected two axes or more: (..., M, D)"),
+    ("leading axes", lambda: dot(q, k[:1], v), ValueError,
+     "keys has shape (1, 5, 4), expected (2, N, 4)"),
+    ("features", lambda: dot(q, k[..., :3], v), ValueError,
+     "keys has shape (2, 5, 3), expected (2, N, 4)"),
+    ("rank of keys", lambda: dot(q, k[0], v), ValueError,
+     "keys has shape (5, 4), expected (2, N, 4)"),
+    ("number of values", lambda: dot(q, k, v[:, :4]), ValueError,
+     "values has shape (2, 4, 6), expected (2, 5, Dv)"),
+    ("rank of values", lambda: dot(q, k, v[0]), ValueError,
+     "values has shape (5, 6), expected (2, 5, Dv)"),
+    ("keys of additive", lambda: additive(q, k[0], v, W, W, w), ValueError,
+     "keys has shape (5, 4), expected (2, N, Dk)"),
+    ("W_q", lambda: additive(q, k, v, W[:, :2], W, w), ValueError,
+     "W_q has shape (7, 2), expected (H, 4)"),
+    ("W_k", lambda: additive(q, k, v, W, W[:5], w), ValueError,
+     "W_k has shape (5, 4), expected (7, 4)"),
+    ("w_v", lambda: additive(q, k, v, W, W, w[:3]), ValueError,
+     "w_v has shape (3,), expected (7,) or (1, 7)"),
+    ("column w_v", lambda: additive(q, k, v, W, W, w[:, None]), ValueError,
+     "w_v has shape (7, 1), expected (7,) or (1, 7)"),
+    ("b_h", lambda: additive(q, k, v, W, W, w, b_h=w[:2]), ValueError,
+     "b_h has shape (2,), expected (7,)"),
+    ("grad_output", lambda: backward(g[..., :2], q, k, v), ValueError,
+     "grad_output has shape (2, 3, 2), expected (2, 3, 6)"),
+    ("grad_weights", lambda: backward(g, q, k, v, grad_weights=g), ValueError,
+     "grad_weights has shape (2, 3, 6), expected (2, 3, 5)"),
+    ("grad_lse", lambda: backward(g, q, k, v, grad_lse=g), ValueError,
+     "grad_lse has shape (2, 3, 6), expected (2, 3)"),
+    ("output", lambda: backward(g, q, k, v, output=q), ValueError,
+     "output has shape (2, 3, 4), expected (2, 3, 6)"),
+    ("lse", lambda: backward(g, q, k, v, lse=q), ValueError,
+     "lse has shape (2, 3, 4), expected (2, 3)"),
+    ("scalar scores", lambda: softmax(1.0), ValueError,
+     "X has shape (), expected one axis or more: (..., M, N)"),
+    ("softmax gradient", lambda: attnext.masked_softmax_backward(q, k), ValueError,
+     "grad_output has shape (2, 3, 4), expected (2, 5, 4)"),
+    ("sequences", lambda: sequence_mask(q[0, 0], 1), ValueError,
+     "X has shape (4,), expected two axes or more: (B, T, ...)"),
+    # lengths
+    ("1-D lengths", lambda: dot(q, k, v, [1, 2, 3]), ValueError,
+     "valid_lens has shape (3,), expected (2,) or (2, 3)"),
+    ("2-D lengths", lambda: dot(q, k, v, np.ones((2, 4), dtype=int)), ValueError,
+     "valid_lens has shape (2, 4), expected (2,) or (2, 3)"),
+    ("lengths of heads", lambda: softmax(np.zeros((2, 3, 4, 5)), [1, 2, 3]), ValueError,
+     "valid_lens has shape (3,), expected (2,), (2, 4) or (2, 3, 4)"),
+    ("lengths of a row", lambda: softmax(q[0, 0], [3]), ValueError,
+     "valid_lens has shape (1,), expected an int"),
+    ("lengths of rows", lambda: softmax(q[0], [3]), ValueError,
+     "valid_lens has shape (1,), expected (3,) or an int"),
+    ("float lengths", lambda: dot(q, k, v, [1.0, 2.0]), TypeError,
+     f"valid_lens has dtype float64, {HINT}"),
+    ("float length", lambda: dot(q, k, v, 1.5), TypeError, f"valid_lens has dtype float64, {HINT}"),
+    ("bool lengths", lambda: dot(q, k, v, [True, False]), TypeError,
+     "valid_lens has dtype bool, expected integers: how many keys take part, not which"),
+    ("bool length", lambda: dot(q, k, v, True), TypeError,
+     "valid_lens has dtype bool, expected integers: how many keys take part, not which"),
+    ("negative lengths", lambda: dot(q, k, v, [2, -1]), ValueError,
+     "valid_lens contains -1, expected lengths of 0 or more"),
+    ("negative length", lambda: dot(q, k, v, -3), ValueError,
+     "valid_lens is -3, expected a length of 0 or more"),
+    ("very negative length", lambda: dot(q, k, v, -(10**30)), ValueError,
+     f"valid_lens is -{10**30}, expected a length of 0 or more"),
+    ("str length", lambda: dot(q, k, v, "2"), TypeError,
+     "valid_lens has dtype <U1, expected integers"),
+    ("object length", lambda: dot(q, k, v, object()), TypeError,
+     "valid_lens is of type object, expected integers"),
+    ("sequence lengths", lambda: sequence_mask(q, [1, 2, 3]), ValueError,
+     "valid_len has shape (3,), expected (2,)"),
+    ("no sequence lengths", lambda: sequence_mask(q, None), TypeError,
+     "valid_len is None, expected integers"),
+    ("float sequence length", lambda: sequence_mask(q, 1.0), TypeError,
+     f"valid_len has dtype float64, {HINT}"),
+    # numbers and names
+    ("inf scale", lambda: dot(q, k, v, scale=np.inf), ValueError,
+     "scale is inf, expected a finite float32 number"),
+    ("nan scale", lambda: dot(q, k, v, scale=np.nan), ValueError,
+     "scale is nan, expected a finite float32 number"),
+    ("scale over float32", lambda: dot(q, k, v, scale=1e39), ValueError,
+     "scale is 1e+39, expected a finite float32 number"),
+    ("scale over float64", lambda: dot(q, k, v, scale=10**400), ValueError,
+     "scale is an int too large for a float"),
+    ("str scale", lambda: dot(q, k, v, scale="1"), TypeError, f"scale has dtype <U1, {REAL}"),
+    ("bool scale", lambda: dot(q, k, v, scale=True), TypeError, f"scale has dtype bool, {REAL}"),
+    ("two scales", lambda: dot(q, k, v, scale=[1.0, 2.0]), ValueError,
+     "scale has shape (2,), expected a number"),
+    ("two bandwidths", lambda: gaussian(q, k, v, w=[1.0, 2.0]), ValueError,
+     "w has shape (2,), expected a number or an array of one element"),
+    ("w and sigma", lambda: gaussian(q, k, v, w=1.0, sigma=1.0), ValueError,
+     "w and sigma are both given, expected one of them: w = 1 / sigma"),
+    ("sigma 0", lambda: gaussian(q, k, v, sigma=0), ValueError,
+     "sigma is 0, expected a finite sigma > 0 with a finite 1 / sigma"),
+    ("sigma < 0", lambda: gaussian(q, k, v, sigma=-1.0), ValueError,
+     "sigma is -1.0, expected a finite sigma > 0 with a finite 1 / sigma"),
+    ("1 / sigma = inf", lambda: gaussian(q, k, v, sigma=1e-40), ValueError,
+     "sigma is 1e-40, expected a finite sigma > 0 with a finite 1 / sigma"),
+    ("nan w", lambda: gaussian(q, k, v, w=np.nan), ValueError,
+     "w is nan, expected a finite float32 number"),
+    ("empty_rows", lambda: dot(q, k, v, empty_rows="mean"), ValueError,
+     "empty_rows is 'mean', expected 'uniform', 'zero' or 'nan'"),
+    ("empty_rows None", lambda: softmax(q, empty_rows=None), TypeError,
+     "empty_rows must be a str, got NoneType"),
+    ("no seed", lambda: dot(q, k, v, dropout_p=0.5), ValueError,
+     "seed is not given, expected an int 0 <= seed < 2**64 because dropout_p is 0.5"),
+    ("seed", lambda: dot(q, k, v, dropout_p=0.5, seed=2**64), ValueError,
+     "seed is 18446744073709551616, expected 0 <= seed < 2**64"),
+    ("float seed", lambda: dot(q, k, v, dropout_p=0.5, seed=1.0), TypeError,
+     "seed must be an int, got float"),
+    ("dropout_p", lambda: dot(q, k, v, dropout_p=1, seed=0), ValueError,
+     "dropout_p is 1, expected 0 <= dropout_p < 1 in float32"),
+    ("value", lambda: sequence_mask(q, 1, None), TypeError, f"value is None, {REAL}"),
+    # out
+    ("list out", lambda: dot(q, k, v, out=[1]), TypeError,
+     "out must be a numpy.ndarray, got list"),
+    ("float64 out", lambda: dot(q, k, v, out=np.zeros((2, 3, 6))), TypeError,
+     "out has dtype float64, expected float32"),
+    ("swapped out", lambda: dot(q, k, v, out=g.astype(">f4")), TypeError,
+     "out has dtype >f4, expected float32"),
+    ("shape of out", lambda: dot(q, k, v, out=np.zeros((2, 3, 5), dtype=np.float32)), ValueError,
+     "out has shape (2, 3, 5), expected (2, 3, 6)"),
+    ("Fortran out", lambda: dot(q, k, v, out=fortran(g)), ValueError,
+     "out is not C-contiguous, expected a writable C-contiguous array"),
+    ("unaligned out", lambda: dot(q, k, v, out=unaligned(g)), ValueError,
+     "out is unaligned, expected a writable C-contiguous array"),
+    ("locked out", lambda: dot(q, k, v, out=locked), ValueError,
+     "out is read-only, expected a writable C-contiguous array"),
+    ("out is queries", lambda: dot(q, k, v[..., :4], out=q), ValueError,
+     "out shares memory with queries, expected memory of its own"),
+    ("out is X", lambda: softmax(q, out=q), ValueError,
+     "out shares memory with X, expected memory of its own"),
+    # the process
+    ("no threads", lambda: attnext.set_num_threads(0), ValueError,
+     "n is 0, expected 1 <= n <= 2147483647"),
+    ("float threads", lambda: attnext.set_num_threads(2.0), TypeError,
+     "n must be an int, got float"),
+    ("bool threads", lambda: attnext.set_num_threads(True), TypeError,
+     "n must be an int, got bool"),
+    ("mode", lambda: attnext.show_config("json"), ValueError,
+     "mode is 'json', expected 'stdout' or 'dicts'"),
+    ("mode 1", lambda: attnext.show_config(1), TypeError, "mode must be a str, got int"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG]
+)
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of np.matrix
+def test_wrong_call(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()
+
+
+def test_at_least_thirty_messages() -> None:
+    assert len({message for *_, message in WRONG}) >= 30
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        "a",
+        1j,
+        True,
+        object(),
+        {},
+        {1.0},
+        b"abc",
+        np.array(None),
+        np.array("a"),
+        np.zeros(3, "V4"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("score", SCORES)
+def test_every_array_argument_refuses_what_is_no_array(
+    score: str, bad: Any, rng: np.random.Generator
+) -> None:
+    """By a TypeError that names it."""
+    problem = make_problem(score, rng)
+    if score == "additive":
+        problem.options["b_h"] = rng.standard_normal(6, dtype=np.float32)
+    for name in problem.inputs:
+        with pytest.raises(TypeError, match=f"^{name} "):
+            Problem(score, {**problem.inputs, name: bad}, problem.options).forward()
+    for name in [*problem.grads, *problem.inputs, *("b_h",) * (score == "additive")]:
+        if bad is None and name in ("grad_weights", "grad_lse", "b_h"):
+            continue  # the same as not given
+        arguments = {**problem.grads, **problem.inputs, **problem.options, name: bad}
+        with pytest.raises(TypeError, match=f"^{name} "):
+            getattr(attnext, FUNCTION[score] + "_backward")(**arguments)
+
+
+def test_ragged_lists_are_value_errors_by_name() -> None:
+    with pytest.raises(ValueError, match="^keys cannot be read as an array: "):
+        dot(q, [[1, 2], [3]], v)
+    with pytest.raises(ValueError, match="^valid_lens cannot be read as an array: "):
+        dot(q, k, v, [[1, 2], [3]])
+
+
+def test_tensors_numpy_cannot_read_are_type_errors_by_name() -> None:
+    with pytest.raises(TypeError, match="^keys cannot be read as an array: "):
+        dot(q, torch.zeros(2, 5, 4, dtype=torch.bfloat16), v)
+    with pytest.raises(TypeError, match="^keys cannot be read as an array: "):
+        dot(q, torch.zeros(2, 5, 4).to_sparse(), v)
+    with pytest.raises(TypeError, match="^keys cannot be read as an array: "):
+        dot(q, torch.zeros(2, 5, 4, device="meta"), v)
+
+
+class Raises:
+    """An object of which reading as an array fails."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        raise self.error("on purpose")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ZeroDivisionError, OSError])
+def test_exceptions_of_the_arguments_come_through(error: type[BaseException]) -> None:
+    with pytest.raises(error, match="on purpose"):
+        dot(q, Raises(error), v)
+    with pytest.raises(error, match="on purpose"):
+        dot(q, k, v, Raises(error))
+
+
+class Reshapes:
+    """An argument that reshapes another one while it is read."""
+
+    def __init__(self, x: Array, victim: Array, shape: tuple[int, ...]) -> None:
+        self.x, self.victim, self.shape = x, victim, shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        # what an in-place reshape does, without the deprecation of assigning to shape
+        self.victim.resize(self.shape, refcheck=False)
+        return self.x
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (24,), (1, 1, 24), (24, 1, 1), (2, 3, 4)], ids=str)
+def test_an_argument_that_reshapes_another(shape: tuple[int, ...]) -> None:
+    """The sizes of an array are read once: the call sees the old ones, or refuses."""
+    for name in ("keys", "values", "valid_lens"):
+        queries = np.ones((2, 3, 4), dtype=np.float32)
+        arguments: dict[str, Any] = {
+            "queries": queries,
+            "keys": k,
+            "values": v,
+            "valid_lens": np.array([1, 2]),
+        }
+        arguments[name] = Reshapes(np.asarray(arguments[name]), queries, shape)
+        try:
+            output = dot(**arguments)
+        except ValueError:
+            continue
+        assert output.shape == (2, 3, 6)
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_once() -> Iterator[None]:
+    """A walk over the huge axes would take hours: after 20 s it is an error."""
+
+    def too_long(*_: Any) -> None:
+        raise TimeoutError("the call does not return at once")
+
+    assert threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+HUGE = 2**40
+
+
+def zeros(*shape: int) -> Array:
+    return np.zeros(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize("valid_lens", [None, 0, 3, 2**50])
+@pytest.mark.parametrize("empty_rows", ["uniform", "zero", "nan"])
+@pytest.mark.parametrize(
+    ("lead", "M", "N", "D", "Dv"),
+    [
+        ((0,), HUGE, 3, 4, 5),
+        ((0,), 3, HUGE, 4, 5),
+        ((0,), 3, 4, HUGE, 5),
+        ((0, HUGE), 3, 4, 5, 6),
+        ((HUGE, 0), 3, 4, 5, 6),
+        ((HUGE,), 0, 0, 4, 5),
+        ((HUGE,), 3, 4, 0, 0),
+        ((), HUGE, HUGE, 0, 0),
+        ((), 0, HUGE, 0, 0),
+        ((), HUGE, 0, 0, 0),
+        ((), 0, 0, HUGE, HUGE),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("score", SCORES)
+def test_huge_shapes_without_elements_return_at_once(
+    score: str,
+    lead: tuple[int, ...],
+    M: int,
+    N: int,
+    D: int,
+    Dv: int,
+    empty_rows: str,
+    valid_lens: int | None,
+    at_once: None,
+) -> None:
+    inputs = {
+        "queries": zeros(*lead, M, D),
+        "keys": zeros(*lead, N, D),
+        "values": zeros(*lead, N, Dv),
+    }
+    if score == "additive":
+        H = 0 if D == HUGE else 3
+        inputs |= {"W_q": zeros(H, D), "W_k": zeros(H, D), "w_v": zeros(H)}
+    options = {"valid_lens": valid_lens, "empty_rows": empty_rows}
+    problem = Problem(score, inputs, options, {"grad_output": zeros(*lead, M, Dv)})
+    assert problem.forward().shape == (*lead, M, Dv)
+    for name, x in problem.backward().items():
+        assert not np.any(x), name
+        assert name == "d_w" or x.shape == inputs[name.removeprefix("d_")].shape
+    if 0 in (*lead, M, N):
+        names = {"queries", "keys", "W_q", "W_k", "w_v"}
+        arrays = {name: x for name, x in inputs.items() if name in names}
+        assert getattr(attnext, SCORES_FUNCTION[score])(**arrays).shape == (*lead, M, N)
+
+
+@pytest.mark.parametrize("lens", [None, 0, 7])
+@pytest.mark.parametrize(
+    "shape", [(HUGE, 0), (0, HUGE), (HUGE, 3, 0), (0, 3, HUGE), (3, HUGE, 0)], ids=str
+)
+def test_huge_softmax_without_elements(
+    shape: tuple[int, ...], lens: int | None, at_once: None
+) -> None:
+    X = zeros(*shape)
+    assert softmax(X, lens).shape == shape
+    assert attnext.masked_softmax_backward(X, X, lens).shape == shape
+    assert sequence_mask(X, lens or 0).shape == shape
+
+
+def test_sizes_that_overflow(at_once: None) -> None:
+    queries, keys, values = zeros(2**33, 0), zeros(2**33, 0), zeros(2**33, 0)
+    with pytest.raises(ValueError):
+        dot(queries, keys, values, return_weights=True)
+    with pytest.raises(ValueError):
+        attnext.dot_product_scores(queries, keys)
+    with pytest.raises(ValueError):
+        attnext.gaussian_scores(queries, keys)
+    with pytest.raises(ValueError):
+        dot(zeros(2**50, 0), zeros(0, 0), zeros(0, 2**50))
+    W0 = zeros(3, 0)
+    with pytest.raises(ValueError):
+        attnext.additive_scores(queries, keys, W0, W0, zeros(3))
+
+
+# ---- what is passed on ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(set(attnext.__all__)))
+def test_functions_know_their_names_and_signatures(name: str) -> None:
+    function = getattr(attnext, name)
+    assert function.__name__ == name
+    assert function.__doc__
+    assert function.__module__.startswith("attnext")
+
+
+def test_results_do_not_depend_on_the_error_state(rng: np.random.Generator) -> None:
+    problem = make_problem("additive", rng, valid_lens=[0, 2], empty_rows="nan")
+    problem.inputs["queries"][0, 0, 0] = np.inf
+    expected = problem.run()
+    with np.errstate(all="raise"):
+        assert_same_bits(problem.run(), expected)

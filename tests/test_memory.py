@@ -1,0 +1,92 @@
+"""Memory: outputs, projections and a little scratch; never M x N x H, nor M x N unless asked for.
+
+Each measurement is the growth of a process's peak, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+from helpers import run_python
+
+MIB = 2**20
+
+MEASURE = """
+import resource, sys
+from helpers import *
+
+def peak():
+    # The high-water mark of this program alone; ru_maxrss may start at that of its parent.
+    try:
+        with open("/proc/self/status") as status:
+            line = next(line for line in status if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
+    except FileNotFoundError:
+        scale = 1 if sys.platform == "darwin" else 1024
+        return scale * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def growth(call):
+    before = peak()
+    result = call()
+    return peak() - before
+
+def problem(score, B, M, N, D, H):
+    rng = np.random.default_rng(0)
+    return make_problem(score, rng, lead=(B,), M=M, N=N, D=D, Dk=D, Dv=D, H=H, extra_grads=False)
+
+for score in SCORES:
+    problem(score, 1, 5, 7, 3, 4).run()  # what the first calls load
+"""
+
+
+def growth_of(score: str, call: str, B: int, M: int, N: int, D: int, H: int) -> int:
+    """Bytes by which the call raises the peak."""
+    code = f"p = problem({score!r}, {B}, {M}, {N}, {D}, {H})\nprint(growth(p.{call}))"
+    return int(run_python("-c", MEASURE + code).stdout)
+
+
+@pytest.mark.parametrize("call", ["forward", "backward"])
+def test_additive_attention_forms_no_tensor_of_hidden_units(call: str) -> None:
+    """(16, 512, 512) with 256 hidden units: the textbook's tensor has 4 GiB."""
+    B, M, N, D, H = 16, 512, 512, 64, 256
+    outputs = 4 * B * M * D
+    projections = 4 * B * (M + N) * H
+    if call == "backward":
+        outputs = 4 * (B * M * D + 2 * B * N * D + 2 * H * D + H)
+        projections *= 2  # they and their gradients
+    assert growth_of("additive", call, B, M, N, D, H) < outputs + projections + 64 * MIB
+
+
+@pytest.mark.parametrize("call", ["forward", "backward"])
+@pytest.mark.parametrize("score", ["dot", "gaussian", "additive"])
+def test_no_tensor_of_all_pairs(score: str, call: str) -> None:
+    """(1, 8192, 8192): scores or weights would have 256 MiB."""
+    M, N, D, H = 8192, 8192, 8, 8
+    arrays = 4 * (M + 2 * N) * D if call == "backward" else 4 * M * D
+    projections = 2 * 4 * (M + N) * H
+    assert growth_of(score, call, 1, M, N, D, H) < arrays + projections + 64 * MIB
+
+
+def test_weights_are_formed_once_when_asked_for() -> None:
+    M, N = 4096, 8192
+    code = f"p = problem('dot', 1, {M}, {N}, 8, 0)\n"
+    code += "print(growth(lambda: p.forward(return_weights=True)))"
+    growth = int(run_python("-c", MEASURE + code).stdout)
+    assert 4 * M * N <= growth < 4 * M * N + 64 * MIB
+
+
+def test_masked_softmax_needs_its_result_only() -> None:
+    code = """
+X = np.zeros((64, 512, 512), dtype=np.float32)
+print(growth(lambda: attnext.masked_softmax(X, 300)))
+"""
+    size = 4 * 64 * 512 * 512
+    assert size <= int(run_python("-c", MEASURE + code).stdout) < size + 32 * MIB
+
+
+def test_inputs_as_they_should_be_are_not_copied() -> None:
+    code = """
+rng = np.random.default_rng(0)
+p = make_problem("dot", rng, lead=(1,), M=4, N=2**18, D=64, Dv=64, extra_grads=False)
+print(growth(p.forward))
+"""
+    assert int(run_python("-c", MEASURE + code).stdout) < 32 * MIB  # keys alone have 64 MiB

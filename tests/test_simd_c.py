@@ -1,0 +1,110 @@
+"""The kernels themselves, in C: each instruction set against the scalar table, bit for bit.
+
+tests/c/test_kernels.c is compiled here against csrc/simd alone, twice: as the extension is built,
+and with fused multiply-add for the generic kernels, which must then be exact too.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiling import compile_objects, link, run
+from helpers import REPOSITORY, TESTS
+
+KERNEL_TESTS = TESTS / "c" / "test_kernels.c"
+KERNELS_H = (REPOSITORY / "csrc" / "simd" / "kernels.h").read_text()
+KERNELS = re.findall(r"^    (?:void|float) \(\*(\w+)\)", KERNELS_H, re.MULTILINE)
+
+# Largest errors in units in the last place, as kernels_math.h states them, over every 1499th
+# float: with fused multiply-add, and with two roundings in its place (SSE2).
+FUSED = {"exp2": 1.0, "exp": 1.03, "exp_near": 1.03, "tanh": 2.0}
+UNFUSED = {"exp2": 1.5, "exp": 64.0, "exp_near": 2.5, "tanh": 2.0}
+
+
+@pytest.fixture(scope="session")
+def program(c_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels")
+    simd = [path for path in c_objects if path.name.startswith("simd_")]
+    return link(folder / "test_kernels", compile_objects([KERNEL_TESTS], folder, "-O2") + simd)
+
+
+@pytest.fixture(scope="session")
+def fused_program(
+    program: Path,
+    c_objects: list[Path],
+    instruction_sets: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The same with generic kernels for a target that has fused multiply-add."""
+    if "avx2" not in instruction_sets:
+        return (
+            program  # not x86: the generic kernels are fused already, or there is nothing to fuse
+        )
+    folder = tmp_path_factory.mktemp("fused")
+    again = [KERNEL_TESTS, REPOSITORY / "csrc" / "simd" / "kernels_generic.c"]
+    objects = compile_objects(again, folder, "-O2", "-mfma", "-D__FP_FAST_FMAF=1")
+    replaced = {path.name for path in objects}
+    simd = [path for path in c_objects if path.name.startswith("simd_")]
+    return link(folder / "test_kernels", objects + [x for x in simd if x.name not in replaced])
+
+
+def test_every_kernel_has_a_test(program: Path) -> None:
+    assert len(KERNELS) > 20
+    assert run([str(program)]).split() == KERNELS
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_set_equals_scalar(kernel: str, program: Path, instruction_sets: list[str]) -> None:
+    lines = [line.split() for line in run([str(program), kernel]).splitlines()]
+    assert [name for name, _, _ in lines] == instruction_sets
+    for name, how, count in lines:
+        assert how == "equal" or name == "generic"
+        assert int(count) >= 30
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_fused_generic_kernels_equal_scalar(
+    kernel: str, fused_program: Path, instruction_sets: list[str]
+) -> None:
+    how = {
+        name: how for name, how, _ in map(str.split, run([str(fused_program), kernel]).splitlines())
+    }
+    assert how["generic"] == "equal" or "avx2" not in instruction_sets
+
+
+@pytest.fixture(scope="session")
+def accuracy(program: Path) -> dict[tuple[str, str], list[float]]:
+    """By instruction set and function: the largest error and where it is, or special values."""
+    lines = [line.split() for line in run([str(program), "accuracy"]).splitlines()]
+    number = float.fromhex
+    return {
+        (name, what): [number(x) if "x" in x else float(x) for x in rest]
+        for name, what, *rest in lines
+    }
+
+
+@pytest.mark.parametrize("function", FUSED)
+def test_accuracy_of_exp_and_tanh(
+    function: str, accuracy: dict[tuple[str, str], list[float]], program: Path
+) -> None:
+    unfused = "near" in run([str(program), "prob_row"])  # what the generic kernels are here
+    for (name, what), (error, *_) in accuracy.items():
+        if what == function:
+            bounds = UNFUSED if name == "generic" and unfused else FUSED
+            assert error <= bounds[function], name
+
+
+def test_special_values_of_exp_and_tanh(
+    accuracy: dict[tuple[str, str], list[float]], instruction_sets: list[str]
+) -> None:
+    for name in instruction_sets:
+        *exp2, nan = accuracy[name, "exp2_special"]  # of -inf -200 -126.00001 -126 0 127 128 inf
+        assert exp2 == [0, 0, 0, 2.0**-126, 1, 2.0**127, 2.0**127, 2.0**127]
+        assert nan != nan
+        *tanh, nan = accuracy[name, "tanh_special"]  # of -inf -20 -1e-41 -0 0 1e-41 20 inf
+        tiny = float(np.float32(1e-41))
+        assert tanh == [-1, -1, -tiny, 0, 0, tiny, 1, 1]
+        assert nan != nan

@@ -1,0 +1,368 @@
+"""Threads, processes and signals around the calls. Bits for any threads: test_bits.py.
+
+What the pool itself promises is checked from C, in test_parallel_c.py.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import SCORES, TESTS, Problem, assert_same_bits, make_problem, run_python
+
+import attnext
+
+linux = sys.platform == "linux"
+
+
+def python(code: str, **environment: str) -> str:
+    """What the code prints in a process of its own."""
+    return run_python("-c", code, **environment).stdout
+
+
+def problem_of(score: str = "dot", M: int = 300) -> Problem:
+    """Enough work for several threads."""
+    rng = np.random.default_rng(1)
+    return make_problem(score, rng, lead=(3,), M=M, N=300, D=32, Dv=32, H=32)
+
+
+# ---- how many ------------------------------------------------------------------------------------
+
+
+def test_set_and_get(threads: None) -> None:
+    for n in (1, 2, 7, 1000, np.int64(3), 2**31 - 1):
+        assert attnext.set_num_threads(n) is None
+        assert attnext.get_num_threads() == n
+        assert type(attnext.get_num_threads()) is int
+        problem_of(M=40).forward()
+
+
+def test_a_wrong_number_changes_nothing(threads: None) -> None:
+    attnext.set_num_threads(5)
+    for n in (0, -1, 2**31, 2**100, -(2**100)):
+        with pytest.raises(ValueError, match="^n is "):
+            attnext.set_num_threads(n)
+    for n in (1.0, "2", None, True):
+        with pytest.raises(TypeError, match="^n must be an int, got "):
+            attnext.set_num_threads(n)
+    assert attnext.get_num_threads() == 5
+
+
+def test_the_environment_sets_the_first_number() -> None:
+    code = "import attnext; print(attnext.get_num_threads())"
+    assert python(code, ATTNEXT_NUM_THREADS="3").strip() == "3"
+    cpus = attnext.show_config("dicts")["threads"]["cpus"]
+    assert python(code).strip() == str(cpus)
+    assert python(code, ATTNEXT_NUM_THREADS="").strip() == str(cpus)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "two", "2.0", "99999999999999999999", "3 4"])
+def test_a_wrong_environment_is_an_import_error(wrong: str) -> None:
+    done = run_python("-c", "import attnext", check=False, ATTNEXT_NUM_THREADS=wrong)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == f"ImportError: ATTNEXT_NUM_THREADS={wrong!r}: expected a whole number >= 1"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="CPU affinity is Linux's")
+def test_the_default_keeps_to_the_allowed_cpus() -> None:
+    code = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import attnext
+print(attnext.get_num_threads())
+"""
+    assert python(code).strip() == "1"
+
+
+# ---- import has no side effects ------------------------------------------------------------------
+
+
+def test_import_loads_numpy_and_nothing_else() -> None:
+    code = """
+import sys, numpy
+before = set(sys.modules)
+import attnext
+print(sorted(name for name in set(sys.modules) - before if name.partition(".")[0] != "attnext"))
+"""
+    assert python(code).strip() == "[]"
+
+
+def test_calls_import_nothing_either() -> None:
+    code = """
+import sys
+from helpers import *
+problems = [make_problem(score, np.random.default_rng(0), valid_lens=[1, 2]) for score in SCORES]
+before = set(sys.modules)
+for problem in problems:
+    problem.run()
+    problem.forward(out=np.zeros((2, 3, 3), dtype=np.float32))
+print(sorted(set(sys.modules) - before))
+"""
+    assert python(code).strip() == "[]"
+
+
+@pytest.mark.skipif(not linux, reason="counts threads in /proc")
+def test_import_and_small_calls_start_no_thread_and_a_large_call_does() -> None:
+    code = """
+import os
+from helpers import *
+count = lambda: len(os.listdir("/proc/self/task"))
+before = count()  # NumPy's own may be among them
+rng = np.random.default_rng(0)
+attnext.set_num_threads(3)
+for score in SCORES:
+    make_problem(score, rng).run()
+attnext.masked_softmax(np.zeros((3, 4)))
+small = count() - before
+for score in SCORES:
+    make_problem(score, rng, M=300, N=300, D=32).run()
+print(small, count() - before)
+"""
+    assert python(code).split() == ["0", "2"]
+
+
+def test_the_float_mode_stays_as_it_was() -> None:
+    """Subnormal numbers in, out and everywhere, before and after a call on several threads."""
+    code = """
+import ctypes
+from helpers import *
+tiny = np.array([1e-41], dtype=np.float32)
+assert tiny[0] * np.float32(1) == tiny[0] != 0
+assert ctypes.CDLL(None).fegetround() == 0
+attnext.set_num_threads(3)
+rng = np.random.default_rng(0)
+for score in SCORES:
+    make_problem(score, rng, M=300, N=300, D=32).run()
+assert tiny[0] * np.float32(1) == tiny[0] != 0
+assert ctypes.CDLL(None).fegetround() == 0
+values = np.full((2, 300, 300, 8), tiny[0])
+output = attnext.dot_product_attention(values, values, values)
+np.testing.assert_allclose(output, values, rtol=1e-3)
+"""
+    python(code)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="CPU affinity is Linux's")
+def test_the_callers_affinity_stays_as_it_was(threads: None) -> None:
+    before = os.sched_getaffinity(0)
+    attnext.set_num_threads(3)
+    problem_of().run()
+    assert os.sched_getaffinity(0) == before
+
+
+# ---- Python threads ------------------------------------------------------------------------------
+
+
+def test_another_python_thread_progresses_during_a_call(threads: None) -> None:
+    """One call of some 50 ms or more, while this thread keeps taking short naps."""
+    attnext.set_num_threads(1)
+    rng = np.random.default_rng(1)
+    problem = make_problem("additive", rng, lead=(4,), M=600, N=600, H=64, extra_grads=False)
+    problem.forward()
+    spans: list[tuple[float, float]] = []
+
+    def call() -> None:
+        start = time.perf_counter()
+        problem.forward()
+        spans.append((start, time.perf_counter()))
+
+    most = 0
+    for _ in range(5):  # a busy machine may give this thread no turn for a while
+        thread = threading.Thread(target=call)
+        ticks = []
+        thread.start()
+        while thread.is_alive():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+        start, end = spans.pop()
+        most = max(most, sum(start < t < end for t in ticks))
+    assert most >= 5
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_calls_from_several_threads_at_once(n: int, threads: None) -> None:
+    """One of them has the pool; the others work on their own. Results are the same."""
+    problems = [problem_of(score, M) for score in SCORES for M in (40, 300)]
+    attnext.set_num_threads(1)
+    expected = [problem.run() for problem in problems]
+    attnext.set_num_threads(n)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(Problem.run, problems * 4))
+    for i, result in enumerate(found):
+        assert_same_bits(result, expected[i % len(problems)])
+
+
+def test_the_number_of_threads_may_change_during_calls(threads: None) -> None:
+    problem = problem_of()
+    expected = problem.run()
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            for n in (1, 4, 2, 8):
+                attnext.set_num_threads(n)
+                time.sleep(0.0005)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(10):
+            assert_same_bits(problem.run(), expected)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_lengths_changed_by_another_thread_during_a_call(threads: None) -> None:
+    """They are copied first: whatever is written later, no memory outside is read."""
+    attnext.set_num_threads(2)
+    problem = problem_of()
+    lens = np.full((3, 300), 300)
+    lens[0] = 10
+    problem.options["valid_lens"] = lens
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            lens[...] = 2**40
+            lens[...] = 10
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert np.isfinite(problem.forward()).all()
+    finally:
+        stop.set()
+        thread.join()
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+AFTER_FORK = """
+import os, sys, warnings
+from helpers import *
+warnings.simplefilter("ignore", DeprecationWarning)  # of os.fork() beside threads
+attnext.set_num_threads(3)
+problem = make_problem("dot", np.random.default_rng(1), lead=(3,), M=300, N=300, D=32)
+expected = problem.run()
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        assert_same_bits(problem.run(), expected)
+        grandchild = os.fork()
+        if grandchild == 0:
+            assert_same_bits(problem.run(), expected)
+            os._exit(7)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
+    assert_same_bits(problem.run(), expected)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is POSIX's")
+def test_fork_after_use() -> None:
+    python(AFTER_FORK)
+
+
+def output_of(M: int) -> Any:
+    attnext.set_num_threads(2)
+    return problem_of("additive", M).forward()
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork beside threads
+def test_multiprocessing(method: str, threads: None) -> None:
+    attnext.set_num_threads(2)
+    sizes = [300, 40, 300, 20]
+    expected = [output_of(M) for M in sizes]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        found = pool.map_async(output_of, sizes).get(timeout=100)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_exit_right_after_a_call_on_several_threads() -> None:
+    for end in ("", "import os; os._exit(0)", "import sys; sys.exit(0)", "raise SystemExit"):
+        done = run_python(
+            "-c",
+            f"""
+from helpers import *
+attnext.set_num_threads(4)
+make_problem("dot", np.random.default_rng(1), lead=(3,), M=300, N=300, D=32).run()
+{end}
+""",
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- Ctrl-C --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("call", ["forward", "backward"])
+@pytest.mark.parametrize("score", SCORES)
+def test_ctrl_c_during_a_long_call(score: str, call: str, n: int) -> None:
+    """A call that would take some 3 s is back within 0.3 s, and all is well afterwards."""
+    report = run_python(TESTS / "interrupted.py", score, call, str(n)).stdout
+    assert float(report) < 0.3
+
+
+def test_a_signal_whose_handler_returns_does_not_stop_the_call(threads: None) -> None:
+    attnext.set_num_threads(2)
+    rng = np.random.default_rng(1)
+    problem = make_problem("additive", rng, lead=(4,), M=600, N=600, H=64, extra_grads=False)
+    expected = problem.forward()
+    count = 0
+
+    def handler(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+    try:
+        for _ in range(3):
+            np.testing.assert_array_equal(problem.forward(), expected)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert count > 0
+
+
+def test_a_handler_may_call_attnext_itself(threads: None) -> None:
+    """While the call it interrupts still has the pool."""
+    attnext.set_num_threads(2)
+    rng = np.random.default_rng(1)
+    problem = make_problem("additive", rng, lead=(4,), M=600, N=600, H=64, extra_grads=False)
+    inner = problem_of()
+    expected, inner_expected = problem.forward(), inner.forward()
+    found = []
+
+    def handler(*_: object) -> None:
+        if len(found) < 3:
+            found.append(inner.forward())
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.02)
+    try:
+        for _ in range(20):
+            np.testing.assert_array_equal(problem.forward(), expected)
+            if len(found) == 3:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert found
+    for output in found:
+        np.testing.assert_array_equal(output, inner_expected)

@@ -1,0 +1,140 @@
+"""A fixed workload whose results test_bits.py compares: ``python workload.py out.npz``.
+
+It runs in a process of its own, because the instruction set is chosen at import. The operands
+come from a counter and integer arithmetic, so they are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from helpers import SCORES, SCORES_FUNCTION, Array, Problem
+
+import attnext
+
+
+class Numbers:
+    """Multiples of 2^-20 in [-2, 2), from splitmix64."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed << 32
+
+    def words(self, count: int) -> Array:
+        with np.errstate(over="ignore"):
+            z = np.arange(self.state, self.state + count, dtype=np.uint64)
+            z *= np.uint64(0x9E3779B97F4A7C15)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        self.state += count
+        return z ^ (z >> np.uint64(31))
+
+    def floats(self, *shape: int, size: float = 1.0) -> Array:
+        """size should be a power of two, so that the product is exact."""
+        words = self.words(int(np.prod(shape))) >> np.uint64(42)
+        numbers = words.astype(np.float64) / 2**20 - 2
+        return (size * numbers).astype(np.float32).reshape(shape)
+
+    def integers(self, low: int, high: int, *shape: int) -> Array:
+        words = self.words(int(np.prod(shape))) >> np.uint64(33)
+        return (low + words % np.uint64(high - low)).astype(np.int64).reshape(shape)
+
+
+def problem_of(
+    score: str,
+    number: Numbers,
+    lead: tuple[int, ...],
+    M: int,
+    N: int,
+    D: int,
+    Dv: int,
+    H: int,
+    size: float = 1.0,
+    **options: Any,
+) -> Problem:
+    """size multiplies the queries: the additive score then goes through its regimes."""
+    Dk = D + 3 if score == "additive" else D
+    inputs = {
+        "queries": number.floats(*lead, M, D, size=size),
+        "keys": number.floats(*lead, N, Dk, size=size),
+        "values": number.floats(*lead, N, Dv),
+    }
+    if score == "additive":
+        inputs |= {
+            "W_q": number.floats(H, D, size=0.25),
+            "W_k": number.floats(H, Dk, size=0.25),
+            "w_v": number.floats(H, size=0.5),
+        }
+        options["b_h"] = number.floats(H, size=0.25)
+    grads = {
+        "grad_output": number.floats(*lead, M, Dv),
+        "grad_weights": number.floats(*lead, M, N),
+        "grad_lse": number.floats(*lead, M),
+    }
+    return Problem(score, inputs, options, grads)
+
+
+def problems() -> Iterator[tuple[str, Problem]]:
+    for i, score in enumerate(SCORES):
+        number = Numbers(i + 1)
+
+        def make(
+            *sizes: Any, score: str = score, number: Numbers = number, **options: Any
+        ) -> Problem:
+            return problem_of(score, number, *sizes, **options)
+
+        yield f"{score} small", make((2,), 3, 5, 4, 3, 5)
+        yield f"{score} blocks", make((2,), 67, 131, 19, 21, 9)
+        lens = number.integers(0, 150, 2, 3, 33)
+        for mode in ("uniform", "zero", "nan"):
+            options = {"valid_lens": lens, "empty_rows": mode}
+            yield f"{score} lens {mode}", make((2, 3), 33, 140, 8, 17, 6, **options)
+        dropout = {"valid_lens": lens[:, 0], "dropout_p": 0.3, "seed": 2**63 + 5}
+        yield f"{score} dropout", make((2,), 33, 140, 8, 17, 6, **dropout)
+        yield (
+            f"{score} groups",
+            make((1,), 600, 20, 5, 4, 4, valid_lens=number.integers(0, 21, 1, 600)),
+        )
+        yield f"{score} chunks", make((1,), 18, 20, 300, 270, 260, size=0.125)
+        for size in (2**-6, 0.5, 8.0, 64.0):
+            yield f"{score} size {size}", make((2,), 20, 150, 12, 5, 10, size=size)
+        nasty = make((2,), 20, 150, 7, 5, 8)
+        nasty.inputs["keys"][0, 3, 1] = np.nan
+        nasty.inputs["keys"][0, 140, 2] = np.inf
+        nasty.inputs["queries"][1, 2, 0] = -np.inf
+        nasty.inputs["queries"][1, 5] = 1e-42
+        nasty.inputs["values"][1, 7, 1] = np.inf
+        yield f"{score} nasty", nasty
+    yield "dot scale", problem_of("dot", Numbers(9), (2,), 20, 150, 12, 5, 0, scale=-3.5)
+    yield "gaussian w", problem_of("gaussian", Numbers(10), (2,), 20, 150, 12, 5, 0, w=0.3)
+
+
+def results() -> dict[str, Array]:
+    every = {}
+    for name, problem in problems():
+        every |= {f"{name} {part}": x for part, x in problem.run().items()}
+        if problem.options.get("empty_rows", "uniform") == "uniform":
+            output, lse = problem.forward(return_lse=True)
+            del problem.grads["grad_weights"]
+            d = problem.backward(output=output, lse=lse)
+            every |= {f"{name} handed {part}": x for part, x in d.items()}
+        parts = {"queries", "keys", "W_q", "W_k", "w_v"}
+        arrays = {part: x for part, x in problem.inputs.items() if part in parts}
+        options = {part: x for part, x in problem.options.items() if part in ("b_h", "scale", "w")}
+        every[f"{name} scores"] = getattr(attnext, SCORES_FUNCTION[problem.score])(
+            **arrays, **options
+        )
+    number = Numbers(20)
+    for n in [*range(1, 36), 127, 128, 129, 1000]:
+        X, lens = number.floats(3, 4, n, size=4.0), number.integers(0, n + 2, 3, 4)
+        weights = attnext.masked_softmax(X, lens)
+        d_X = attnext.masked_softmax_backward(number.floats(3, 4, n), weights, lens)
+        every |= {f"softmax {n}": weights, f"softmax {n} d_X": d_X}
+    every["sequence_mask"] = attnext.sequence_mask(number.floats(3, 9, 5), [0, 4, 9], -1)
+    return every
+
+
+if __name__ == "__main__":
+    np.savez(sys.argv[1], **results())
