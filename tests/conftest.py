@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
+from compiling import compile_objects, sources
 
 import attnext
 

@@ -147,7 +147,7 @@ layer_add_gradients(attnext_state *state, const layer_core *core,
 const char layer_grads_doc[] = PyDoc_STR(
 "dict: the gradient of each parameter, added up over the `backward` calls since the\n"
 "last `zero_grad`; float32 arrays in the parameters' shapes, zero at first. The dict\n"
-"is the object's own: what is put into it stays, so gradients can be clipped or scaled.");
+"is the object's own: what is put into it stays, so gradients can be clipped.");
 
 PyObject *
 layer_get_grads(PyObject *self, void *Py_UNUSED(closure))

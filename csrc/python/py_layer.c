@@ -353,8 +353,8 @@ layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
 }
 
 const char layer_context_doc[] = PyDoc_STR(
-"Context or None: what the last call saved for `backward`; None before the first. Keep\n"
-"it to run `backward` through several calls, such as the time steps of a decoder.");
+"Context or None: what the last call saved for `backward`; None before the first.\n"
+"Keep it to run `backward` through several calls, such as a decoder's time steps.");
 
 PyObject *
 layer_get_context(PyObject *self, void *Py_UNUSED(closure))
