@@ -47,6 +47,8 @@ def main(score: str, call: str, threads: str) -> None:
         sent = time.perf_counter()
         os.kill(os.getpid(), signal.SIGINT)
 
+    # a shell starts background jobs with SIGINT ignored, and Python then leaves it so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=press).start()
     try:
         getattr(problem, call)()
