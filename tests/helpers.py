@@ -413,4 +413,5 @@ def run_python(
 def python_environment(**more: str) -> dict[str, str]:
     """This process's environment without ATTNEXT_*, with what is given."""
     kept = {name: x for name, x in os.environ.items() if not name.startswith("ATTNEXT_")}
-    return {**kept, "PYTHONPATH": str(TESTS), **more}
+    path = os.pathsep.join(filter(None, [str(TESTS), kept.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, **more}

@@ -19,44 +19,44 @@ v_exp2_fraction(vf f)
     return v_fma(p, f, v_set1(1.0f));
 }
 
-/* 2^(t - err), |err| far below 1. Results below 2^-126 are exactly 0, t above 127
- * counts as 127, NaN stays NaN. Adding 1.5 * 2^23 + 127 rounds t to an integer n (ties
- * to even) and leaves n + 127, the exponent field of 2^n, in the low bits of the
- * sum. */
+/* 1.5 * 2^23 + 127. Adding it to t rounds t to an integer n, ties to even, and leaves
+ * n + 127, the exponent field of 2^n, in the low bits of the sum. */
 V_FN vf
-v_exp2_parts(vf t, vf err)
+v_magic(void)
 {
-    const vf magic = v_set1(0x1.8p23f + 127.0f);
-    vf u = v_min(v_set1(127.0f), t);
-    vf z = v_add(u, magic);
-    vf f = v_sub(v_sub(u, v_sub(z, magic)), err);
+    return v_set1(0x1.8p23f + 127.0f);
+}
+
+/* 2^t within 1 ulp. Results below 2^-126 are exactly 0, t above 127 counts as 127, NaN
+ * stays NaN. */
+V_FN vf
+v_exp2(vf t)
+{
+    vf u = v_min(v_set1(127.0f), t), z = v_add(u, v_magic());
+    vf f = v_sub(u, v_sub(z, v_magic()));
     vf r = v_mul(v_exp2_fraction(f), v_shift_to_exponent(z));
     return v_select(v_lt(t, v_set1(-126.0f)), v_zero(), r);
 }
 
-/* 2^t within 1 ulp. */
-V_FN vf
-v_exp2(vf t)
-{
-    return v_exp2_parts(t, v_zero());
-}
-
-/* e^x within 1.03 ulp for x <= 87: t = x log2(e) is rounded, and its rounding error, with
- * the part of log2(e) that a float does not hold, is given back to the fraction. That
- * needs a fused multiply-add: without one the error is 44 ulp at |x| = 50. */
+/* e^x within 1.15 ulp for x <= 87: x - n ln 2 is taken in two steps, of which the
+ * first is exact with or without fused multiply-add (13 bits of ln 2 times 8 of n),
+ * and is what 2^f is made of. */
 V_FN vf
 v_exp(vf x)
 {
-    const vf log2e = v_set1(0x1.715476p0f), log2e_low = v_set1(0x1.4ae0cp-26f);
-    vf t = v_mul(x, log2e);
-    vf err = v_fnma(x, log2e_low, v_fnma(x, log2e, t));
-    return v_exp2_parts(t, err);
+    const vf log2e = v_set1(0x1.715476p0f);
+    vf t = v_mul(x, log2e), z = v_add(v_min(v_set1(127.0f), t), v_magic());
+    vf n = v_sub(z, v_magic());
+    vf rest = v_fnma(n, v_set1(0x1.62ep-1f), x);
+    rest = v_fnma(n, v_set1(0x1.0bfbe8p-15f), rest);
+    vf r = v_mul(v_exp2_fraction(v_mul(rest, log2e)), v_shift_to_exponent(z));
+    return v_select(v_lt(t, v_set1(-126.0f)), v_zero(), r);
 }
 
 /* tanh x within 2 ulp: x + x^3 Q(x^2) below 0.625 (relative error 4.1e-9 before
- * rounding), 1 - r with r = 2 / (1 + e), e = e^2|x|, above, where nothing cancels; at 43 it
- * is 1 in float32 long since. Its slope 1 - tanh^2 x is r (e r) there, with all its digits
- * however small it is. */
+ * rounding), 1 - r with r = 2 / (1 + e), e = e^2|x|, above, where nothing cancels; at
+ * 43 it is 1 in float32 long since. Its slope 1 - tanh^2 x is r (e r) there, with all
+ * its digits however small it is. */
 V_FN vf
 v_tanh_and_slope(vf x, vf *slope)
 {
