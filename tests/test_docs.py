@@ -75,9 +75,9 @@ def run_examples(text: str, name: str, namespace: dict[str, Any]) -> None:
     test = doctest.DocTestParser().get_doctest(text, namespace, name, None, 0)
     assert test.examples, f"{name} has no example"
     report = io.StringIO()
-    doctest.DocTestRunner().run(test, out=report.write, clear_globs=False)
+    result = doctest.DocTestRunner(verbose=False).run(test, out=report.write, clear_globs=False)
     namespace.update(test.globs)
-    assert not report.getvalue(), report.getvalue()
+    assert result.failed == 0, report.getvalue()
 
 
 @pytest.mark.parametrize("name", DOCSTRINGS)
