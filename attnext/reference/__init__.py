@@ -12,12 +12,14 @@ All attention here is one line,
 worked out for one query at a time. The files, from the inside out:
 
     softmax.py      the softmax of one row; masked_softmax
-    scores.py       the scoring functions of one query: dot product, additive, Gaussian
+    scores.py       the scoring functions of one query: dot product, cosine, additive, Gaussian
     attention.py    the walk over all queries: score, softmax, pool
-    masks.py        who takes part, told from the lengths; sequence_mask
+    masks.py        who takes part, told from lengths, masks and the diagonal; sequence_mask
+    sharing.py      numbers that serve several pairs: heads of keys in groups, a bias
     dropout.py      what dropout keeps, told from the seed by the random numbers of Philox
-    dot_product.py, additive.py, gaussian.py
+    dot_product.py, cosine.py, additive.py, gaussian.py
                     the functions to call, one kind of attention to a file
+    merge.py        attentions over parts of the keys, merged to the one over all of them
     arguments.py    the checking of arguments, used by all the others
 
 A backward stands next to its forward and quotes the lines that it reverses. The imports in here
@@ -33,9 +35,11 @@ from .additive import (
     additive_attention_backward,
     additive_scores,
 )
+from .cosine import cosine_attention, cosine_attention_backward, cosine_scores
 from .dot_product import dot_product_attention, dot_product_attention_backward, dot_product_scores
 from .gaussian import gaussian_attention, gaussian_attention_backward, gaussian_scores
 from .masks import sequence_mask
+from .merge import merge_attention, merge_attention_backward
 from .softmax import masked_softmax, masked_softmax_backward
 
 __all__ = [
@@ -43,6 +47,9 @@ __all__ = [
     "additive_attention",
     "additive_attention_backward",
     "additive_scores",
+    "cosine_attention",
+    "cosine_attention_backward",
+    "cosine_scores",
     "dot_product_attention",
     "dot_product_attention_backward",
     "dot_product_scores",
@@ -51,5 +58,7 @@ __all__ = [
     "gaussian_scores",
     "masked_softmax",
     "masked_softmax_backward",
+    "merge_attention",
+    "merge_attention_backward",
     "sequence_mask",
 ]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_array, as_array_or_zeros, as_inputs, as_queries_and_keys
-from .attention import Attended, all_scores, attention, attention_backward
+from .attention import (
+    Attended,
+    all_pairs,
+    all_scores,
+    attention,
+    attention_backward,
+    bias_gradient,
+)
+from .dropout import Dropout
+from .masks import Masks
 from .scores import Additive
 
 
@@ -42,8 +51,15 @@ def additive_attention(
     valid_lens: ArrayLike | None = None,
     *,
     b_h: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    causal: bool = False,
+    causal_offset: ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
     dropout_p: ArrayLike = 0.0,
     seed: int | None = None,
+    dropout_mask: ArrayLike | None = None,
     empty_rows: str = "uniform",
     return_weights: bool = False,
     return_lse: bool = False,
@@ -63,7 +79,11 @@ def additive_attention(
         As in `dot_product_attention`.
     b_h : array_like, shape (H,), optional
         Bias of the hidden units.
-    dropout_p, seed, empty_rows, return_weights, return_lse, out : optional
+    mask, bias, causal, causal_offset, window, enable_gqa : optional
+        As in `dot_product_attention`.
+    dropout_p, seed, dropout_mask, empty_rows : optional
+        As in `dot_product_attention`.
+    return_weights, return_lse, out : optional
         As in `dot_product_attention`.
 
     Returns
@@ -88,11 +108,12 @@ def additive_attention(
     >>> reference.additive_attention(q, k, v, [[0.5]], [[0.5]], [2.0]).round(4)
     array([[17.159]])
     """
-    q, k, v = as_inputs(queries, keys, values)
+    q, k, v = as_inputs(queries, keys, values, enable_gqa)
     score = _additive_score(q, k, W_q, W_k, w_v, b_h)
-    return attention(
-        score, q, k, v, valid_lens, dropout_p, seed, empty_rows, return_weights, return_lse, out
-    )
+    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
+    dropout = Dropout(dropout_p, seed, dropout_mask)
+    pairs = all_pairs(q, k, masks, dropout, empty_rows)
+    return attention(score, q, k, v, pairs, return_weights, return_lse, out)
 
 
 def additive_attention_backward(
@@ -106,14 +127,23 @@ def additive_attention_backward(
     valid_lens: ArrayLike | None = None,
     *,
     b_h: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    causal: bool = False,
+    causal_offset: ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
     dropout_p: ArrayLike = 0.0,
     seed: int | None = None,
+    dropout_mask: ArrayLike | None = None,
     empty_rows: str = "uniform",
     grad_weights: ArrayLike | None = None,
     grad_lse: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     output: ArrayLike | None = None,
     lse: ArrayLike | None = None,
-) -> AdditiveGradients:
+    return_grad_bias: bool = False,
+) -> Any:
     """Gradients of `additive_attention`.
 
     Parameters
@@ -124,9 +154,11 @@ def additive_attention_backward(
         As given to `additive_attention`.
     W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
         As given to `additive_attention`.
-    valid_lens, b_h, dropout_p, seed, empty_rows : optional
+    valid_lens, b_h, mask, bias, causal, causal_offset, window, enable_gqa : optional
         As given to `additive_attention`.
-    grad_weights, grad_lse, output, lse : optional
+    dropout_p, seed, dropout_mask, empty_rows : optional
+        As given to `additive_attention`.
+    grad_weights, grad_lse, weights, output, lse, return_grad_bias : optional
         As in `dot_product_attention_backward`.
 
     Returns
@@ -134,6 +166,8 @@ def additive_attention_backward(
     gradients : AdditiveGradients
         A named tuple of the gradients with respect to `queries`, `keys`, `values`, `W_q`, `W_k`,
         `w_v` and `b_h`, each in the shape of what it belongs to; `b_h` is None if none was given.
+    dbias : ndarray of float64
+        Only with `return_grad_bias`, as from `dot_product_attention_backward`.
 
     Raises
     ------
@@ -155,15 +189,22 @@ def additive_attention_backward(
     array([[-1.],
            [ 1.]])
     """
-    q, k, v = as_inputs(queries, keys, values)
+    q, k, v = as_inputs(queries, keys, values, enable_gqa)
     score = _additive_score(q, k, W_q, W_k, w_v, b_h)
-    dq, dk, dv, d_of = attention_backward(
-        grad_output, score, q, k, v, valid_lens, dropout_p, seed, empty_rows,
-        grad_weights, grad_lse, output, lse,
-    )  # fmt: skip
+    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
+    dropout = Dropout(dropout_p, seed, dropout_mask)
+    pairs = all_pairs(q, k, masks, dropout, empty_rows)
+    d = attention_backward(
+        grad_output, score, q, k, v, pairs, grad_weights, grad_lse, weights, output, lse
+    )
+    d_of = d.parameters
     d_w_v = d_of["w_v"].reshape(np.shape(w_v))  # (H,) or (1, H), as it came
     d_b_h = None if b_h is None else d_of["b_h"]
-    return AdditiveGradients(dq, dk, dv, d_of["W_q"], d_of["W_k"], d_w_v, d_b_h)
+    gradients = AdditiveGradients(
+        d.queries, d.keys, d.values, d_of["W_q"], d_of["W_k"], d_w_v, d_b_h
+    )
+    d_bias = bias_gradient(d, bias, return_grad_bias)
+    return (gradients, *d_bias) if d_bias else gradients
 
 
 def additive_scores(

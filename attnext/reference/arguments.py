@@ -13,22 +13,29 @@ Array: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 
 
-def _plain_array(name: str, value: ArrayLike) -> NDArray[Any]:
-    """The value as an array of whatever dtype it has."""
+# ---- arrays ------------------------------------------------------------------------------------
+
+
+def _plain_array(
+    name: str, value: ArrayLike, kinds: str, expected: str, **hints: str
+) -> NDArray[Any]:
+    """The value as an array of its own dtype, which must be of one of these kinds of NumPy."""
     if isinstance(value, np.ma.MaskedArray | np.matrix):
         raise TypeError(f"{name} is a {type(value).__name__}, expected a plain array")
     if getattr(value, "requires_grad", False):
         raise TypeError(f"{name} is a tensor that requires grad: pass {name}.detach()")
-    return np.asarray(value)
+    array = np.asarray(value)
+    if array.size == 0 and isinstance(value, list | tuple):
+        return array  # NumPy calls an empty list floats, whatever it is meant to be
+    if array.dtype.kind not in kinds:
+        hint = hints.get(array.dtype.kind, "")
+        raise TypeError(f"{name} has dtype {array.dtype}, expected {expected}{hint}")
+    return array
 
 
 def as_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None = None) -> Array:
     """The value as float64, of the shape expected; a letter in it stands for any size."""
-    array = _plain_array(name, value)
-    if array.dtype.kind not in "fiu":
-        raise TypeError(
-            f"{name} has dtype {array.dtype}, expected real numbers (any float or integer dtype)"
-        )
+    array = _plain_array(name, value, "fiu", "real numbers (any float or integer dtype)")
     if shape is not None and (
         array.ndim != len(shape)
         or any(e not in (a, str(e)) for e, a in zip(shape, array.shape, strict=True))
@@ -51,23 +58,70 @@ def as_scores(name: str, value: ArrayLike) -> Array:
     return array
 
 
-def as_queries_and_keys(queries: ArrayLike, keys: ArrayLike) -> tuple[Array, Array]:
-    """queries (..., M, Dq) and keys (..., N, Dk) with the same leading axes."""
+def as_mask(name: str, value: ArrayLike, shape: tuple[int, ...], meaning: str, hint: str) -> Mask:
+    """Bools that broadcast to this shape; the meaning is that of True, the hint is for floats."""
+    true = f": True = {meaning}"
+    array = _plain_array(name, value, "b", "bools", i=true, u=true, f=hint)
+    _check_broadcasts(name, array, shape)
+    return array.astype(bool)
+
+
+def as_bias(value: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Floats that broadcast to this shape."""
+    hint = ": a bool mask is the argument mask"
+    array = _plain_array("bias", value, "f", "floats", b=hint)
+    _check_broadcasts("bias", array, shape)
+    return array.astype(np.float64, order="C", copy=False)
+
+
+def _check_broadcasts(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    try:
+        np.broadcast_to(array, shape)
+    except ValueError:
+        expected = f"a shape that broadcasts to {shape}"
+        raise ValueError(f"{name} has shape {array.shape}, expected {expected}") from None
+
+
+# ---- queries, keys and values ------------------------------------------------------------------
+
+
+def as_queries_and_keys(
+    queries: ArrayLike, keys: ArrayLike, enable_gqa: bool = False
+) -> tuple[Array, Array]:
+    """queries (..., M, Dq) and keys (..., N, Dk) with the same leading axes.
+
+    With `enable_gqa` the last of these, the heads, may be fewer for the keys.
+    """
     q = as_array("queries", queries)
-    if q.ndim < 2:
-        raise ValueError(f"queries has shape {q.shape}, expected two axes or more: (..., M, D)")
-    return q, as_array("keys", keys, (*q.shape[:-2], "N", "Dk"))
+    if not enable_gqa:
+        if q.ndim < 2:
+            raise ValueError(f"queries has shape {q.shape}, expected two axes or more: (..., M, D)")
+        return q, as_array("keys", keys, (*q.shape[:-2], "N", "Dk"))
+    if q.ndim < 3:
+        expected = "three axes or more with enable_gqa: (..., heads, M, D)"
+        raise ValueError(f"queries has shape {q.shape}, expected {expected}")
+    k = as_array("keys", keys, (*q.shape[:-3], "heads", "N", "Dk"))
+    heads, key_heads = q.shape[-3], k.shape[-3]
+    if heads != key_heads and (key_heads == 0 or heads % key_heads != 0):
+        expected = f"a number of heads that divides the {heads} of queries"
+        raise ValueError(f"keys has shape {k.shape}, expected {expected}")
+    return q, k
 
 
-def as_inputs(queries: ArrayLike, keys: ArrayLike, values: ArrayLike) -> tuple[Array, Array, Array]:
+def as_inputs(
+    queries: ArrayLike, keys: ArrayLike, values: ArrayLike, enable_gqa: bool
+) -> tuple[Array, Array, Array]:
     """queries (..., M, Dq), keys (..., N, Dk) and values (..., N, Dv)."""
-    q, k = as_queries_and_keys(queries, keys)
+    q, k = as_queries_and_keys(queries, keys, enable_gqa)
     return q, k, as_array("values", values, (*k.shape[:-1], "Dv"))
 
 
 def check_same_features(q: Array, k: Array) -> None:
     """A dot product and a distance need keys with the D of the queries."""
-    as_array("keys", k, (*q.shape[:-2], "N", q.shape[-1]))
+    as_array("keys", k, (*k.shape[:-2], "N", q.shape[-1]))
+
+
+# ---- numbers -----------------------------------------------------------------------------------
 
 
 def as_number(name: str, value: ArrayLike, one_element: bool = False) -> float:
@@ -87,6 +141,14 @@ def as_finite(name: str, value: ArrayLike, one_element: bool = False) -> float:
     return number
 
 
+def as_positive(name: str, value: ArrayLike, one_element: bool = False) -> float:
+    """The same of a number that must be greater than 0."""
+    number = as_finite(name, value, one_element)
+    if number <= 0:
+        raise ValueError(f"{name} is {value!r}, expected {name} > 0")
+    return number
+
+
 def as_seed(seed: int) -> int:
     """The seed as an int of 64 bits, the key of Philox."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
@@ -99,26 +161,58 @@ def as_seed(seed: int) -> int:
 
 def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
     """Lengths as int64, those above N as N."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = min(value, N)  # an int of any size
-    lens = _plain_array(name, value)
-    if lens.size == 0 and isinstance(value, list | tuple):
-        lens = lens.astype(np.int64)  # NumPy calls an empty list floats
-    if lens.dtype.kind not in "iu":
-        hint = {"f": ": .astype(int), if these are whole numbers", "b": ": how many, not which"}
-        raise TypeError(
-            f"{name} has dtype {lens.dtype}, expected integers{hint.get(lens.dtype.kind, '')}"
-        )
+    whole, which = ": .astype(int), if these are whole numbers", ": how many, not which"
+    lens = _as_integers(name, value, N, f=whole, b=which)
     if (lens < 0).any():
         raise ValueError(f"{name} contains {lens.min()}, expected lengths of 0 or more")
-    clipped: NDArray[np.int64] = np.minimum(lens, N).astype(np.int64)
-    return clipped
+    return lens
+
+
+FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
+
+
+def as_offset(value: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.int64]:
+    """How far the diagonal is shifted, with axes to broadcast to rows = (..., M)."""
+    offset = _as_integers("causal_offset", value, FAR)
+    per_entry = rows[:1] if len(rows) > 1 else ()
+    if offset.shape not in [(), per_entry]:
+        expected = f"an int or {per_entry}" if per_entry else "an int"
+        raise ValueError(f"causal_offset has shape {offset.shape}, expected {expected}")
+    return offset.reshape(offset.shape + (1,) * (len(rows) - 1) * offset.ndim)
+
+
+def as_window(window: tuple[int, int] | list[int]) -> tuple[int, int]:
+    """How many keys before and after the diagonal are seen; those without a bound: `FAR`."""
+    if not isinstance(window, tuple | list):
+        expected = "a pair of ints (left, right)"
+        raise TypeError(f"window must be {expected}, got {type(window).__name__}")
+    for bound in window:
+        if isinstance(bound, bool) or not hasattr(bound, "__index__"):
+            raise TypeError(f"window must hold ints, got {type(bound).__name__}")
+    bounds = [operator.index(bound) for bound in window]
+    if len(bounds) != 2 or min(bounds) < -1:
+        expected = "a pair (left, right) of ints of 0 or more, or -1 for no bound"
+        raise ValueError(f"window is {window!r}, expected {expected}")
+    left, right = (FAR if bound == -1 else min(bound, FAR) for bound in bounds)
+    return left, right
+
+
+def _as_integers(name: str, value: ArrayLike, high: int, **hints: str) -> NDArray[np.int64]:
+    """Integers of any dtype and size as int64, those outside of -FAR to high moved to its ends."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = max(-FAR, min(value, high))
+    integers = _plain_array(name, value, "iu", "integers", **hints)
+    inside = [max(-FAR, min(int(i), high)) for i in integers.flat]
+    return np.array(inside, dtype=np.int64).reshape(integers.shape)
 
 
 def check_empty_rows(empty_rows: str) -> None:
     """The rule for a query that no key takes part in must be one of three."""
     if empty_rows not in ("uniform", "zero", "nan"):
         raise ValueError(f"empty_rows is {empty_rows!r}, expected 'uniform', 'zero' or 'nan'")
+
+
+# ---- results -----------------------------------------------------------------------------------
 
 
 def deliver(result: Array, out: Array | None, *inputs: Array) -> Array:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, as_finite, as_inputs, as_queries_and_keys, check_same_features
-from .attention import Attended, all_scores, attention, attention_backward
+from .arguments import (
+    Array,
+    as_finite,
+    as_inputs,
+    as_positive,
+    as_queries_and_keys,
+    check_same_features,
+)
+from .attention import (
+    Attended,
+    all_pairs,
+    all_scores,
+    attention,
+    attention_backward,
+    bias_gradient,
+)
+from .dropout import Dropout
+from .masks import Masks
 from .scores import Gaussian
 
 
@@ -18,8 +36,15 @@ def gaussian_attention(
     *,
     w: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    causal: bool = False,
+    causal_offset: ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
     dropout_p: ArrayLike = 0.0,
     seed: int | None = None,
+    dropout_mask: ArrayLike | None = None,
     empty_rows: str = "uniform",
     return_weights: bool = False,
     return_lse: bool = False,
@@ -37,7 +62,11 @@ def gaussian_attention(
         Inverse of the bandwidth, finite, a number or an array of one element; 1 by default.
     sigma : float, optional
         The bandwidth itself, ``w = 1 / sigma``, greater than 0; instead of `w`.
-    dropout_p, seed, empty_rows, return_weights, return_lse, out : optional
+    mask, bias, causal, causal_offset, window, enable_gqa : optional
+        As in `dot_product_attention`.
+    dropout_p, seed, dropout_mask, empty_rows : optional
+        As in `dot_product_attention`.
+    return_weights, return_lse, out : optional
         As in `dot_product_attention`.
 
     Returns
@@ -62,11 +91,12 @@ def gaussian_attention(
     >>> reference.gaussian_attention([[1.5]], x, y, sigma=0.5).round(3)
     array([[3.018]])
     """
-    q, k, v = as_inputs(queries, keys, values)
+    q, k, v = as_inputs(queries, keys, values, enable_gqa)
     score = _gaussian_score(q, k, w, sigma)
-    return attention(
-        score, q, k, v, valid_lens, dropout_p, seed, empty_rows, return_weights, return_lse, out
-    )
+    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
+    dropout = Dropout(dropout_p, seed, dropout_mask)
+    pairs = all_pairs(q, k, masks, dropout, empty_rows)
+    return attention(score, q, k, v, pairs, return_weights, return_lse, out)
 
 
 def gaussian_attention_backward(
@@ -78,14 +108,23 @@ def gaussian_attention_backward(
     *,
     w: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    causal: bool = False,
+    causal_offset: ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
     dropout_p: ArrayLike = 0.0,
     seed: int | None = None,
+    dropout_mask: ArrayLike | None = None,
     empty_rows: str = "uniform",
     grad_weights: ArrayLike | None = None,
     grad_lse: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     output: ArrayLike | None = None,
     lse: ArrayLike | None = None,
-) -> tuple[Array, Array, Array, np.float64]:
+    return_grad_bias: bool = False,
+) -> tuple[Any, ...]:
     """Gradients of `gaussian_attention`.
 
     Parameters
@@ -94,9 +133,11 @@ def gaussian_attention_backward(
         Gradient of the loss with respect to the output.
     queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
         As given to `gaussian_attention`.
-    valid_lens, w, sigma, dropout_p, seed, empty_rows : optional
+    valid_lens, w, sigma, mask, bias, causal, causal_offset, window, enable_gqa : optional
         As given to `gaussian_attention`.
-    grad_weights, grad_lse, output, lse : optional
+    dropout_p, seed, dropout_mask, empty_rows : optional
+        As given to `gaussian_attention`.
+    grad_weights, grad_lse, weights, output, lse, return_grad_bias : optional
         As in `dot_product_attention_backward`.
 
     Returns
@@ -105,6 +146,8 @@ def gaussian_attention_backward(
         Gradients with respect to `queries`, `keys` and `values`, in their shapes.
     dw : float64
         Gradient with respect to ``w = 1 / sigma``, whichever of the two was given.
+    dbias : ndarray of float64
+        Only with `return_grad_bias`, as from `dot_product_attention_backward`.
 
     Raises
     ------
@@ -124,13 +167,16 @@ def gaussian_attention_backward(
     >>> dq
     array([[0.5]])
     """
-    q, k, v = as_inputs(queries, keys, values)
+    q, k, v = as_inputs(queries, keys, values, enable_gqa)
     score = _gaussian_score(q, k, w, sigma)
-    dq, dk, dv, d_of = attention_backward(
-        grad_output, score, q, k, v, valid_lens, dropout_p, seed, empty_rows,
-        grad_weights, grad_lse, output, lse,
-    )  # fmt: skip
-    return dq, dk, dv, np.float64(d_of["w"])
+    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
+    dropout = Dropout(dropout_p, seed, dropout_mask)
+    pairs = all_pairs(q, k, masks, dropout, empty_rows)
+    d = attention_backward(
+        grad_output, score, q, k, v, pairs, grad_weights, grad_lse, weights, output, lse
+    )
+    d_w = np.float64(d.parameters["w"])
+    return (d.queries, d.keys, d.values, d_w, *bias_gradient(d, bias, return_grad_bias))
 
 
 def gaussian_scores(
@@ -179,7 +225,4 @@ def _gaussian_score(q: Array, k: Array, w: ArrayLike | None, sigma: ArrayLike | 
         return Gaussian(1.0 if w is None else as_finite("w", w, one_element=True))
     if w is not None:
         raise ValueError("w and sigma are both given, expected one of them: w = 1 / sigma")
-    bandwidth = as_finite("sigma", sigma, one_element=True)
-    if bandwidth <= 0:
-        raise ValueError(f"sigma is {sigma!r}, expected sigma > 0")
-    return Gaussian(1 / bandwidth)
+    return Gaussian(1 / as_positive("sigma", sigma, one_element=True))

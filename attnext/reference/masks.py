@@ -2,23 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arguments import Array, Mask, as_array, as_lens, as_number
+from .arguments import (
+    Array,
+    Mask,
+    as_array,
+    as_bias,
+    as_lens,
+    as_mask,
+    as_number,
+    as_offset,
+    as_window,
+)
 
 
-def pairs_that_take_part(rows: tuple[int, ...], N: int, valid_lens: ArrayLike | None) -> Mask:
-    """Everything that decides who attends to whom, as one bool array of shape (*rows, N).
+@dataclass(frozen=True)
+class Masks:
+    """Everything that decides who attends to whom, as the caller gave it."""
+
+    valid_lens: ArrayLike | None = None
+    mask: ArrayLike | None = None
+    bias: ArrayLike | None = None
+    causal: bool = False
+    causal_offset: ArrayLike = 0
+    window: tuple[int, int] | None = None
+
+
+def pairs_that_take_part(rows: tuple[int, ...], N: int, masks: Masks) -> Mask:
+    """Who attends to whom, as one bool array of shape (*rows, N): what every mask allows.
 
     ``rows`` is (..., M), the shape of the queries without their features. This is the only place
     that knows how a query can be kept from a key; the walk sees only its result.
     """
     takes_part = np.ones((*rows, N), dtype=bool)
-    if valid_lens is not None:
-        lens = _broadcast_lens(as_lens("valid_lens", valid_lens, N), rows)
+    if masks.valid_lens is not None:
+        lens = _broadcast_lens(as_lens("valid_lens", masks.valid_lens, N), rows)
         takes_part &= np.arange(N) < lens[..., None]
+    if masks.mask is not None:
+        hint = ": floats to add to the scores are the argument bias"
+        takes_part &= as_mask("mask", masks.mask, takes_part.shape, "attend", hint)
+    if masks.bias is not None:
+        takes_part &= as_bias(masks.bias, takes_part.shape) != -np.inf
+    if rows:  # one row without an axis for it has no diagonal
+        takes_part &= _band(rows, N, masks)
     return takes_part
+
+
+def _band(rows: tuple[int, ...], N: int, masks: Masks) -> Mask:
+    """Which keys lie near enough to the diagonal: shape (M, N), or (B, 1, ..., M, N)."""
+    offset = as_offset(masks.causal_offset, rows)
+    i = np.arange(rows[-1]) + offset  # (M,) or (B, 1, ..., M): the key on the diagonal
+    ahead = np.arange(N) - i[..., None]  # how far key j lies ahead of it
+    near = np.ones(ahead.shape, dtype=bool)
+    if masks.window is not None:
+        left, right = as_window(masks.window)
+        near &= (-left <= ahead) & (ahead <= right)
+    if masks.causal:
+        near &= ahead <= 0
+    return near
 
 
 def _broadcast_lens(lens: NDArray[np.int64], rows: tuple[int, ...]) -> NDArray[np.int64]:

@@ -38,6 +38,38 @@ class DotProduct:
         return d_q, d_k, {}
 
 
+class Cosine:
+    """score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))"""
+
+    def __init__(self, scale: float, eps: float) -> None:
+        self.scale, self.eps = scale, eps
+        self.parameters: dict[str, Array] = {}
+
+    def forward(self, q: Array, k: Array) -> Array:
+        return self.scale * (self._to_length_1(k) @ self._to_length_1(q))
+
+    def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
+        # forward was: s_j = scale * u_j . t, where t and u_j are q and k_j brought to length 1
+        d_t = self.scale * (d_s @ self._to_length_1(k))  # (D,)
+        d_u = self.scale * np.outer(d_s, self._to_length_1(q))  # (n, D)
+        return self._to_length_1_backward(d_t, q), self._to_length_1_backward(d_u, k), {}
+
+    def _to_length_1(self, x: Array) -> Array:
+        """x (..., D) over its norm; a shorter x than eps stays shorter than 1, and 0 stays 0."""
+        norm = np.linalg.norm(x, axis=-1, keepdims=True)
+        u: Array = x / np.maximum(norm, self.eps)
+        return u
+
+    def _to_length_1_backward(self, d_u: Array, x: Array) -> Array:
+        norm = np.linalg.norm(x, axis=-1, keepdims=True)
+        u = self._to_length_1(x)
+        # forward was: u = x / max(|x|, eps), and the gradient of |x| is x / |x|: what of d_u
+        # points along x changes the norm alone. Below eps the divisor is a constant
+        along = np.where(norm < self.eps, 0, np.sum(d_u * u, axis=-1, keepdims=True) * u)
+        d_x: Array = (d_u - along) / np.maximum(norm, self.eps)
+        return d_x
+
+
 class Additive:
     """score(q, k) = w_v . tanh(W_q q + W_k k + b_h)"""
 

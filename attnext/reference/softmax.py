@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_array, as_scores, check_empty_rows, deliver
-from .masks import pairs_that_take_part
+from .masks import Masks, pairs_that_take_part
 
 
 def softmax(s: Array) -> tuple[Array, float]:
@@ -37,10 +37,11 @@ def masked_softmax(
     X: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
+    mask: ArrayLike | None = None,
     empty_rows: str = "uniform",
     out: Array | None = None,
 ) -> Array:
-    """Softmax over the last axis of which only the first keys take part.
+    """Softmax over the last axis, of which only some keys take part.
 
     Parameters
     ----------
@@ -49,28 +50,31 @@ def masked_softmax(
     valid_lens : None, int or array_like of integers, optional
         How many keys of a row take part: one int for all rows; shape ``X.shape[:1]``, one for
         each entry of the first axis; ``(X.shape[0], M)``; or ``X.shape[:-1]``. None: all keys.
+    mask : array_like of bool, optional
+        Which keys of a row take part, True for those that do; any shape that broadcasts to that
+        of `X`. With lengths too, both must allow a key.
     empty_rows : {'uniform', 'zero', 'nan'}, optional
-        What a row of valid length 0 becomes: 1/N everywhere, 0, or NaN.
+        What a row becomes in which no key takes part: 1/N everywhere, 0, or NaN.
     out : ndarray of float64, shape (..., M, N), optional
         Where to put the result.
 
     Returns
     -------
     weights : ndarray of float64, shape (..., M, N)
-        Rows sum to 1; exactly 0 beyond the valid length.
+        Rows sum to 1; exactly 0 where a key takes no part.
 
     Raises
     ------
     TypeError
-        X is not of real numbers, valid_lens not of integers.
+        X is not of real numbers, valid_lens not of integers, mask not of bools.
     ValueError
         An argument has the wrong shape or an impossible value.
 
     Notes
     -----
-    ``weights[j] = exp(X[j]) / sum_{i < valid_len} exp(X[i])`` for ``j < valid_len``: the
-    ``masked_softmax`` of Dive into Deep Learning (Zhang et al., section 11.3), which has -1e6 in
-    the place of our -inf.
+    ``weights[j] = exp(X[j]) / sum_i exp(X[i])``, where i runs over the keys that take part, and j
+    is one of them: the ``masked_softmax`` of Dive into Deep Learning (Zhang et al., section 11.3),
+    which has -1e6 in the place of our -inf.
 
     Examples
     --------
@@ -79,7 +83,7 @@ def masked_softmax(
     array([0.4076, 0.3688, 0.2237, 0.    ])
     """
     x = as_scores("X", X)
-    takes_part = pairs_that_take_part(x.shape[:-1], x.shape[-1], valid_lens)
+    takes_part = pairs_that_take_part(x.shape[:-1], x.shape[-1], Masks(valid_lens, mask))
     check_empty_rows(empty_rows)
     weights = np.zeros_like(x)
     with np.errstate(all="ignore"):
@@ -97,6 +101,7 @@ def masked_softmax_backward(
     weights: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
+    mask: ArrayLike | None = None,
     empty_rows: str = "uniform",
 ) -> Array:
     """Gradient of `masked_softmax` with respect to its scores.
@@ -107,13 +112,13 @@ def masked_softmax_backward(
         Gradient of the loss with respect to the weights.
     weights : array_like, shape (..., M, N)
         What `masked_softmax` returned.
-    valid_lens, empty_rows : optional
+    valid_lens, mask, empty_rows : optional
         As given to `masked_softmax`. The gradient of an empty row is 0, with 'nan' NaN.
 
     Returns
     -------
     dX : ndarray of float64, shape (..., M, N)
-        Gradient with respect to ``X``; exactly 0 beyond the valid length.
+        Gradient with respect to ``X``; exactly 0 where a key takes no part.
 
     Raises
     ------
@@ -132,7 +137,7 @@ def masked_softmax_backward(
     """
     w = as_scores("weights", weights)
     d_w = as_array("grad_output", grad_output, w.shape)
-    takes_part = pairs_that_take_part(w.shape[:-1], w.shape[-1], valid_lens)
+    takes_part = pairs_that_take_part(w.shape[:-1], w.shape[-1], Masks(valid_lens, mask))
     check_empty_rows(empty_rows)
     dX = np.zeros_like(w)
     with np.errstate(all="ignore"):
