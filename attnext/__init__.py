@@ -1,8 +1,8 @@
 """attnext: attention, written in C, for Python.
 
-Masked softmax, dot-product, additive and Gaussian attention, forward and backward, on float32
-NumPy arrays. The functions and the two classes live in the compiled module ``attnext._core``;
-``attnext.reference`` holds the same functions as plain NumPy code to read.
+Masked softmax, dot-product, cosine, additive and Gaussian attention, forward and backward, on
+float32 NumPy arrays. The functions and the two classes live in the compiled module
+``attnext._core``; ``attnext.reference`` holds the same functions as plain NumPy code to read.
 """
 
 __version__ = "0.1.0"
@@ -15,6 +15,9 @@ try:
         additive_attention,
         additive_attention_backward,
         additive_scores,
+        cosine_attention,
+        cosine_attention_backward,
+        cosine_scores,
         dot_product_attention,
         dot_product_attention_backward,
         dot_product_scores,
@@ -24,6 +27,8 @@ try:
         get_num_threads,
         masked_softmax,
         masked_softmax_backward,
+        merge_attention,
+        merge_attention_backward,
         sequence_mask,
         set_num_threads,
         show_config,
@@ -44,6 +49,9 @@ __all__ = [
     "additive_attention",
     "additive_attention_backward",
     "additive_scores",
+    "cosine_attention",
+    "cosine_attention_backward",
+    "cosine_scores",
     "dot_product_attention",
     "dot_product_attention_backward",
     "dot_product_scores",
@@ -53,6 +61,8 @@ __all__ = [
     "get_num_threads",
     "masked_softmax",
     "masked_softmax_backward",
+    "merge_attention",
+    "merge_attention_backward",
     "sequence_mask",
     "set_num_threads",
     "show_config",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,17 +34,20 @@ Peer: TypeAlias = "Callable[[Problem, DTypeLike], Mapping[str, Any]]"
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
 
-SCORES = ("dot", "additive", "gaussian")
+SCORES = ("dot", "additive", "gaussian", "cosine")
 FUNCTION = {
     "dot": "dot_product_attention",
     "additive": "additive_attention",
     "gaussian": "gaussian_attention",
+    "cosine": "cosine_attention",
 }
 SCORES_FUNCTION = {
     "dot": "dot_product_scores",
     "additive": "additive_scores",
     "gaussian": "gaussian_scores",
+    "cosine": "cosine_scores",
 }
+PARAMETERS = {"dot": (), "additive": ("W_q", "W_k", "w_v", "b_h"), "gaussian": ("w",), "cosine": ()}
 EMPTY_ROWS = ("uniform", "zero", "nan")
 
 
@@ -66,31 +70,49 @@ class Problem:
         """Gradients by "d_" and the name of what they belong to."""
         function = getattr(module, FUNCTION[self.score] + "_backward")
         d = function(**self.grads, **self.inputs, **self.options, **more)
-        names = ["queries", "keys", "values"]
-        names += {"dot": [], "additive": ["W_q", "W_k", "w_v", "b_h"], "gaussian": ["w"]}[
-            self.score
-        ]
+        names = ["queries", "keys", "values", *PARAMETERS[self.score]]
+        if more.get("return_grad_bias"):
+            names.append("bias")
+            d = (*d[0], d[1]) if self.score == "additive" else d
         assert len(d) == len(names)
         return {f"d_{name}": x for name, x in zip(names, d, strict=True) if x is not None}
 
     def run(self, module: ModuleType = attnext) -> dict[str, Array]:
-        """Output, weights, lse and every gradient."""
+        """Output, weights, lse and every gradient, that of a bias included."""
         output, weights, lse = self.forward(module, return_weights=True, return_lse=True)
-        return {"output": output, "weights": weights, "lse": lse, **self.backward(module)}
+        more = {} if self.options.get("bias") is None else {"return_grad_bias": True}
+        return {"output": output, "weights": weights, "lse": lse, **self.backward(module, **more)}
 
     def takes_part(self) -> Array:
         """(..., M, N): which keys each query attends to."""
-        queries, keys = self.inputs["queries"], self.inputs["keys"]
-        rows, N = queries.shape[:-1], keys.shape[-2]
-        lens = expand_lens(self.options.get("valid_lens"), rows, N)
-        return np.arange(N) < lens[..., None]
+        rows, N = self.inputs["queries"].shape[:-1], self.inputs["keys"].shape[-2]
+        return takes_part(rows, N, self.options)
 
     def but(self, **options: Any) -> Problem:
         return replace(self, options={**self.options, **options})
 
 
+def takes_part(rows: tuple[int, ...], N: int, options: Mapping[str, Any]) -> Array:
+    """(*rows, N), rows = (..., M): the pairs that every mask among the options allows."""
+    j = np.arange(N)
+    live = j < expand_lens(options.get("valid_lens"), rows, N)[..., None]
+    if options.get("mask") is not None:
+        live = live & np.asarray(options["mask"])
+    if options.get("bias") is not None:
+        live = live & ~np.isneginf(options["bias"])
+    i = np.arange(rows[-1]) + expand_lens(options.get("causal_offset", 0), rows, N)
+    left, right = options.get("window") or (-1, -1)
+    if options.get("causal"):
+        live = live & (j <= i[..., None])
+    if left != -1:
+        live = live & (j >= i[..., None] - left)
+    if right != -1:
+        live = live & (j <= i[..., None] + right)
+    return live
+
+
 def expand_lens(lens: Any, rows: tuple[int, ...], N: int) -> Array:
-    """Valid lengths of any accepted shape as one number for each row."""
+    """Valid lengths (or offsets) of any accepted shape as one number for each row."""
     if lens is None:
         lens = N
     lens = np.asarray(lens)
@@ -112,10 +134,14 @@ def make_problem(
     Dk: int | None = None,
     Dv: int = 3,
     H: int = 6,
+    kv_heads: int | None = None,
     extra_grads: bool = True,
     **options: Any,
 ) -> Problem:
-    """A random problem. Additive: keys of Dk features (default D + 1), H hidden units."""
+    """A random problem. Additive: keys of Dk features (default D + 1), H hidden units.
+
+    kv_heads: keys and values have this many heads, lead[-1] a multiple of it (enable_gqa).
+    """
 
     def normal(*shape: int) -> Array:
         return rng.standard_normal(shape, dtype=np.float32)
@@ -129,10 +155,13 @@ def make_problem(
         }
     else:
         Dk, parameters = D, {}
+    kv_lead = lead
+    if kv_heads is not None:
+        kv_lead, options["enable_gqa"] = (*lead[:-1], kv_heads), True
     inputs = {
         "queries": normal(*lead, M, D),
-        "keys": normal(*lead, N, Dk),
-        "values": normal(*lead, N, Dv),
+        "keys": normal(*kv_lead, N, Dk),
+        "values": normal(*kv_lead, N, Dv),
         **parameters,
     }
     if score == "gaussian" and not {"w", "sigma"} & set(options):
@@ -143,14 +172,58 @@ def make_problem(
     return Problem(score, inputs, options, grads)
 
 
+def random_masks(rng: np.random.Generator, lead: tuple[int, ...], M: int, N: int) -> dict[str, Any]:
+    """Options that compose one mask or more, in random shapes: for `make_problem` or `but`.
+
+    Rows that are empty, and keys that nobody attends to, are among them often.
+    """
+    shape = (*lead, M, N)
+    first, rows = shape[:1], shape[:-1]
+    lens_shapes = [(), first, rows] + [(*first, M)] * (len(lead) > 0)
+    mask = _with_unused(rng, rng.random(_broadcastable(rng, shape)) < 0.8, False)
+    bias = rng.standard_normal(_broadcastable(rng, shape), dtype=np.float32)
+    bias = _with_unused(rng, np.where(rng.random(np.shape(bias)) < 0.1, -np.inf, bias), -np.inf)
+    left, right = (int(x) for x in rng.integers(-1, N + 1, size=2))
+    options: dict[str, Any] = {
+        "valid_lens": rng.integers(0, N + 3, size=lens_shapes[rng.integers(len(lens_shapes))]),
+        "mask": mask,
+        "bias": bias.astype(np.float32),
+        "causal": True,
+        "window": (left, right),
+    }
+    chosen = rng.permutation(list(options))[: rng.integers(1, len(options) + 1)]
+    options = {name: options[name] for name in options if name in chosen}
+    if {"causal", "window"} & options.keys() and rng.integers(2):
+        size = first if lead and rng.integers(2) else ()
+        options["causal_offset"] = rng.integers(-2, N, size=size)
+    return options
+
+
+def _broadcastable(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A random shape that broadcasts to this one."""
+    kept = shape[rng.integers(len(shape)) :] if rng.integers(2) else shape
+    return tuple(1 if rng.random() < 0.25 else size for size in kept)
+
+
+def _with_unused(rng: np.random.Generator, pairs: Array, forbidden: Any) -> Array:
+    """A row and a column are often forbidden altogether."""
+    for axis in range(max(pairs.ndim - 2, 0), pairs.ndim):
+        if pairs.shape[axis] > 1 and rng.integers(2):
+            np.moveaxis(pairs, axis, 0)[rng.integers(pairs.shape[axis])] = forbidden
+    return pairs
+
+
 # ---- the peer: the textbook in plain NumPy -----------------------------------------------------
 
 
 def textbook_scores(problem: Problem, dtype: DTypeLike) -> tuple[Array, Array | None]:
     """Scores (..., M, N); additive: also tanh of every hidden unit, (..., M, N, H)."""
-    x = {name: a.astype(dtype) for name, a in problem.inputs.items()}
+    x = _inputs(problem, dtype)
     q, k = x["queries"], x["keys"]
     if problem.score == "dot":
+        return (q @ k.swapaxes(-1, -2)) * _scale(problem, dtype), None
+    if problem.score == "cosine":
+        q, k = q / _norm(problem, q), k / _norm(problem, k)
         return (q @ k.swapaxes(-1, -2)) * _scale(problem, dtype), None
     if problem.score == "gaussian":
         difference = q[..., :, None, :] - k[..., None, :, :]
@@ -171,11 +244,15 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
     empty = ~live.any(axis=-1, keepdims=True)
     mode = problem.options.get("empty_rows", "uniform")
     N = live.shape[-1]
-    x = {name: a.astype(dtype) for name, a in problem.inputs.items()}
+    x = _inputs(problem, dtype)
     g = {name: a.astype(dtype) for name, a in problem.grads.items()}
     keep = _keep(problem, live.shape, dtype)
 
     s, t = textbook_scores(problem, dtype)
+    bias = problem.options.get("bias")
+    if bias is not None:
+        bias = np.asarray(bias, dtype=dtype)
+        s = s + bias
     s = np.where(live, s, -np.inf)
     top = np.where(empty, 0, s.max(axis=-1, keepdims=True, initial=-np.inf)).astype(dtype)
     e = np.exp(s - top)
@@ -206,6 +283,10 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
     result["d_values"] = (w0 * keep).swapaxes(-1, -2) @ g["grad_output"]
     if mode == "nan" and N > 0:
         result["d_queries"] = np.where(empty, np.nan, result["d_queries"])
+    for name in ("keys", "values"):
+        result[f"d_{name}"] = over_groups(np.sum, result[f"d_{name}"], problem.inputs[name].shape)
+    if bias is not None:
+        result["d_bias"] = over_broadcast(np.sum, d_s, bias.shape)
     return result
 
 
@@ -216,6 +297,13 @@ def _textbook_score_backward(
     if problem.score == "dot":
         scale = _scale(problem, dtype)
         return {"d_queries": scale * (d_s @ k), "d_keys": scale * (d_s.swapaxes(-1, -2) @ q)}
+    if problem.score == "cosine":
+        scale, nq, nk = _scale(problem, dtype), _norm(problem, q), _norm(problem, k)
+        d_q, d_k = scale * (d_s @ (k / nk)), scale * (d_s.swapaxes(-1, -2) @ (q / nq))
+        return {
+            "d_queries": _across(problem, d_q, q) / nq,
+            "d_keys": _across(problem, d_k, k) / nk,
+        }
     if problem.score == "gaussian":
         w, difference = _w(problem, dtype), q[..., :, None, :] - k[..., None, :, :]
         pull = -(w**2) * d_s[..., None] * difference
@@ -236,6 +324,47 @@ def _textbook_score_backward(
     return result
 
 
+def _inputs(problem: Problem, dtype: DTypeLike) -> dict[str, Array]:
+    """In this dtype, with the key and the value of every query head."""
+    x = {name: a.astype(dtype) for name, a in problem.inputs.items()}
+    if problem.options.get("enable_gqa"):
+        heads, kv_heads = x["queries"].shape[-3], x["keys"].shape[-3]
+        for name in ("keys", "values"):
+            x[name] = np.repeat(x[name], heads // max(kv_heads, 1), axis=-3)
+    return x
+
+
+def over_groups(reduce: Callable[..., Any], x: Array, shape: tuple[int, ...]) -> Array:
+    """np.sum or np.any over the query heads that share a head of keys of this shape."""
+    if x.shape[:-2] == shape[:-2]:
+        return x
+    group = x.shape[-3] // shape[-3]
+    return np.asarray(reduce(x.reshape(*shape[:-2], group, *x.shape[-2:]), axis=-3))
+
+
+def over_broadcast(reduce: Callable[..., Any], x: Array, shape: tuple[int, ...]) -> Array:
+    """np.sum or np.any over the axes along which an array of this shape was broadcast to x's."""
+    shape_of_x = (1,) * (x.ndim - len(shape)) + shape
+    axes = tuple(axis for axis, size in enumerate(shape_of_x) if size == 1)
+    return np.asarray(reduce(x, axis=axes, keepdims=True)).reshape(shape)
+
+
+def _norm(problem: Problem, x: Array) -> Array:
+    """max(|x|, eps), (..., 1)."""
+    return np.maximum(_length(x), x.dtype.type(problem.options.get("eps", 1e-8)))
+
+
+def _length(x: Array) -> Array:
+    return np.asarray(np.sqrt((x * x).sum(axis=-1, keepdims=True)))
+
+
+def _across(problem: Problem, d: Array, x: Array) -> Array:
+    """The part of d at a right angle to x; all of it where eps took the place of the norm."""
+    norm = _norm(problem, x)
+    along = (d * x / norm).sum(axis=-1, keepdims=True) * x / norm
+    return d - np.where(_length(x) < norm, 0, along)
+
+
 def _rows(x: Array) -> Array:
     """(..., n) as (all the others, n)."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -243,8 +372,10 @@ def _rows(x: Array) -> Array:
 
 def _scale(problem: Problem, dtype: DTypeLike) -> Array:
     scale = problem.options.get("scale")
-    D = problem.inputs["queries"].shape[-1]
-    return np.asarray(1 / max(D, 1) ** 0.5 if scale is None else scale, dtype=dtype)
+    if scale is None:
+        D = problem.inputs["queries"].shape[-1]
+        scale = 1 if problem.score == "cosine" else 1 / max(D, 1) ** 0.5
+    return np.asarray(scale, dtype=dtype)
 
 
 def _w(problem: Problem, dtype: DTypeLike) -> Array:
@@ -256,7 +387,10 @@ def _w(problem: Problem, dtype: DTypeLike) -> Array:
 
 def _keep(problem: Problem, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """What dropout multiplies each weight by: 0 or 1 / (1 - p)."""
-    p = problem.options.get("dropout_p", 0.0)
+    p = np.float32(problem.options.get("dropout_p", 0.0)).item()
+    mask = problem.options.get("dropout_mask")
+    if mask is not None:
+        return np.broadcast_to(mask, shape) / dtype(1 - p)  # type: ignore[operator]
     if p == 0:
         return np.ones(shape, dtype=dtype)
     return keep_pattern(shape, p, problem.options["seed"]) / dtype(1 - p)  # type: ignore[operator]
@@ -370,10 +504,12 @@ def check_padding(problem: Problem, got: Mapping[str, Array]) -> None:
         assert not np.any(got["output"][empty])
     if mode != "nan":
         assert not np.any(got["d_queries"][empty])
-    unused = ~live.any(axis=-2)
-    assert not np.any(got["d_keys"][unused])
+    used = over_groups(np.any, live.any(axis=-2)[..., None], got["d_keys"].shape)[..., 0]
+    assert not np.any(got["d_keys"][~used])
     if mode != "uniform" or not empty.any():
-        assert not np.any(got["d_values"][unused])
+        assert not np.any(got["d_values"][~used])
+    if "d_bias" in got:
+        assert not np.any(got["d_bias"][~over_broadcast(np.any, live, got["d_bias"].shape)])
 
 
 # ---- exact comparison ----------------------------------------------------------------------------
@@ -390,6 +526,14 @@ def assert_same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
     assert a.keys() == b.keys()
     for name in a:
         np.testing.assert_array_equal(bits(a[name]), bits(b[name]), err_msg=name)
+
+
+# ---- names of cases ------------------------------------------------------------------------------
+
+
+def repr_id(x: Any) -> str:
+    """repr without addresses: the same in every process, as the names of tests must be."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(x))
 
 
 # ---- other processes -----------------------------------------------------------------------------

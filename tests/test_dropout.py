@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from compiling import compile_objects, link, run
 from helpers import (
+    EMPTY_ROWS,
     REPOSITORY,
     SCORES,
     TESTS,
@@ -22,6 +23,7 @@ from helpers import (
     keep_pattern,
     make_problem,
     philox,
+    random_masks,
 )
 
 import attnext
@@ -35,7 +37,7 @@ def pattern(shape: tuple[int, ...], p: float, seed: int) -> Array:
     weights = attnext.dot_product_attention(queries, keys, values, dropout_p=p, seed=seed)
     expected = np.float32(1 / N) * np.float32(1 / (1 - np.float32(p)))
     np.testing.assert_allclose(weights[weights != 0], expected, rtol=3e-7)
-    return weights != 0
+    return np.asarray(weights != 0)
 
 
 # ---- the generator -------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ def test_forward_and_backward_drop_the_same(
 ) -> None:
     lens = rng.integers(0, N + 1, size=(2, M))
     lens[0, 1] = 0
-    options = {"valid_lens": lens, "empty_rows": empty_rows}
+    options: dict[str, Any] = {"valid_lens": lens, "empty_rows": empty_rows}
     check(make_problem(score, rng, M=M, N=N, dropout_p=0.35, seed=2**40 + 3, **options))
 
 
@@ -189,6 +191,106 @@ def test_p_is_taken_as_float32() -> None:
     np.testing.assert_array_equal(
         pattern((50, 80), 0.1, 4), pattern((50, 80), float(np.float32(0.1)), 4)
     )
+
+
+# ---- dropout_mask --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("empty_rows", ["uniform", "zero", "nan"])
+@pytest.mark.parametrize(("M", "N"), [(5, 9), (20, 140), (70, 33)])
+@pytest.mark.parametrize("score", SCORES)
+def test_a_mask_of_the_seeds_pattern_does_what_the_seed_does(
+    score: str, M: int, N: int, empty_rows: str, rng: np.random.Generator
+) -> None:
+    """Bit for bit, forward and backward."""
+    lens = rng.integers(0, N + 1, size=(2, M))
+    options: dict[str, Any] = {"valid_lens": lens, "empty_rows": empty_rows}
+    problem = make_problem(score, rng, M=M, N=N, **options)
+    by_seed = problem.but(dropout_p=0.4, seed=7).run()
+    keep = keep_pattern((2, M, N), 0.4, 7)
+    assert_same_bits(problem.but(dropout_p=0.4, dropout_mask=keep).run(), by_seed)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 35, 140), (3, 35, 140), (35, 140), (140,), (2, 1, 35, 140), (1, 3, 1, 140),
+              (2, 1, 1, 1), (3, 35, 1), (35, 1), (1,), ()], ids=str)  # fmt: skip
+@pytest.mark.parametrize("score", SCORES)
+def test_a_mask_broadcasts(
+    score: str, shape: tuple[int, ...], dropout_p: float, rng: np.random.Generator
+) -> None:
+    """Against the reference; without dropout_p what is kept counts once."""
+    keep = np.asarray(rng.random(shape) < 0.6)
+    options: dict[str, Any] = {"dropout_mask": keep, "dropout_p": dropout_p}
+    options["valid_lens"] = [77, 140]
+    problem = make_problem(score, rng, lead=(2, 3), M=35, N=140, D=3, **options)
+    found = check(problem)
+    whole = np.broadcast_to(keep, (2, 3, 35, 140)).copy()
+    assert_same_bits(problem.but(dropout_mask=whole).run(), found)
+
+
+@pytest.mark.parametrize("case", range(6))
+@pytest.mark.parametrize("score", SCORES)
+def test_a_mask_beside_all_the_others(score: str, case: int, rng: np.random.Generator) -> None:
+    masks = random_masks(rng, (2, 4), 9, 40)
+    keep = rng.random((4, 9, 40)) < 0.5
+    options: dict[str, Any] = {"dropout_p": 0.5, "dropout_mask": keep}
+    options["empty_rows"] = EMPTY_ROWS[case % 3]
+    kv_heads = [None, 1, 2][case % 3]
+    check(make_problem(score, rng, lead=(2, 4), M=9, N=40, kv_heads=kv_heads, **masks, **options))
+
+
+def test_a_mask_by_hand() -> None:
+    q, k, v = np.zeros((1, 1)), np.zeros((4, 1)), np.eye(4)
+    options: dict[str, Any] = {"dropout_mask": [True, False, True, True]}
+    output, weights = attnext.dot_product_attention(q, k, v, **options, return_weights=True)
+    np.testing.assert_array_equal(output, [[0.25, 0, 0.25, 0.25]])
+    np.testing.assert_array_equal(weights, [[0.25] * 4])
+    output = attnext.dot_product_attention(q, k, v, **options, dropout_p=0.5)
+    np.testing.assert_array_equal(output, [[0.5, 0, 0.5, 0.5]])
+    output = attnext.dot_product_attention(q, k, v, 0, **options)  # an empty row's uniform weights
+    np.testing.assert_array_equal(output, [[0.25, 0, 0.25, 0.25]])
+    output = attnext.dot_product_attention(q, k, v, dropout_mask=False)
+    np.testing.assert_array_equal(output, np.zeros((1, 4)))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_what_is_dropped_masks_nothing(score: str, rng: np.random.Generator) -> None:
+    """Weights and lse stay; a NaN among the dropped values is not a masked one."""
+    problem = make_problem(score, rng, M=20, N=140)
+    _, *plain = problem.forward(return_weights=True, return_lse=True)
+    dropped = problem.but(dropout_mask=np.arange(140) % 2 == 0)
+    _, *found = dropped.forward(return_weights=True, return_lse=True)
+    for a, b in zip(plain, found, strict=True):
+        np.testing.assert_array_equal(bits(a), bits(b))
+    problem.inputs["keys"][0, 7] = np.nan
+    assert np.isnan(dropped.forward()[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dropout_mask": True, "seed": 1}, ValueError, "seed.*dropout_mask|dropout_mask.*seed"),
+        ({"dropout_mask": True, "seed": 1, "dropout_p": 0.5}, ValueError, "dropout_mask|seed"),
+        ({"dropout_mask": 1}, TypeError, "^dropout_mask .*bool"),
+        ({"dropout_mask": np.ones((3, 5))}, TypeError, "^dropout_mask .*bool"),
+        ({"dropout_mask": np.ones((3, 5), np.uint8)}, TypeError, "^dropout_mask .*bool"),
+        ({"dropout_mask": np.ones((3, 4), bool)}, ValueError, r"^dropout_mask has shape \(3, 4\)"),
+        ({"dropout_mask": np.ones((1, 2, 3, 5), bool)}, ValueError, "^dropout_mask has shape"),
+        ({"dropout_mask": True, "dropout_p": 1.0}, ValueError, "^dropout_p "),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("call", [Problem.forward, Problem.backward])
+def test_wrong_masks(
+    call: Callable[[Problem], Any],
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    rng: np.random.Generator,
+) -> None:
+    with pytest.raises(error, match=message):
+        call(make_problem("dot", rng, **options))
 
 
 # ---- arguments -----------------------------------------------------------------------------------

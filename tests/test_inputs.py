@@ -20,6 +20,7 @@ from helpers import (
     Problem,
     assert_same_bits,
     make_problem,
+    repr_id,
 )
 
 import attnext
@@ -215,18 +216,24 @@ def test_inputs_are_never_changed(
 ) -> None:
     lens = rng.integers(0, 150, size=(2, 35))
     problem = make_problem(score, rng, M=35, N=140, valid_lens=lens, dropout_p=0.3, seed=3)
-    problem.options["b_h" if score == "additive" else "scale" if score == "dot" else "w"] = (
+    option = {"dot": "scale", "additive": "b_h", "gaussian": "w", "cosine": "eps"}[score]
+    problem.options[option] = (
         rng.standard_normal(6, dtype=np.float32) if score == "additive" else np.array(0.5)
     )
-    problem = converted(problem, convert)
+    problem = converted(problem, convert).but(
+        mask=convert(rng.random((35, 140)) < 0.9).astype(bool, copy=False),
+        bias=convert(rng.standard_normal((2, 1, 140), dtype=np.float32)),
+        causal=True,
+        causal_offset=np.array([100, 5]),
+    )
     given = [*problem.inputs.values(), *problem.grads.values(), lens]
     given += [x for x in problem.options.values() if isinstance(x, np.ndarray)]
     before = [x.copy() for x in given]
-    output, lse = problem.forward(return_lse=True)
-    saved = output.copy(), lse.copy()
+    output, weights, lse = problem.forward(return_weights=True, return_lse=True)
+    saved = output.copy(), weights.copy(), lse.copy()
     problem.run()
-    problem.backward(output=output, lse=lse)
-    for x, copy in zip([*given, output, lse], [*before, *saved], strict=True):
+    problem.backward(output=output, weights=weights, lse=lse)
+    for x, copy in zip([*given, output, weights, lse], [*before, *saved], strict=True):
         np.testing.assert_array_equal(x, copy)
 
 
@@ -321,12 +328,19 @@ g = np.zeros((2, 3, 6), dtype=np.float32)
 W, w = np.zeros((7, 4), dtype=np.float32), np.zeros(7, dtype=np.float32)
 locked = read_only(g)
 
+yes = np.ones((3, 5), dtype=bool)
+many, few = (np.zeros((2, heads, 5, 4), dtype=np.float32) for heads in (6, 4))
+o, s = np.zeros((2, 3, 4), dtype=np.float32), np.zeros((2, 3), dtype=np.float32)
+
 dot, additive = attnext.dot_product_attention, attnext.additive_attention
 gaussian, backward = attnext.gaussian_attention, attnext.dot_product_attention_backward
-softmax, sequence_mask = attnext.masked_softmax, attnext.sequence_mask
+cosine, softmax = attnext.cosine_attention, attnext.masked_softmax
+sequence_mask = attnext.sequence_mask
+merge, merge_backward = attnext.merge_attention, attnext.merge_attention_backward
 
 REAL = "expected real numbers (any float or integer dtype)"
 HINT = "expected integers: .astype(int), if these are whole numbers"
+BIAS = "expected bools: floats to be added to the scores are the argument bias"
 
 WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     # arity
@@ -404,6 +418,8 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      "grad_lse has shape (2, 3, 6), expected (2, 3)"),
     ("output", lambda: backward(g, q, k, v, output=q), ValueError,
      "output has shape (2, 3, 4), expected (2, 3, 6)"),
+    ("weights", lambda: backward(g, q, k, v, weights=q), ValueError,
+     "weights has shape (2, 3, 4), expected (2, 3, 5)"),
     ("lse", lambda: backward(g, q, k, v, lse=q), ValueError,
      "lse has shape (2, 3, 4), expected (2, 3)"),
     ("scalar scores", lambda: softmax(1.0), ValueError,
@@ -446,6 +462,132 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      "valid_len is None, expected integers"),
     ("float sequence length", lambda: sequence_mask(q, 1.0), TypeError,
      f"valid_len has dtype float64, {HINT}"),
+    # masks
+    ("int mask", lambda: dot(q, k, v, mask=yes.astype(int)), TypeError,
+     "mask has dtype int64, expected bools: True = attend"),
+    ("uint8 mask", lambda: softmax(q, mask=yes.view(np.uint8)), TypeError,
+     "mask has dtype uint8, expected bools: True = attend"),
+    ("list of int mask", lambda: dot(q, k, v, mask=[1, 0, 1, 1, 0]), TypeError,
+     "mask has dtype int64, expected bools: True = attend"),
+    ("float mask", lambda: dot(q, k, v, mask=yes.astype(np.float32)), TypeError,
+     f"mask has dtype float32, {BIAS}"),
+    ("float tensor mask", lambda: softmax(k, mask=torch.ones(5, 4)), TypeError,
+     f"mask has dtype float32, {BIAS}"),
+    ("str mask", lambda: dot(q, k, v, mask="causal"), TypeError,
+     "mask has dtype <U6, expected bools"),
+    ("object mask", lambda: dot(q, k, v, mask=object()), TypeError,
+     "mask is of type object, expected bools"),
+    ("masked array as mask", lambda: dot(q, k, v, mask=np.ma.masked_array(yes)), TypeError,
+     "mask is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain array "
+     "(for padding, use valid_lens)"),
+    ("shape of mask", lambda: dot(q, k, v, mask=yes[:, :4]), ValueError,
+     "mask has shape (3, 4), expected a shape that broadcasts to (2, 3, 5)"),
+    ("batch of mask", lambda: dot(q, k, v, mask=np.ones((3, 3, 5), dtype=bool)), ValueError,
+     "mask has shape (3, 3, 5), expected a shape that broadcasts to (2, 3, 5)"),
+    ("axes of mask", lambda: dot(q, k, v, mask=yes[None, None]), ValueError,
+     "mask has shape (1, 1, 3, 5), expected a shape that broadcasts to (2, 3, 5)"),
+    ("mask of no keys", lambda: dot(q, k, v, mask=[]), ValueError,
+     "mask has shape (0,), expected a shape that broadcasts to (2, 3, 5)"),
+    ("mask of softmax", lambda: softmax(q, mask=yes), ValueError,
+     "mask has shape (3, 5), expected a shape that broadcasts to (2, 3, 4)"),
+    ("mask of softmax backward",
+     lambda: attnext.masked_softmax_backward(q, q, mask=yes), ValueError,
+     "mask has shape (3, 5), expected a shape that broadcasts to (2, 3, 4)"),
+    ("bool bias", lambda: dot(q, k, v, bias=yes), TypeError,
+     "bias has dtype bool, expected floats: a bool mask is the argument mask"),
+    ("bool bias in a list", lambda: dot(q, k, v, bias=[True] * 5), TypeError,
+     "bias has dtype bool, expected floats: a bool mask is the argument mask"),
+    ("int bias", lambda: dot(q, k, v, bias=yes.astype(int)), TypeError,
+     "bias has dtype int64, expected floats"),
+    ("complex bias", lambda: dot(q, k, v, bias=1j), TypeError,
+     "bias has dtype complex128, expected floats"),
+    ("tensor bias", lambda: dot(q, k, v, bias=torch.zeros(5, requires_grad=True)), TypeError,
+     "bias is a tensor that requires grad, which a NumPy function cannot give it: use the "
+     "function of the same name in attnext.torch, or pass bias.detach()"),
+    ("shape of bias", lambda: dot(q, k, v, bias=q), ValueError,
+     "bias has shape (2, 3, 4), expected a shape that broadcasts to (2, 3, 5)"),
+    ("axes of bias", lambda: dot(q[0], k[0], v[0], bias=[[[0.0]]]), ValueError,
+     "bias has shape (1, 1, 1), expected a shape that broadcasts to (3, 5)"),
+    # bands
+    ("float offset", lambda: dot(q, k, v, causal_offset=1.0), TypeError,
+     f"causal_offset has dtype float64, {HINT}"),
+    ("bool offset", lambda: dot(q, k, v, causal=True, causal_offset=True), TypeError,
+     "causal_offset has dtype bool, expected integers"),
+    ("no offset", lambda: dot(q, k, v, causal_offset=None), TypeError,
+     "causal_offset is None, expected integers"),
+    ("offsets", lambda: dot(q, k, v, causal=True, causal_offset=[1, 2, 3]), ValueError,
+     "causal_offset has shape (3,), expected an int or (2,)"),
+    ("offsets of queries", lambda: dot(q, k, v, causal_offset=[[0] * 3] * 2), ValueError,
+     "causal_offset has shape (2, 3), expected an int or (2,)"),
+    ("offsets of one entry", lambda: dot(q[0], k[0], v[0], causal_offset=[0] * 3), ValueError,
+     "causal_offset has shape (3,), expected an int"),
+    ("window 1", lambda: dot(q, k, v, window=1), TypeError,
+     "window must be a pair of ints (left, right), got int"),
+    ("array window", lambda: dot(q, k, v, window=np.array([1, 2])), TypeError,
+     "window must be a pair of ints (left, right), got numpy.ndarray"),
+    ("str window", lambda: dot(q, k, v, window="12"), TypeError,
+     "window must be a pair of ints (left, right), got str"),
+    ("window (1,)", lambda: dot(q, k, v, window=(1,)), ValueError,
+     "window has 1 entries, expected two: (left, right)"),
+    ("window of three", lambda: dot(q, k, v, window=[1, 2, 3]), ValueError,
+     "window has 3 entries, expected two: (left, right)"),
+    ("float window", lambda: dot(q, k, v, window=(1.0, 2)), TypeError,
+     "window[0] must be an int, got float"),
+    ("bool window", lambda: dot(q, k, v, window=(1, True)), TypeError,
+     "window[1] must be an int, got bool"),
+    ("None in window", lambda: dot(q, k, v, window=(None, 0)), TypeError,
+     "window[0] must be an int, got NoneType"),
+    ("window -2", lambda: dot(q, k, v, window=(0, -2)), ValueError,
+     "window[1] is -2, expected 0 or more, or -1 for no bound"),
+    ("window -10**30", lambda: dot(q, k, v, window=(-(10**30), 0)), ValueError,
+     f"window[0] is -{10**30}, expected 0 or more, or -1 for no bound"),
+    # heads
+    ("heads", lambda: dot(many, few, few, enable_gqa=True), ValueError,
+     "keys has shape (2, 4, 5, 4), expected a number of heads (axis -3) that divides the 6 of "
+     "queries"),
+    ("more heads", lambda: dot(few, many, many, enable_gqa=True), ValueError,
+     "keys has shape (2, 6, 5, 4), expected a number of heads (axis -3) that divides the 4 of "
+     "queries"),
+    ("no heads", lambda: dot(many, many[:, :0], many[:, :0], enable_gqa=True), ValueError,
+     "keys has shape (2, 0, 5, 4), expected a number of heads (axis -3) that divides the 6 of "
+     "queries"),
+    ("no axis of heads", lambda: dot(q[0], k[0], v[0], enable_gqa=True), ValueError,
+     "queries has shape (3, 4), expected three axes or more with enable_gqa: (..., heads, M, D)"),
+    ("rank with heads", lambda: dot(many, k, v, enable_gqa=True), ValueError,
+     "keys has shape (2, 5, 4), expected (2, heads, N, 4)"),
+    ("batch with heads", lambda: dot(many, many[:1], many[:1], enable_gqa=True), ValueError,
+     "keys has shape (1, 6, 5, 4), expected (2, heads, N, 4)"),
+    ("heads of values", lambda: dot(many, many[:, :3], many[:, :2], enable_gqa=True), ValueError,
+     "values has shape (2, 2, 5, 4), expected (2, 3, 5, Dv)"),
+    ("heads that are not enabled", lambda: dot(many, many[:, :3], many[:, :3]), ValueError,
+     "keys has shape (2, 3, 5, 4), expected (2, 6, N, 4); with enable_gqa=True the heads (axis "
+     "-3) may be fewer"),
+    # parts
+    ("no parts", lambda: merge([], []), ValueError, "outputs has no parts, expected one or more"),
+    ("array of no parts", lambda: merge(o[:0, None], s[:0]), ValueError,
+     "outputs has no parts, expected one or more"),
+    ("fewer lses", lambda: merge([o, o, o], [s, s]), ValueError,
+     "lses has 2 parts, expected 3, as outputs"),
+    ("fewer stacked lses", lambda: merge([o, o, o], np.stack([s, s])), ValueError,
+     "lses has shape (2, 2, 3), expected (3, 2, 3)"),
+    ("shapes of outputs", lambda: merge([o, o[:, :2]], [s, s]), ValueError,
+     "outputs[1] has shape (2, 2, 4), expected (2, 3, 4)"),
+    ("shapes of lses", lambda: merge([o, o], [s, s[0]]), ValueError,
+     "lses[1] has shape (3,), expected (2, 3)"),
+    ("shape of lses", lambda: merge(o[None], o[None]), ValueError,
+     "lses has shape (1, 2, 3, 4), expected (1, 2, 3)"),
+    ("rows of outputs", lambda: merge([s[0], s[0]], [0.0, 0.0]), ValueError,
+     "outputs[0] has shape (3,), expected two axes or more: (..., M, Dv)"),
+    ("stacked rows", lambda: merge(s, s[:, 0]), ValueError,
+     "outputs has shape (2, 3), expected three axes or more: (parts, ..., M, Dv)"),
+    ("bool output", lambda: merge([o, o > 0], [s, s]), TypeError,
+     f"outputs[1] has dtype bool, {REAL}"),
+    ("None lse", lambda: merge([o], [None]), TypeError, f"lses[0] is None, {REAL}"),
+    ("None outputs", lambda: merge(None, [s]), TypeError, f"outputs is None, {REAL}"),
+    ("gradient of output", lambda: merge_backward(s, [o], [s]), ValueError,
+     "grad_output has shape (2, 3), expected (2, 3, 4)"),
+    ("gradient of lse", lambda: merge_backward(o, [o], [s], grad_lse=o), ValueError,
+     "grad_lse has shape (2, 3, 4), expected (2, 3)"),
     # numbers and names
     ("inf scale", lambda: dot(q, k, v, scale=np.inf), ValueError,
      "scale is inf, expected a finite float32 number"),
@@ -483,6 +625,25 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      "seed must be an int, got float"),
     ("dropout_p", lambda: dot(q, k, v, dropout_p=1, seed=0), ValueError,
      "dropout_p is 1, expected 0 <= dropout_p < 1 in float32"),
+    ("negative dropout_p", lambda: dot(q, k, v, dropout_p=-0.1, dropout_mask=yes), ValueError,
+     "dropout_p is -0.1, expected 0 <= dropout_p < 1 in float32"),
+    ("seed and mask", lambda: dot(q, k, v, dropout_p=0.5, seed=1, dropout_mask=yes), ValueError,
+     "dropout_mask and seed are both given, expected one of them"),
+    ("float dropout mask", lambda: dot(q, k, v, dropout_mask=yes * 2.0), TypeError,
+     "dropout_mask has dtype float64, expected bools: True = keep"),
+    ("int dropout mask", lambda: dot(q, k, v, dropout_mask=[1]), TypeError,
+     "dropout_mask has dtype int64, expected bools: True = keep"),
+    ("shape of dropout mask", lambda: dot(q, k, v, dropout_mask=yes.T), ValueError,
+     "dropout_mask has shape (5, 3), expected a shape that broadcasts to (2, 3, 5)"),
+    ("no cosine scale", lambda: cosine(q, k, v, scale=None), TypeError,
+     f"scale is None, {REAL}"),
+    ("eps 0", lambda: cosine(q, k, v, eps=0), ValueError, "eps is 0, expected eps > 0 in float32"),
+    ("eps < 0", lambda: cosine(q, k, v, eps=-1e-8), ValueError,
+     "eps is -1e-08, expected eps > 0 in float32"),
+    ("tiny eps", lambda: attnext.cosine_scores(q, k, eps=1e-50), ValueError,
+     "eps is 1e-50, expected eps > 0 in float32"),
+    ("inf eps", lambda: cosine(q, k, v, eps=np.inf), ValueError,
+     "eps is inf, expected a finite float32 number"),
     ("value", lambda: sequence_mask(q, 1, None), TypeError, f"value is None, {REAL}"),
     # out
     ("list out", lambda: dot(q, k, v, out=[1]), TypeError,
@@ -544,7 +705,7 @@ def test_at_least_thirty_messages() -> None:
         np.array("a"),
         np.zeros(3, "V4"),
     ],
-    ids=repr,
+    ids=repr_id,
 )
 @pytest.mark.parametrize("score", SCORES)
 def test_every_array_argument_refuses_what_is_no_array(
@@ -563,6 +724,15 @@ def test_every_array_argument_refuses_what_is_no_array(
         arguments = {**problem.grads, **problem.inputs, **problem.options, name: bad}
         with pytest.raises(TypeError, match=f"^{name} "):
             getattr(attnext, FUNCTION[score] + "_backward")(**arguments)
+
+
+@pytest.mark.parametrize("bad", ["a", 1j, object(), {}, b"abc", np.array(None), np.zeros(3, "V4")])
+@pytest.mark.parametrize("name", ["mask", "bias", "dropout_mask", "causal_offset"])
+def test_every_mask_refuses_what_is_none(name: str, bad: Any, rng: np.random.Generator) -> None:
+    problem = make_problem("dot", rng)
+    for function in (problem.but(**{name: bad}).forward, problem.but(**{name: bad}).backward):
+        with pytest.raises(TypeError, match=f"^{name} "):
+            function()
 
 
 def test_ragged_lists_are_value_errors_by_name() -> None:
@@ -595,8 +765,53 @@ class Raises:
 def test_exceptions_of_the_arguments_come_through(error: type[BaseException]) -> None:
     with pytest.raises(error, match="on purpose"):
         dot(q, Raises(error), v)
+    for name in ("valid_lens", "mask", "bias", "dropout_mask", "causal_offset"):
+        with pytest.raises(error, match="on purpose"):
+            dot(q, k, v, **{name: Raises(error)})
     with pytest.raises(error, match="on purpose"):
-        dot(q, k, v, Raises(error))
+        merge([o, Raises(error)], [s, s])
+
+
+class Index:
+    """An int that does something when it is read."""
+
+    def __init__(self, value: int, action: Callable[[], None]) -> None:
+        self.value, self.action = value, action
+
+    def __index__(self) -> int:
+        self.action()
+        return self.value
+
+
+def test_a_window_that_changes_while_it_is_read() -> None:
+    window: list[Any] = []
+    window += [Index(1, window.clear), Index(2, window.clear)]
+    np.testing.assert_array_equal(dot(q, k, v, window=window), dot(q, k, v, window=(1, 2)))
+    assert window == []
+
+    def fails() -> None:
+        raise ZeroDivisionError("on purpose")
+
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        dot(q, k, v, window=(Index(1, fails), 2))
+
+
+def test_parts_that_change_while_they_are_read() -> None:
+    parts: list[Any] = [o, o]
+    lses: list[Any] = [s, s]
+
+    class Clears:
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+            parts.clear()
+            lses.clear()
+            return o.copy()
+
+    parts[0] = Clears()
+    with pytest.raises(ValueError, match="^lses has 0 parts, expected 2, as outputs$"):
+        merge(parts, lses)
+    parts[:] = [Clears(), o]
+    output, lse = merge(parts, (s, s))
+    assert (output.shape, lse.shape, parts) == (o.shape, s.shape, [])
 
 
 class Reshapes:
@@ -628,6 +843,23 @@ def test_an_argument_that_reshapes_another(shape: tuple[int, ...]) -> None:
         except ValueError:
             continue
         assert output.shape == (2, 3, 6)
+
+
+@pytest.mark.parametrize("shape", [(2, 15), (5, 3, 2), (30,), (1, 30)], ids=str)
+@pytest.mark.parametrize("victim", ["mask", "bias"])
+def test_an_argument_that_reshapes_a_mask(victim: str, shape: tuple[int, ...]) -> None:
+    """A mask is read in the shape it came in, and the bias's gradient has that shape."""
+    arguments: dict[str, Any] = {
+        "mask": np.arange(30).reshape(2, 3, 5) % 4 > 0,
+        "bias": np.arange(30, dtype=np.float32).reshape(2, 3, 5),
+        "dropout_mask": np.arange(30).reshape(2, 3, 5) % 3 > 0,
+    }
+    expected = backward(g, q, k, v, **arguments, return_grad_bias=True)
+    arguments["dropout_mask"] = Reshapes(arguments["dropout_mask"], arguments[victim], shape)
+    found = backward(g, q, k, v, **arguments, return_grad_bias=True)
+    assert arguments[victim].shape == shape
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
@@ -706,6 +938,61 @@ def test_huge_shapes_without_elements_return_at_once(
         assert getattr(attnext, SCORES_FUNCTION[score])(**arrays).shape == (*lead, M, N)
 
 
+@pytest.mark.parametrize(
+    ("lead", "M", "N"),
+    [((0,), HUGE, 3), ((0,), 3, HUGE), ((0, HUGE), 3, 4), ((HUGE, 0), 3, 4), ((HUGE,), 0, 3),
+     ((HUGE,), 3, 0), ((), HUGE, 0), ((), 0, HUGE), ((3, 0, 2), HUGE, 2), ((2**29, 2**29), 0, 2)],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("score", SCORES)
+def test_huge_masks_without_elements_return_at_once(
+    score: str, lead: tuple[int, ...], M: int, N: int, full: bool, at_once: None
+) -> None:
+    pairs = (*lead, M, N)
+    shape = pairs if full else [1 if n > 1 else n for n in pairs]
+    inputs = {"queries": zeros(*lead, M, 0), "keys": zeros(*lead, N, 0)}
+    inputs["values"] = zeros(*lead, N, 0)
+    if score == "additive":
+        inputs |= {"W_q": zeros(3, 0), "W_k": zeros(3, 0), "w_v": zeros(3)}
+    options: dict[str, Any] = {"causal": True, "window": (5, 5)}
+    if len(lead) < 1 or lead[0] < HUGE:
+        options["causal_offset"] = [1] * lead[0] if 0 < len(lead) and lead[0] < 9 else 1
+    mask, bias = np.zeros(shape, dtype=bool), zeros(*shape)
+    for more in ({"mask": mask}, {"bias": bias}, {"dropout_mask": mask, "dropout_p": 0.5}):
+        grads = {"grad_output": zeros(*lead, M, 0)}
+        problem = Problem(score, inputs, options | more, grads)
+        assert problem.forward().shape == (*lead, M, 0)
+        gradients = problem.backward(**{"return_grad_bias": True} if "bias" in more else {})
+        for name, x in gradients.items():
+            assert not np.any(x), name
+        if "bias" in more:
+            assert gradients["d_bias"].shape == tuple(shape)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_no_query_heads_for_some_key_heads(score: str) -> None:
+    inputs = {"queries": zeros(2, 0, 3, 4), "keys": np.ones((2, 4, 5, 4), dtype=np.float32)}
+    inputs["values"] = np.ones((2, 4, 5, 6), dtype=np.float32)
+    if score == "additive":
+        inputs |= {"W_q": zeros(3, 4), "W_k": zeros(3, 4), "w_v": zeros(3)}
+    grads = {"grad_output": zeros(2, 0, 3, 6)}
+    gradients = Problem(score, inputs, {"enable_gqa": True}, grads).backward()
+    assert gradients["d_keys"].shape == (2, 4, 5, 4)
+    assert not any(x.any() for x in map(np.asarray, gradients.values()))
+
+
+@pytest.mark.parametrize(
+    "shape", [(HUGE, 0, 3), (3, 0, HUGE), (3, HUGE, 0, 5), (2**30, 0, 2**30), (2, 3, 0)], ids=str
+)
+def test_huge_parts_without_elements(shape: tuple[int, ...], at_once: None) -> None:
+    outputs, lses = zeros(*shape), zeros(*shape[:-1])
+    output, lse = merge(outputs, lses)
+    assert (output.shape, lse.shape) == (shape[1:], shape[1:-1])
+    d_outputs, d_lses = merge_backward(output, outputs, lses, grad_lse=lse)
+    assert (d_outputs.shape, d_lses.shape) == (shape, shape[:-1])
+
+
 @pytest.mark.parametrize("lens", [None, 0, 7])
 @pytest.mark.parametrize(
     "shape", [(HUGE, 0), (0, HUGE), (HUGE, 3, 0), (0, 3, HUGE), (3, HUGE, 0)], ids=str
@@ -713,9 +1000,11 @@ def test_huge_shapes_without_elements_return_at_once(
 def test_huge_softmax_without_elements(
     shape: tuple[int, ...], lens: int | None, at_once: None
 ) -> None:
-    X = zeros(*shape)
+    X, mask = zeros(*shape), np.zeros(shape, dtype=bool)
     assert softmax(X, lens).shape == shape
+    assert softmax(X, lens, mask=mask).shape == shape
     assert attnext.masked_softmax_backward(X, X, lens).shape == shape
+    assert attnext.masked_softmax_backward(X, X, lens, mask=mask).shape == shape
     assert sequence_mask(X, lens or 0).shape == shape
 
 

@@ -65,11 +65,13 @@ def test_attention(score: str, conversion: str, rng: np.random.Generator) -> Non
     convert = CONVERSIONS[conversion]
     options: dict[str, Any] = {"valid_lens": [[1, 2], [0, 2]], "dropout_p": 0.5, "seed": 1}
     problem = make_problem(score, rng, M=2, N=2, D=1, Dv=1, H=1, **options)
-    problem.options |= {
+    own: dict[str, dict[str, Any]] = {
         "dot": {"scale": np.float64(2)},
         "additive": {"b_h": np.zeros(1)},
         "gaussian": {"w": np.ones(1)},
-    }[score]
+        "cosine": {"scale": np.float64(2), "eps": np.float32(1)},
+    }
+    problem.options |= own[score]
     problem.inputs = {name: convert(x) for name, x in problem.inputs.items()}
     problem.grads = {name: convert(x) for name, x in problem.grads.items()}
     out, output, lse = (
@@ -78,6 +80,34 @@ def test_attention(score: str, conversion: str, rng: np.random.Generator) -> Non
     assert lost_blocks(lambda: problem.forward(return_weights=True, return_lse=True)) <= SLACK
     assert lost_blocks(lambda: problem.forward(out=out)) <= SLACK
     assert lost_blocks(lambda: problem.backward(output=output, lse=lse)) <= SLACK
+
+
+MASK_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "as it is": lambda x: x,
+    "strided": strided,
+    "keys strided": lambda x: x.repeat(2, axis=-1)[..., ::2],
+    "list": np.ndarray.tolist,
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+}
+
+
+@pytest.mark.parametrize("conversion", MASK_CONVERSIONS)
+@pytest.mark.parametrize("score", SCORES)
+def test_attention_under_masks(score: str, conversion: str, rng: np.random.Generator) -> None:
+    convert = MASK_CONVERSIONS[conversion]
+    options: dict[str, Any] = {
+        "mask": convert(rng.random((2, 2, 2, 3)) < 0.7),
+        "bias": convert(rng.standard_normal((2, 2, 2, 3))),
+        "dropout_mask": convert(rng.random((2, 2, 2, 3)) < 0.7),
+        "causal": True,
+        "causal_offset": [1, 2],
+        "window": [3, 1],
+        "valid_lens": [[3, 2], [1, 3]],
+    }
+    problem = make_problem(score, rng, lead=(2, 2), M=2, N=3, D=1, Dv=1, H=1, kv_heads=1, **options)
+    weights = problem.forward(return_weights=True)[1]
+    assert lost_blocks(problem.forward) <= SLACK
+    assert lost_blocks(lambda: problem.backward(return_grad_bias=True, weights=weights)) <= SLACK
 
 
 def test_the_other_functions(rng: np.random.Generator) -> None:
@@ -89,7 +119,13 @@ def test_the_other_functions(rng: np.random.Generator) -> None:
         lambda: attnext.masked_softmax_backward(X, X, np.array([1, 2])),
         lambda: attnext.sequence_mask(X, 2, 1.5),
         lambda: attnext.dot_product_scores(X, X, scale=2),
+        lambda: attnext.masked_softmax(X, [1, 2], mask=[[True, False, True]]),
+        lambda: attnext.masked_softmax_backward(X, X, mask=np.ones((2, 6), bool)[:, ::2]),
+        lambda: attnext.merge_attention([X, X.tolist()], [w, w]),
+        lambda: attnext.merge_attention(np.ones((3, 2, 3)), np.ones((3, 2))),
+        lambda: attnext.merge_attention_backward(X, (X, X), [w, w], grad_lse=w),
         lambda: attnext.gaussian_scores(X, X, sigma=[2.0]),
+        lambda: attnext.cosine_scores(X, X, scale=2, eps=0.5),
         lambda: attnext.additive_scores(X, X, W, W, w, b_h=w),
         lambda: attnext.set_num_threads(attnext.get_num_threads()),
         lambda: attnext.show_config("dicts"),
@@ -132,8 +168,12 @@ def test_an_error_in_each_argument_in_turn(score: str, rng: np.random.Generator)
             part[name] = x.tolist()
     if score == "additive":
         problem.options["b_h"] = [0.0] * 6
+    pairs: dict[str, Any] = {"mask": np.ones((2, 3, 5), bool), "bias": np.ones((2, 1, 5))}
+    pairs |= {"weights": np.ones((2, 3, 5)), "dropout_mask": np.ones((3, 1), bool)}
     arguments = {**problem.grads, **problem.inputs, **problem.options}
+    arguments |= {name: x.tolist() for name, x in pairs.items()}
     arguments |= {"output": np.zeros((2, 3, 3)).tolist(), "lse": np.zeros((2, 3)).tolist()}
+    arguments |= {"causal_offset": [1, 2]}
     for name in arguments:
         wrong = {**arguments, name: Raises(ZeroDivisionError)}
 
@@ -145,6 +185,62 @@ def test_an_error_in_each_argument_in_turn(score: str, rng: np.random.Generator)
             raise AssertionError("no error")
 
         assert lost_blocks(call, 100) <= SLACK
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_an_error_in_each_part_of_a_merge_in_turn(at: int) -> None:
+    parts = [np.zeros((2, 3)).tolist(), np.zeros((2, 3)), np.zeros((2, 3)).tolist()]
+    parts += [np.zeros(2).tolist(), np.zeros(2), np.zeros(2).tolist()]
+    parts[at] = Raises(ZeroDivisionError)
+
+    def call(function: Callable[..., Any], *first: Any) -> None:
+        try:
+            function(*first, parts[:3], parts[3:])
+        except ZeroDivisionError:
+            return
+        raise AssertionError("no error")
+
+    assert lost_blocks(lambda: call(attnext.merge_attention), 100) <= SLACK
+    backward = attnext.merge_attention_backward
+    assert lost_blocks(lambda: call(backward, [[0.0] * 3] * 2), 100) <= SLACK
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mask": np.ones((2, 3, 5))},
+        {"mask": np.ones((4, 5), bool)},
+        {"mask": [[1, 0, 1, 1, 1]]},
+        {"bias": np.ones(5, int)},
+        {"bias": [[1.0] * 4]},
+        {"bias": [0.0] * 5, "causal_offset": 1.5},
+        {"bias": [0.0] * 5, "causal_offset": [1, 2, 3]},
+        {"mask": [True] * 5, "window": (1, -2)},
+        {"mask": [True] * 5, "window": 3},
+        {"mask": [True] * 5, "window": [1, "2"]},
+        {"mask": [True] * 5, "dropout_mask": [1] * 5},
+        {"mask": [True] * 5, "dropout_mask": [True] * 5, "seed": 1},
+        {"mask": [True] * 5, "bias": [0.0] * 5, "enable_gqa": True},
+        {"mask": [True] * 5, "bias": [0.0] * 5, "valid_lens": -1},
+        {"mask": [True] * 5, "bias": [0.0] * 5, "empty_rows": "none"},
+    ],
+    ids=str,
+)
+def test_error_paths_of_masks(wrong: dict[str, Any], rng: np.random.Generator) -> None:
+    problem = make_problem("dot", rng, lead=(2,), **wrong)
+
+    def call() -> None:
+        for function in (problem.forward, problem.backward):
+            try:
+                function()
+            except (TypeError, ValueError):
+                continue
+            raise AssertionError("no error")
+
+    if "enable_gqa" in wrong:
+        for name in ("keys", "values"):
+            problem.inputs[name] = np.concatenate([problem.inputs[name]] * 2)[:3]
+    assert lost_blocks(call, 200) <= SLACK
 
 
 def test_scratch_memory_is_freed() -> None:

@@ -5,6 +5,8 @@ Each measurement is the growth of a process's peak, in a process of its own.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from helpers import run_python
 
@@ -57,7 +59,7 @@ def test_additive_attention_forms_no_tensor_of_hidden_units(call: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["forward", "backward"])
-@pytest.mark.parametrize("score", ["dot", "gaussian", "additive"])
+@pytest.mark.parametrize("score", ["dot", "gaussian", "cosine", "additive"])
 def test_no_tensor_of_all_pairs(score: str, call: str) -> None:
     """(1, 8192, 8192): scores or weights would have 256 MiB."""
     M, N, D, H = 8192, 8192, 8, 8
@@ -90,3 +92,66 @@ p = make_problem("dot", rng, lead=(1,), M=4, N=2**18, D=64, Dv=64, extra_grads=F
 print(growth(p.forward))
 """
     assert int(run_python("-c", MEASURE + code).stdout) < 32 * MIB  # keys alone have 64 MiB
+
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+MASKS = {
+    "of its own": "np.ones((2, 32, 2048, 2048), dtype=bool)",
+    "shared": "np.broadcast_to(np.ones((2048, 2048), dtype=bool), (2, 32, 2048, 2048))",
+    "wider rows": "np.ones((2, 32, 2048, 2049), dtype=bool)[..., 1:]",
+    "heads last": "np.ones((2, 2048, 32, 2048), dtype=bool).swapaxes(1, 2)",
+}
+
+
+@pytest.mark.parametrize("argument", ["mask", "dropout_mask"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_mask_is_never_copied(mask: str, argument: str) -> None:
+    """256 MiB of bytes, or a view that stands for as many."""
+    code = f"""
+p = problem("dot", 1, 5, 7, 3, 4)
+p.inputs = {{name: np.zeros((2, 32, 2048, 4), dtype=np.float32) for name in p.inputs}}
+p.options["valid_lens"] = 100
+p.options[{argument!r}] = {MASKS[mask]}
+p.options[{argument!r}].nbytes == 256 * 2**20 or sys.exit(1)
+print(growth(p.forward))
+"""
+    output = 4 * 2 * 32 * 2048 * 4
+    assert int(run_python("-c", MEASURE + code).stdout) < output + 32 * MIB
+
+
+@pytest.mark.parametrize(
+    "shape", [(2048, 2048), (1, 1, 2048), (1, 16, 2048, 1), (16, 1, 2048), (1,)], ids=str
+)
+def test_the_gradient_of_a_shared_bias_needs_no_tensor_of_all_pairs(shape: tuple[int, ...]) -> None:
+    """(2, 16, 2048, 2048) pairs: in full it would have 512 MiB."""
+    code = f"""
+p = problem("dot", 1, 5, 7, 3, 4)
+p.inputs = {{name: np.zeros((2, 16, 2048, 4), dtype=np.float32) for name in p.inputs}}
+p.grads["grad_output"] = p.inputs["queries"]
+p.options["bias"] = np.zeros({shape}, dtype=np.float32)
+print(growth(lambda: p.backward(return_grad_bias=True)))
+"""
+    gradients = 4 * (3 * 2 * 16 * 2048 * 4 + math.prod(shape))
+    assert int(run_python("-c", MEASURE + code).stdout) < gradients + 64 * MIB
+
+
+def test_grouped_heads_copy_no_keys() -> None:
+    """32 query heads on one of keys and values with 64 MiB each."""
+    code = """
+rng = np.random.default_rng(0)
+p = make_problem("dot", rng, lead=(32,), M=1, N=2**18, D=64, Dv=64, kv_heads=1, extra_grads=False)
+print(growth(p.forward))
+"""
+    assert int(run_python("-c", MEASURE + code).stdout) < 32 * MIB
+
+
+def test_merging_copies_no_part() -> None:
+    code = """
+outputs = np.zeros((8, 2**17, 64), dtype=np.float32)  # 256 MiB
+lses = np.zeros((8, 2**17), dtype=np.float32)
+print(growth(lambda: attnext.merge_attention(outputs, lses)))
+print(growth(lambda: attnext.merge_attention(list(outputs), list(lses))))
+"""
+    growths = [int(x) for x in run_python("-c", MEASURE + code).stdout.split()]
+    assert max(growths) < 4 * 2**17 * 65 + 16 * MIB

@@ -9,8 +9,12 @@ from __future__ import annotations
 import collections
 import inspect
 import math
+import pickle
+import sys
 import types
 from collections.abc import Callable, Iterator
+from copy import copy as shallow_copy
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,7 @@ from helpers import (
     assert_all_accurate,
     assert_same_bits,
     make_problem,
+    repr_id,
 )
 from numpy.typing import DTypeLike, NDArray
 
@@ -57,7 +62,8 @@ def problem_of(layer: Layer, rng: np.random.Generator, **sizes: Any) -> Problem:
 def call(layer: Layer, problem: Problem, **more: Any) -> Array:
     x = problem.inputs
     lens = problem.options.get("valid_lens")
-    return layer(x["queries"], x["keys"], x["values"], lens, **more)
+    who = {name: problem.options[name] for name in ("mask", "causal") if name in problem.options}
+    return layer(x["queries"], x["keys"], x["values"], lens, **who, **more)
 
 
 def run(layer: Layer, problem: Problem) -> dict[str, Array]:
@@ -151,6 +157,128 @@ def test_no_keys(kind: str, rng: np.random.Generator) -> None:
     assert got["weights"].shape == (2, 3, 0)
     assert got["output"].shape == (2, 3, 3)
     assert all(not x.any() for x in got.values())
+
+
+# ---- mask and causal -----------------------------------------------------------------------------
+
+
+def masked(problem: Problem, who: str, rng: np.random.Generator) -> Problem:
+    """The problem with some of valid_lens, mask and causal; M = 6, N = 9."""
+    lead = problem.inputs["queries"].shape[:-2]
+    options: dict[str, Any] = {}
+    if "lens" in who:
+        options["valid_lens"] = rng.integers(0, 10, size=(*lead, 6))
+    if "mask" in who:
+        options["mask"] = rng.random((*lead, 6, 9)) < 0.6
+    if "row" in who:
+        options["mask"] = np.broadcast_to(rng.random((lead[0], 1, 1, 9)) < 0.6, (*lead, 6, 9))
+    if "causal" in who:
+        options["causal"] = True
+    return problem.but(**options)
+
+
+WHO = ["mask", "causal", "mask, causal", "lens, row", "lens, mask, causal"]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("kind", KINDS)
+def test_masked_same_bits_as_the_functions(
+    kind: str, who: str, dropout: float, rng: np.random.Generator
+) -> None:
+    layer = make_layer(kind, dropout)
+    problem = masked(problem_of(layer, rng, lead=(2, 3), M=6, N=9), who, rng)
+    got = run(layer, problem)
+    if dropout > 0:
+        assert layer.context is not None
+        problem = problem.but(dropout_p=dropout, seed=layer.context.seed)
+    assert_same_bits(got, run_functions(problem))
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("kind", KINDS)
+def test_masked_against_the_reference(kind: str, who: str, rng: np.random.Generator) -> None:
+    layer = make_layer(kind)
+    problem = masked(problem_of(layer, rng, lead=(2, 3), M=6, N=9), who, rng)
+    exact = problem.run(reference)
+    del exact["lse"]
+    assert_all_accurate(run(layer, problem), exact, problem)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_of_every_kind(kind: str, rng: np.random.Generator) -> None:
+    layer = make_layer(kind)
+    problem = problem_of(layer, rng, M=6, N=9)
+    mask = rng.random((6, 9)) < 0.6
+    expected = run(layer, problem.but(mask=np.broadcast_to(mask, (2, 6, 9)).copy()))
+    for given in (mask, mask.tolist(), torch.from_numpy(mask), np.asfortranarray(mask), mask[None]):
+        assert_same_bits(run(layer, problem.but(mask=given)), expected)
+    everyone = run(layer, problem)
+    assert_same_bits(run(layer, problem.but(mask=None, causal=None)), everyone)
+    assert_same_bits(run(layer, problem.but(mask=True, causal=0)), everyone)
+    assert_same_bits(run(layer, problem.but(causal="yes")), run(layer, problem.but(causal=True)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_contexts_know_their_masks(kind: str, rng: np.random.Generator) -> None:
+    """Backward through several calls, each with masks of its own, in any order."""
+    layer = make_layer(kind)
+    problems = [
+        masked(problem_of(layer, rng, lead=(2, 3), M=6, N=9), who, rng) for who in ("", *WHO)
+    ]
+    contexts = []
+    for problem in problems:
+        call(layer, problem)
+        contexts.append(layer.context)
+    for i in (3, 0, 5, 1, 4, 2):
+        expected = run_functions(problems[i])
+        for name, d in zip(
+            ("queries", "keys", "values"),
+            layer.backward(**problems[i].grads, context=contexts[i]),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(d, expected[f"d_{name}"])
+
+
+def test_a_context_refers_to_its_mask(rng: np.random.Generator) -> None:
+    """Once, without a copy, and no longer than it lives."""
+    layer = make_layer("dot")
+    problem = problem_of(layer, rng, M=6, N=9)
+    mask = np.ones((6, 9), dtype=bool)
+    before = sys.getrefcount(mask)
+    call(layer, problem, mask=mask)
+    assert sys.getrefcount(mask) == before + 1
+    with pytest.raises(ValueError):
+        call(layer, problem, mask=mask[:5])
+    assert sys.getrefcount(mask) == before + 1
+    call(layer, problem)
+    assert sys.getrefcount(mask) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refused_mask_leaves_the_last_call_alone(kind: str, rng: np.random.Generator) -> None:
+    layer = make_layer(kind, dropout=0.5)
+    problem = problem_of(layer, rng)
+    call(layer, problem)
+    context, weights = layer.context, layer.attention_weights
+    for mask in (np.ones((3, 5)), np.ones((2, 5), dtype=bool)):
+        with pytest.raises((TypeError, ValueError), match="^mask has "):
+            call(layer, problem, mask=mask)
+    assert layer.context is context
+    assert layer.attention_weights is weights
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_know_nothing_of_masks(kind: str, rng: np.random.Generator) -> None:
+    layer = make_layer(kind)
+    problem = masked(problem_of(layer, rng, lead=(2, 3), M=6, N=9), "mask, causal", rng)
+    saved = pickle.dumps(layer)
+    call(layer, problem)
+    for twin in (pickle.loads(pickle.dumps(layer)), shallow_copy(layer), deepcopy(layer)):
+        assert twin.context is None
+        assert twin.attention_weights is None
+        assert_same_bits(run(twin, problem), run(layer, problem))
+    assert len(pickle.dumps(layer)) == len(saved)
 
 
 # ---- beside torch --------------------------------------------------------------------------------
@@ -247,7 +375,7 @@ def test_initial_parameters_of_no_features() -> None:
 
 
 @pytest.mark.parametrize(
-    "rng", [7, [1, 2], np.random.SeedSequence(3), np.random.PCG64(4), np.int64(5)], ids=repr
+    "rng", [7, [1, 2], np.random.SeedSequence(3), np.random.PCG64(4), np.int64(5)], ids=repr_id
 )
 def test_anything_default_rng_takes(rng: Any) -> None:
     a = AdditiveAttention(**SIZES, rng=rng)
@@ -296,7 +424,7 @@ def test_signatures() -> None:
     )
     assert str(signature(DotProductAttention)) == "(dropout=0.0, *, scale=None, rng=None)"
     layer = DotProductAttention()
-    text = "(queries, keys, values, valid_lens=None, *, need_weights=True)"
+    text = "(queries, keys, values, valid_lens=None, *, mask=None, causal=False, need_weights=True)"
     assert str(signature(layer)) == text
     assert str(signature(layer.backward)) == "(grad_output, *, grad_weights=None, context=None)"
     assert str(signature(layer.train)) == "(mode=True)"
@@ -498,7 +626,7 @@ def test_a_context_of_another_object(rng: np.random.Generator) -> None:
         layer.backward(**problem.grads, context=other.context)
 
 
-@pytest.mark.parametrize("context", [0, "x", {}, DotProductAttention(), object()], ids=repr)
+@pytest.mark.parametrize("context", [0, "x", {}, DotProductAttention(), object()], ids=repr_id)
 def test_a_context_of_another_type(context: Any, rng: np.random.Generator) -> None:
     layer = DotProductAttention()
     problem = problem_of(layer, rng)
@@ -973,9 +1101,20 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "__call__() takes at most 4 positional arguments, got 5",
     ),
     (
-        lambda: DotProductAttention()(X, X, X, mask=None),
+        lambda: DotProductAttention()(X, X, X, window=None),
         TypeError,
-        "__call__() got an unexpected keyword argument 'mask'",
+        "__call__() got an unexpected keyword argument 'window'",
+    ),
+    (
+        lambda: DotProductAttention()(X, X, X, mask=np.ones((3, 3))),
+        TypeError,
+        "mask has dtype float64, expected bools: floats to be added to the scores are the "
+        "argument bias",
+    ),
+    (
+        lambda: AdditiveAttention(4, 4, 6)(X, X, X, mask=np.ones((3, 4), dtype=bool)),
+        ValueError,
+        "mask has shape (3, 4), expected a shape that broadcasts to (2, 3, 3)",
     ),
     (
         lambda: DotProductAttention()(X, X[:, :, :3], X),

@@ -465,7 +465,7 @@ def error_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     new = AdditiveAttention.__new__(AdditiveAttention)
     type_error: dict[str, Callable[[], Any]] = {
         "too few arguments": lambda: a(QUERIES, KEYS),
-        "unknown keyword": lambda: a(QUERIES, KEYS, KEYS, mask=None),
+        "unknown keyword": lambda: a(QUERIES, KEYS, KEYS, window=None),
         "queries of the wrong kind": lambda: a("x", KEYS, KEYS),
         "values of the wrong kind": lambda: a(QUERIES, KEYS, object()),
         "lens of the wrong kind": lambda: a(QUERIES, KEYS, KEYS, [0.5, 1]),

@@ -10,6 +10,7 @@ import pytest
 from helpers import (
     EMPTY_ROWS,
     SCORES,
+    SCORES_FUNCTION,
     TESTS,
     Array,
     Problem,
@@ -170,18 +171,26 @@ def test_nan_in_a_live_value_reaches_its_column_and_no_weight(
         np.testing.assert_array_equal(bits(after), bits(before))
 
 
-@score_cases
 @pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
-@pytest.mark.parametrize("scores", [np.nan, -np.inf])
+@pytest.mark.parametrize(
+    ("score", "scores"),
+    [
+        (score, x)
+        for score in SCORES
+        for x in (np.nan, -np.inf)
+        if (score, x) != ("cosine", -np.inf)
+    ],
+)
 def test_emptiness_is_decided_by_lengths_never_by_scores(
     score: str, empty_rows: str, scores: float, rng: np.random.Generator
 ) -> None:
-    """Rows without a single usable score are not empty rows: they are NaN in every mode."""
+    """Rows without a single usable score are not empty rows: they are NaN in every mode.
+    (A cosine is never infinite.)"""
     problem = make_problem(score, rng, M=3, N=200, valid_lens=[130, 0], empty_rows=empty_rows)
     if score == "dot":
         problem.inputs["queries"] = np.ones_like(problem.inputs["queries"])
         problem.inputs["keys"][...] = scores
-    elif score == "gaussian":
+    elif score in ("gaussian", "cosine"):
         problem.inputs["keys"][...] = scores
     else:
         problem.inputs["w_v"][...] = scores if np.isnan(scores) else -3e38
@@ -321,9 +330,8 @@ def test_lse_of_one_key_is_its_score(score: str, rng: np.random.Generator) -> No
     _, lse = problem.forward(return_lse=True)
     names = {"queries", "keys", "W_q", "W_k", "w_v"}
     arrays = {name: x for name, x in problem.inputs.items() if name in names}
-    function = {"dot": "dot_product", "additive": "additive", "gaussian": "gaussian"}[score]
     options = {name: x for name, x in problem.options.items() if name == "w"}
-    scores = getattr(attnext, f"{function}_scores")(**arrays, **options)
+    scores = getattr(attnext, SCORES_FUNCTION[score])(**arrays, **options)
     np.testing.assert_allclose(lse, scores[..., 0], rtol=3e-7, atol=2e-6)
 
 

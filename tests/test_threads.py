@@ -23,7 +23,7 @@ import attnext
 linux = sys.platform == "linux"
 
 
-def python(code: str, **environment: str) -> str:
+def python(code: str, **environment: Any) -> str:
     """What the code prints in a process of its own."""
     return run_python("-c", code, **environment).stdout
 
@@ -39,7 +39,8 @@ def problem_of(score: str = "dot", M: int = 300) -> Problem:
 
 def test_set_and_get(threads: None) -> None:
     for n in (1, 2, 7, 1000, np.int64(3), 2**31 - 1):
-        assert attnext.set_num_threads(n) is None
+        call: Any = attnext.set_num_threads
+        assert call(n) is None
         assert attnext.get_num_threads() == n
         assert type(attnext.get_num_threads()) is int
         problem_of(M=40).forward()
@@ -50,9 +51,10 @@ def test_a_wrong_number_changes_nothing(threads: None) -> None:
     for n in (0, -1, 2**31, 2**100, -(2**100)):
         with pytest.raises(ValueError, match="^n is "):
             attnext.set_num_threads(n)
-    for n in (1.0, "2", None, True):
+    wrong: Any
+    for wrong in (1.0, "2", None, True):
         with pytest.raises(TypeError, match="^n must be an int, got "):
-            attnext.set_num_threads(n)
+            attnext.set_num_threads(wrong)
     assert attnext.get_num_threads() == 5
 
 
@@ -245,6 +247,43 @@ def test_lengths_changed_by_another_thread_during_a_call(threads: None) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("name", ["mask", "bias", "dropout_mask"])
+@pytest.mark.parametrize("score", SCORES)
+def test_masks_changed_by_another_thread_during_a_call(
+    score: str, name: str, threads: None
+) -> None:
+    """They are read as they are: any result may come of it, but no memory outside is touched."""
+    attnext.set_num_threads(2)
+    problem = problem_of(score)
+    shape, forbidden = (3, 300, 300), -np.inf if name == "bias" else False
+    x = np.zeros(shape, dtype=np.float32) if name == "bias" else np.ones(shape, dtype=bool)
+    problem.options[name] = x
+    allowed = x.copy()
+    more: dict[str, Any] = {"return_grad_bias": True} if name == "bias" else {}
+    expected, gradients = problem.forward(), problem.backward(**more)
+    stop = threading.Event()
+
+    def write() -> None:
+        rng = np.random.default_rng(0)
+        while not stop.is_set():
+            start = rng.integers(300)
+            x[:, :, start:] = x[:, start:, :] = forbidden
+            x[...] = allowed
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for empty_rows in ("uniform", "zero", "nan") * 2:
+            assert problem.but(empty_rows=empty_rows).forward().shape == expected.shape
+            found = problem.but(empty_rows=empty_rows).backward(**more)
+            assert found.keys() == gradients.keys()
+    finally:
+        stop.set()
+        thread.join()
+    np.testing.assert_array_equal(problem.forward(), expected)
+    assert_same_bits(problem.backward(**more), gradients)
 
 
 # ---- processes -----------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from helpers import SCORES, SCORES_FUNCTION, Array, Problem
 
 import attnext
 
+SCORE_OPTIONS = ("b_h", "scale", "w", "eps")
+
 
 class Numbers:
     """Multiples of 2^-20 in [-2, 2), from splitmix64."""
@@ -41,6 +43,15 @@ class Numbers:
         words = self.words(int(np.prod(shape))) >> np.uint64(33)
         return (low + words % np.uint64(high - low)).astype(np.int64).reshape(shape)
 
+    def bools(self, *shape: int) -> Array:
+        """Three of four are True."""
+        return self.integers(0, 4, *shape) > 0
+
+    def bias(self, *shape: int) -> Array:
+        """One of eight is -inf."""
+        x = self.floats(*shape)
+        return np.where(self.integers(0, 8, *shape) == 0, np.float32(-np.inf), x)
+
 
 def problem_of(
     score: str,
@@ -52,14 +63,18 @@ def problem_of(
     Dv: int,
     H: int,
     size: float = 1.0,
+    kv_heads: int | None = None,
     **options: Any,
 ) -> Problem:
     """size multiplies the queries: the additive score then goes through its regimes."""
     Dk = D + 3 if score == "additive" else D
+    kv_lead = lead
+    if kv_heads is not None:
+        kv_lead, options["enable_gqa"] = (*lead[:-1], kv_heads), True
     inputs = {
         "queries": number.floats(*lead, M, D, size=size),
-        "keys": number.floats(*lead, N, Dk, size=size),
-        "values": number.floats(*lead, N, Dv),
+        "keys": number.floats(*kv_lead, N, Dk, size=size),
+        "values": number.floats(*kv_lead, N, Dv),
     }
     if score == "additive":
         inputs |= {
@@ -89,9 +104,9 @@ def problems() -> Iterator[tuple[str, Problem]]:
         yield f"{score} blocks", make((2,), 67, 131, 19, 21, 9)
         lens = number.integers(0, 150, 2, 3, 33)
         for mode in ("uniform", "zero", "nan"):
-            options = {"valid_lens": lens, "empty_rows": mode}
+            options: dict[str, Any] = {"valid_lens": lens, "empty_rows": mode}
             yield f"{score} lens {mode}", make((2, 3), 33, 140, 8, 17, 6, **options)
-        dropout = {"valid_lens": lens[:, 0], "dropout_p": 0.3, "seed": 2**63 + 5}
+        dropout: dict[str, Any] = {"valid_lens": lens[:, 0], "dropout_p": 0.3, "seed": 2**63 + 5}
         yield f"{score} dropout", make((2,), 33, 140, 8, 17, 6, **dropout)
         yield (
             f"{score} groups",
@@ -107,34 +122,82 @@ def problems() -> Iterator[tuple[str, Problem]]:
         nasty.inputs["queries"][1, 5] = 1e-42
         nasty.inputs["values"][1, 7, 1] = np.inf
         yield f"{score} nasty", nasty
+        for name, masks in masks_of(number):
+            yield f"{score} {name}", make((2, 6), 33, 140, 8, 17, 6, **masks)
     yield "dot scale", problem_of("dot", Numbers(9), (2,), 20, 150, 12, 5, 0, scale=-3.5)
     yield "gaussian w", problem_of("gaussian", Numbers(10), (2,), 20, 150, 12, 5, 0, w=0.3)
+    cosine = problem_of("cosine", Numbers(11), (2,), 20, 150, 12, 5, 0, scale=9.0, eps=0.5)
+    cosine.inputs["queries"][0, :5] /= 16
+    cosine.inputs["keys"][0, 7] = 2.0**100
+    yield "cosine scale", cosine
+
+
+def masks_of(number: Numbers) -> Iterator[tuple[str, dict[str, Any]]]:
+    """For 2 entries of 6 heads, 33 queries and 140 keys."""
+    yield "mask", {"mask": number.bools(2, 1, 33, 140), "empty_rows": "zero"}
+    yield "key mask", {"mask": number.bools(6, 1, 140)}
+    yield "row mask", {"mask": number.bools(2, 6, 33, 1), "empty_rows": "nan"}
+    yield "bias", {"bias": number.bias(6, 33, 140), "empty_rows": "zero"}
+    yield "own bias", {"bias": number.bias(2, 6, 33, 140)}
+    yield "key bias", {"bias": number.bias(140)}
+    yield "row bias", {"bias": number.bias(2, 1, 33, 1)}
+    yield "causal", {"causal": True, "causal_offset": number.integers(0, 129, 2) - 9}
+    yield "window", {"window": (30, 7), "causal_offset": 50, "empty_rows": "nan"}
+    yield "heads", {"kv_heads": 2}
+    yield "dropout mask", {"dropout_mask": number.bools(6, 1, 140), "dropout_p": 0.25}
+    every: dict[str, Any] = {
+        "valid_lens": number.integers(0, 150, 2, 33),
+        "mask": number.bools(33, 140),
+        "bias": number.bias(2, 6, 1, 140),
+        "causal": True,
+        "causal_offset": 90,
+        "window": (60, -1),
+        "kv_heads": 3,
+        "dropout_p": 0.3,
+        "seed": 12345,
+    }
+    for mode in ("uniform", "zero", "nan"):
+        yield f"all {mode}", {**every, "empty_rows": mode}
 
 
 def results() -> dict[str, Array]:
-    every = {}
+    every: dict[str, Any] = {}
     for name, problem in problems():
         every |= {f"{name} {part}": x for part, x in problem.run().items()}
         if problem.options.get("empty_rows", "uniform") == "uniform":
-            output, lse = problem.forward(return_lse=True)
+            output, weights, lse = problem.forward(return_weights=True, return_lse=True)
+            d = problem.backward(weights=weights)
+            every |= {f"{name} handed weights {part}": x for part, x in d.items()}
             del problem.grads["grad_weights"]
             d = problem.backward(output=output, lse=lse)
             every |= {f"{name} handed {part}": x for part, x in d.items()}
         parts = {"queries", "keys", "W_q", "W_k", "w_v"}
         arrays = {part: x for part, x in problem.inputs.items() if part in parts}
-        options = {part: x for part, x in problem.options.items() if part in ("b_h", "scale", "w")}
-        every[f"{name} scores"] = getattr(attnext, SCORES_FUNCTION[problem.score])(
-            **arrays, **options
-        )
+        options = {part: x for part, x in problem.options.items() if part in SCORE_OPTIONS}
+        if not problem.options.get("enable_gqa"):  # scores have no groups
+            scores = getattr(attnext, SCORES_FUNCTION[problem.score])(**arrays, **options)
+            every[f"{name} scores"] = scores
     number = Numbers(20)
     for n in [*range(1, 36), 127, 128, 129, 1000]:
         X, lens = number.floats(3, 4, n, size=4.0), number.integers(0, n + 2, 3, 4)
         weights = attnext.masked_softmax(X, lens)
         d_X = attnext.masked_softmax_backward(number.floats(3, 4, n), weights, lens)
         every |= {f"softmax {n}": weights, f"softmax {n} d_X": d_X}
+        mask = number.bools(4, n)
+        weights = attnext.masked_softmax(X, lens, mask=mask)
+        d_X = attnext.masked_softmax_backward(number.floats(3, 4, n), weights, lens, mask=mask)
+        every |= {f"softmax mask {n}": weights, f"softmax mask {n} d_X": d_X}
     every["sequence_mask"] = attnext.sequence_mask(number.floats(3, 9, 5), [0, 4, 9], -1)
+    for count in (1, 2, 9):
+        outputs, lses = number.floats(count, 70, 19), number.bias(count, 70)
+        output, lse = attnext.merge_attention(outputs, lses)
+        g = {"grad_output": number.floats(70, 19), "grad_lse": number.floats(70)}
+        d_outputs, d_lses = attnext.merge_attention_backward(**g, outputs=outputs, lses=lses)
+        merged = {"output": output, "lse": lse, "d_outputs": d_outputs, "d_lses": d_lses}
+        every |= {f"merge {count} {part}": x for part, x in merged.items()}
     return every
 
 
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **results())
+    arrays: dict[str, Any] = results()
+    np.savez(sys.argv[1], **arrays)

@@ -16,11 +16,12 @@
  *
  * Scores are in units of log2(e), so that exp is 2^; tile.live says which pairs take
  * part, and what the others hold is never used. Tiles that nobody takes part in are
- * never visited.
+ * never visited (mask.c).
  */
 #include <math.h>
 #include <string.h>
 
+#include "bias.h"
 #include "dropout.h"
 #include "row.h"
 #include "walk.h"
@@ -30,15 +31,17 @@
 static void
 score_tile(attn_block *k)
 {
-    const attn_rows *rows = &k->rows;
-    int64_t scored = rows->scored_high - k->tile.k0;
-    int keys = scored < 0 ? 0 : scored < k->tile.keys ? (int)scored : k->tile.keys;
-    if (keys > 0) {
-        k->call->score->tile(k, k->S, k->tile.k0, keys);
+    const attn_tile *t = &k->tile;
+    if (t->first < t->end) {
+        k->call->p->score->tile(k, k->S + t->first * k->lanes, t->k0 + t->first,
+                                t->end - t->first);
+        if (k->bias != NULL) {
+            attn_bias_add(k);
+        }
     }
-    for (uint64_t w = rows->uniform; w != 0; w &= w - 1) {
+    for (uint64_t w = k->rows.uniform; w != 0; w &= w - 1) {
         float *S_l = k->S + __builtin_ctzll(w);
-        for (int i = 0; i < k->tile.keys; i++) {
+        for (int i = 0; i < t->keys; i++) {
             S_l[i * k->lanes] = 0.0f;
         }
     }
@@ -55,18 +58,24 @@ static bool
 decide_dropout(attn_block *k)
 {
     const attn_problem *p = k->call->p;
-    if (p->dropout_p == 0.0f) {
+    const attn_tile *t = &k->tile;
+    if (p->dropout.keep.data != NULL) {
+        memset(k->keep, 0xff, (size_t)t->keys * sizeof *k->keep);
+        attn_view_words(k->keep, &p->dropout.keep, &k->rows, t->k0, t->keys);
+        return true;
+    }
+    if (p->dropout.p == 0.0f) {
         return false;
     }
-    attn_keep_words(k->keep, p, k->b, k->m0, k->rows.count, k->tile.k0, k->tile.keys);
+    attn_keep_words(k->keep, p, k->b, k->m0, k->rows.count, t->k0, t->keys);
     return true;
 }
 
 static void
 drop(const attn_block *k, float *P)
 {
-    attn_simd->keep_tile(P, k->lanes, k->tile.keys, attn_keep_scale(k->call->p),
-                         k->keep);
+    attn_simd->keep_tile(P, k->lanes, k->tile.keys,
+                         attn_keep_scale(&k->call->p->dropout), k->keep);
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -76,14 +85,14 @@ attn_forward_block(attn_block *k)
 {
     const attn_call *c = k->call;
     const int64_t N = c->p->N, Dv = c->p->Dv;
-    const float *values_b = c->values + k->b * N * Dv; /* (N, Dv) */
+    const float *values_b = c->values + attn_key_offset(k, 0, Dv); /* (N, Dv) */
     float *weights_b = c->weights == NULL ? NULL : c->weights + attn_row_offset(k, N);
     attn_tile *t = &k->tile;
 
-    c->score->load(k);
+    c->p->score->load(k);
     attn_row_start(k);
     memset(k->O, 0, (size_t)(Dv * k->lanes) * sizeof(float));
-    for (attn_first_tile(t); attn_next_tile(t, &k->rows) && !stopped(k);) {
+    for (attn_first_tile(t, &k->rows); attn_next_tile(t, &k->rows) && !stopped(k);) {
         score_tile(k);
         if (weights_b !=
             NULL) { /* raw for now: their final m and l are not known yet */
@@ -115,7 +124,7 @@ dprob_tile(attn_block *k, bool dropped)
     const attn_call *c = k->call;
     const int64_t N = c->p->N, Dv = c->p->Dv;
     const attn_tile *t = &k->tile;
-    const float *values_t = c->values + (k->b * N + t->k0) * Dv; /* (keys, Dv) */
+    const float *values_t = c->values + attn_key_offset(k, t->k0, Dv); /* (keys, Dv) */
 
     attn_simd->matmul(k->dP, k->lanes, values_t, Dv, 1, k->dO, k->lanes, t->keys,
                       k->lanes, Dv, false);
@@ -132,11 +141,18 @@ dprob_tile(attn_block *k, bool dropped)
     }
 }
 
-/* P of the tile at hand, from the final m and l of its rows. */
+/* P of the tile at hand: handed back, or from the final m and l of its rows. */
 static void
 prob_tile(attn_block *k)
 {
+    const attn_call *c = k->call;
     const attn_tile *t = &k->tile;
+    if (c->saved->weights != NULL) {
+        const int64_t N = c->p->N;
+        const float *weights_t = c->saved->weights + attn_row_offset(k, N) + t->k0;
+        attn_simd->pack(k->S, k->lanes, weights_t, N, k->rows.count, t->keys, 1.0f);
+        return;
+    }
     score_tile(k);
     attn_simd->prob_tile(k->S, k->lanes, t->keys, k->m, k->l, t->live);
 }
@@ -147,8 +163,7 @@ static void
 softmax_rows(attn_block *k)
 {
     attn_tile *t = &k->tile;
-    attn_row_start(k);
-    for (attn_first_tile(t); attn_next_tile(t, &k->rows) && !stopped(k);) {
+    for (attn_first_tile(t, &k->rows); attn_next_tile(t, &k->rows) && !stopped(k);) {
         score_tile(k);
         attn_simd->softmax_tile(k->S, k->lanes, t->keys, k->m, k->l, k->alpha, t->live);
     }
@@ -160,29 +175,81 @@ static void
 row_dots(attn_block *k)
 {
     attn_tile *t = &k->tile;
-    for (attn_first_tile(t); attn_next_tile(t, &k->rows) && !stopped(k);) {
+    for (attn_first_tile(t, &k->rows); attn_next_tile(t, &k->rows) && !stopped(k);) {
         prob_tile(k);
         dprob_tile(k, decide_dropout(k));
         attn_simd->dot_tile(k->D, k->S, k->dP, k->lanes, t->keys, t->live);
     }
 }
 
-/* The block's last pass: dV, dS, and through the scoring function dQ and dK. A block
- * of one tile still has its P in S, short of the factor l, and gets its D on the
- * way. */
+/* forward was: P = softmax(S), lse = log sum exp S.  So now, E being dlse:
+ *     dS = P * (dP - D) + P * E,
+ * into k->dP, times the gain that the scoring function asked for. */
 static void
-gradient_tiles(attn_block *k, bool one_tile)
+dscore_tile(attn_block *k)
+{
+    const attn_problem *p = k->call->p;
+    const attn_tile *t = &k->tile;
+    const float gain = p->score->dscore_gain(p);
+    attn_simd->dscore_tile(k->dP, k->S, k->D, k->E, k->dbias == NULL ? gain : 1.0f,
+                           k->lanes, t->keys, t->scored);
+    if (k->dbias != NULL) {
+        attn_bias_gradient(k, k->dP);
+        for (int i = 0; i < t->keys * k->lanes; i++) {
+            k->dP[i] *= gain;
+        }
+    }
+}
+
+void
+attn_add_pairs(const attn_block *k, float *C, const float *X, const float *Y, int64_t D,
+               const uint64_t *live, bool zeros)
+{
+    const int keys = k->tile.keys, count = k->rows.count;
+    if (live == NULL || zeros) {
+        attn_simd->matmul(C, D, X, k->lanes, 1, Y, D, keys, D, count, true);
+    } else {
+        attn_simd->matmul_live(C, D, X, k->lanes, Y, D, keys, D, count, live);
+    }
+}
+
+bool
+attn_is_finite(const float *x, int64_t n)
+{
+    const uint32_t exponent = 0x7f800000; /* all ones in infinities and NaN */
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        finite &= (bits & exponent) != exponent;
+    }
+    return finite;
+}
+
+/* forward was: O = V^T (P * keep).  So now: dV = (P * keep) dO. */
+static void
+dvalues_tile(attn_block *k, bool dropped)
 {
     const attn_call *c = k->call;
+    const attn_tile *t = &k->tile;
     const int64_t Dv = c->p->Dv;
-    const float gain = c->score->dscore_gain(c->p);
     const float *dout_b = c->grad->output + attn_row_offset(k, Dv); /* (count, Dv) */
-    attn_tile *t = &k->tile;
+    if (dropped) {
+        drop(k, k->S);
+    }
+    attn_add_pairs(k, k->dvalues + t->k0 * Dv, k->S, dout_b, Dv, t->live, k->P_is_0);
+}
 
-    for (attn_first_tile(t); attn_next_tile(t, &k->rows) && !stopped(k);) {
+/* The block's last pass: dV, dS, and through the scoring function dQ and dK. A block
+ * of one tile gets its D on the way and, where softmax_rows went before, still has its
+ * P in S, short of the factor l. */
+static void
+gradient_tiles(attn_block *k, bool one_tile, bool P_in_S)
+{
+    attn_tile *t = &k->tile;
+    for (attn_first_tile(t, &k->rows); attn_next_tile(t, &k->rows) && !stopped(k);) {
         bool dropped = decide_dropout(k);
-        float *dvalues_t = k->dvalues + t->k0 * Dv; /* (keys, Dv) */
-        if (one_tile) {
+        if (P_in_S) {
             attn_simd->scale_tile(k->S, k->lanes, t->keys, k->l);
         } else {
             prob_tile(k);
@@ -191,22 +258,9 @@ gradient_tiles(attn_block *k, bool one_tile)
         if (one_tile) {
             attn_simd->dot_tile(k->D, k->S, k->dP, k->lanes, t->keys, t->live);
         }
-        /* forward was: P = softmax(S), lse = log sum exp S.  So now, E being dlse:
-         *     dS = P * (dP - D) + P * E. */
-        attn_simd->dscore_tile(k->dP, k->S, k->D, k->E, gain, k->lanes, t->keys,
-                               t->scored);
-        c->score->tile_backward(k, k->dP);
-        /* forward was: O = V^T (P * keep).  So now: dV = (P * keep) dO. */
-        if (dropped) {
-            drop(k, k->S);
-        }
-        if (t->live == NULL) {
-            attn_simd->matmul(dvalues_t, Dv, k->S, k->lanes, 1, dout_b, Dv, t->keys, Dv,
-                              k->rows.count, true);
-        } else {
-            attn_simd->matmul_live(dvalues_t, Dv, k->S, k->lanes, dout_b, Dv, t->keys,
-                                   Dv, k->rows.count, t->live);
-        }
+        dscore_tile(k);
+        k->call->p->score->tile_backward(k, k->dP);
+        dvalues_tile(k, dropped);
     }
 }
 
@@ -214,26 +268,36 @@ void
 attn_backward_block(attn_block *k)
 {
     const attn_call *c = k->call;
-    const int64_t Dv = c->p->Dv;
     const attn_saved *saved = c->saved;
-    bool one_tile = k->rows.high <= ATTN_KEYS;
+    const int64_t Dv = c->p->Dv;
+    const float *dout_b = c->grad->output + attn_row_offset(k, Dv); /* (count, Dv) */
+    bool one_tile = k->rows.high <= k->rows.low / ATTN_KEYS * ATTN_KEYS + ATTN_KEYS;
+    bool P_in_S = one_tile && saved->weights == NULL;
 
-    c->score->load(k);
-    c->score->load_backward(k);
-    attn_simd->pack(k->dO, k->lanes, c->grad->output + attn_row_offset(k, Dv), Dv,
-                    k->rows.count, Dv, 1.0f);
-    if (one_tile) {
-        softmax_rows(k);
-    } else if (saved->lse != NULL && saved->output != NULL &&
-               c->grad->weights == NULL) {
-        attn_row_restore(k);
-    } else {
-        softmax_rows(k);
-        row_dots(k);
+    c->p->score->load(k);
+    c->p->score->load_backward(k);
+    attn_simd->pack(k->dO, k->lanes, dout_b, Dv, k->rows.count, Dv, 1.0f);
+    attn_row_start(k);
+    if (saved->weights == NULL) {
+        if (saved->lse == NULL || one_tile || !attn_row_restore(k)) {
+            softmax_rows(k);
+        }
+    }
+    if (!one_tile) {
+        if (saved->output != NULL && c->grad->weights == NULL) {
+            attn_row_restore_dots(k);
+        } else {
+            row_dots(k);
+        }
     }
     attn_row_load_grad_lse(k);
-    gradient_tiles(k, one_tile);
-    c->score->store_backward(k);
+    k->P_is_0 = saved->weights == NULL && attn_is_finite(k->l, k->rows.count) &&
+                attn_is_finite(dout_b, k->rows.count * Dv);
+    gradient_tiles(k, one_tile, P_in_S);
+    if (k->dbias != NULL) {
+        attn_bias_store_gradient(k);
+    }
+    c->p->score->store_backward(k);
 }
 
 /* ---- the scores alone ------------------------------------------------------------ */
@@ -246,8 +310,8 @@ attn_scores_block(attn_block *k)
     float *scores_b = c->weights + attn_row_offset(k, N); /* (count, N) */
     attn_tile *t = &k->tile;
 
-    c->score->load(k);
-    for (attn_first_tile(t); attn_next_tile(t, &k->rows) && !stopped(k);) {
+    c->p->score->load(k);
+    for (attn_first_tile(t, &k->rows); attn_next_tile(t, &k->rows) && !stopped(k);) {
         score_tile(k);
         attn_simd->unpack(scores_b + t->k0, N, k->S, k->lanes, k->rows.count, t->keys,
                           NULL);

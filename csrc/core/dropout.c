@@ -35,8 +35,9 @@ void
 attn_keep_words(uint64_t keep[ATTN_KEYS], const attn_problem *p, int64_t b, int64_t m0,
                 int count, int64_t k0, int keys)
 {
-    const uint32_t key[2] = {(uint32_t)p->seed, (uint32_t)(p->seed >> 32)};
-    const uint64_t threshold = (uint64_t)ceil((double)p->dropout_p * 4294967296.0);
+    const uint32_t key[2] = {(uint32_t)p->dropout.seed,
+                             (uint32_t)(p->dropout.seed >> 32)};
+    const uint64_t threshold = (uint64_t)ceil((double)p->dropout.p * 4294967296.0);
     for (int i = 0; i < keys; i++) {
         keep[i] = 0;
     }
@@ -58,7 +59,7 @@ attn_keep_words(uint64_t keep[ATTN_KEYS], const attn_problem *p, int64_t b, int6
 }
 
 float
-attn_keep_scale(const attn_problem *p)
+attn_keep_scale(const attn_dropout *dropout)
 {
-    return 1.0f / (1.0f - p->dropout_p);
+    return 1.0f / (1.0f - dropout->p);
 }

@@ -19,6 +19,6 @@ void attn_keep_words(uint64_t keep[ATTN_KEYS], const attn_problem *p, int64_t b,
                      int64_t m0, int count, int64_t k0, int keys);
 
 /* What a kept weight is multiplied by: 1 / (1 - p). */
-float attn_keep_scale(const attn_problem *p);
+float attn_keep_scale(const attn_dropout *dropout);
 
 #endif

@@ -1,124 +1,385 @@
 /*
- * mask.c -- lengths turned into limits, and limits into tiles to skip, take whole, or
- * mask.
+ * mask.c -- lengths, band, mask and bias turned into an interval for every row, and the
+ * intervals into tiles to skip, take whole, or take pair by pair.
  */
 #include "mask.h"
 
+#include <math.h>
 #include <string.h>
 
 int64_t
-attn_limit(const attn_valid_lens *valid, int64_t b, int64_t m, int64_t N)
+attn_view_row(const attn_view *v, int64_t b, int64_t m)
 {
-    if (valid->lens == NULL) {
-        return N;
+    int64_t offset = m * v->stride_m;
+    for (int i = 0; i < v->axis_count; i++) {
+        offset += b % v->axes[i].size * v->axes[i].stride;
+        b /= v->axes[i].size;
     }
-    return valid->lens[(b / valid->heads) * valid->stride_b + m * valid->stride_m];
+    return offset;
 }
 
-int64_t
-attn_keys_used(const attn_problem *p, int64_t b)
+/* ---- one row --------------------------------------------------------------------- */
+
+/* Does element `at` of a mask (bytes) or a bias (floats) leave its pair in? */
+static bool
+allows(const attn_view *v, bool floats, int64_t at)
 {
-    if (p->valid.lens == NULL || p->valid.stride_m == 0) {
-        return p->M > 0 ? attn_limit(&p->valid, b, 0, p->N) : 0;
-    }
-    int64_t most = 0;
-    for (int64_t m = 0; m < p->M; m++) {
-        int64_t limit = attn_limit(&p->valid, b, m, p->N);
-        most = limit > most ? limit : most;
-    }
-    return most;
+    const uint8_t *bytes = v->data;
+    const float *numbers = v->data;
+    return floats ? numbers[at] != -INFINITY : bytes[at] != 0;
 }
 
-int64_t
-attn_used_queries(const attn_problem *p, int64_t b, int64_t m)
+/* Row (b, m) of mask and bias: where it begins in each. */
+typedef struct {
+    const attn_masks *masks;
+    int64_t mask_at, bias_at;
+} mask_row;
+
+static mask_row
+mask_row_of(const attn_masks *masks, int64_t b, int64_t m)
 {
-    bool used = attn_limit(&p->valid, b, m, p->N) > 0;
-    int64_t n = 1;
-    while (m + n < p->M && (attn_limit(&p->valid, b, m + n, p->N) > 0) == used) {
-        n++;
-    }
-    return used ? n : -n;
+    return (mask_row){masks, attn_view_row(&masks->mask, b, m),
+                      attn_view_row(&masks->bias, b, m)};
 }
 
-int64_t
-attn_used_keys(const attn_problem *p, int64_t b, int64_t j)
+static bool
+allowed(const mask_row *r, int64_t j)
 {
-    int64_t used = attn_keys_used(p, b);
-    return j < used ? used - j : -(p->N - j);
+    const attn_view *mask = &r->masks->mask, *bias = &r->masks->bias;
+    return (mask->data == NULL ||
+            allows(mask, false, r->mask_at + j * mask->stride_j)) &&
+           (bias->data == NULL || allows(bias, true, r->bias_at + j * bias->stride_j));
+}
+
+/* Eight bytes of the mask at once: padding is most often a long run of zeros. */
+static bool
+eight_forbidden(const mask_row *r, int64_t j)
+{
+    const attn_view *mask = &r->masks->mask;
+    uint64_t eight;
+    if (mask->data == NULL || mask->stride_j == 0) {
+        return false;
+    }
+    memcpy(&eight, (const uint8_t *)mask->data + r->mask_at + j, sizeof eight);
+    return eight == 0;
+}
+
+/* Moves both ends of start <= j < limit inwards to the first and the last allowed key;
+ * start = limit if there is none. */
+static void
+shrink(const mask_row *r, int64_t *start, int64_t *limit)
+{
+    int64_t low = *start, high = *limit;
+    while (low < high && !allowed(r, low)) {
+        low += high - low >= 8 && eight_forbidden(r, low) ? 8 : 1;
+    }
+    while (low < high && !allowed(r, high - 1)) {
+        high -= high - low >= 8 && eight_forbidden(r, high - 8) ? 8 : 1;
+    }
+    *start = low;
+    *limit = high;
+}
+
+/* The keys that lengths and band leave to query m of entry b: start <= j < limit. */
+static void
+interval_of(const attn_problem *p, int64_t b, int64_t m, int64_t *start, int64_t *limit)
+{
+    const attn_valid_lens *valid = &p->masks.valid;
+    const attn_band *band = &p->masks.band;
+    int64_t low = 0, high = p->N;
+    if (valid->lens != NULL) {
+        high = valid->lens[b / valid->heads * valid->stride_b + m * valid->stride_m];
+    }
+    if (band->has_left || band->has_right) {
+        int64_t i = m + (band->offset ? band->offset[b / band->heads] : 0);
+        low = band->has_left && i - band->left > low ? i - band->left : low;
+        high = band->has_right && i + band->right < high ? i + band->right + 1 : high;
+    }
+    *start = low;
+    *limit = high > low ? high : low;
+}
+
+/* ---- the rows of a block --------------------------------------------------------- */
+
+bool
+attn_may_be_empty(const attn_problem *p)
+{
+    const attn_masks *masks = &p->masks;
+    return masks->valid.lens != NULL || masks->band.has_left || masks->band.has_right ||
+           masks->mask.data != NULL || masks->bias.data != NULL;
+}
+
+/* Does every query of an entry attend to the same keys? */
+static bool
+rows_alike(const attn_masks *masks)
+{
+    return masks->valid.stride_m == 0 && !masks->band.has_left &&
+           !masks->band.has_right && masks->mask.stride_m == 0 &&
+           masks->bias.stride_m == 0;
+}
+
+/* Both ends of what lane l attends to; neighbours that are alike are looked at once. */
+static void
+find_ends(attn_rows *rows, int l)
+{
+    const attn_masks *masks = &rows->p->masks;
+    if (l > 0 && rows_alike(masks)) {
+        rows->start[l] = rows->start[l - 1];
+        rows->limit[l] = rows->limit[l - 1];
+        return;
+    }
+    interval_of(rows->p, rows->b, rows->m0 + l, &rows->start[l], &rows->limit[l]);
+    if (rows->holes) {
+        mask_row r = mask_row_of(masks, rows->b, rows->m0 + l);
+        shrink(&r, &rows->start[l], &rows->limit[l]);
+    }
+}
+
+static int64_t
+min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t
+max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
 }
 
 /* An empty row under "uniform" is an ordinary row over all N keys whose scores are all
  * 0: one mechanism, no special case in the walk. With no keys at all there is nothing
  * to spread the weight over, and every mode gives 0. */
+static void
+settle_empty(attn_rows *rows)
+{
+    const attn_problem *p = rows->p;
+    bool uniform = p->empty_rows == ATTN_EMPTY_UNIFORM && p->N > 0;
+    rows->uniform = uniform ? rows->empty : 0;
+    rows->empty_rows = p->N > 0 ? p->empty_rows : ATTN_EMPTY_ZERO;
+    for (uint64_t w = rows->empty; w != 0; w &= w - 1) {
+        int l = __builtin_ctzll(w);
+        rows->start[l] = 0;
+        rows->limit[l] = uniform ? p->N : 0;
+    }
+}
+
 void
 attn_rows_of(attn_rows *rows, const attn_problem *p, int64_t b, int64_t m0, int count)
 {
-    bool uniform = p->empty_rows == ATTN_EMPTY_UNIFORM && p->N > 0;
+    rows->p = p;
+    rows->b = b;
+    rows->m0 = m0;
     rows->count = count;
-    rows->low = p->N;
-    rows->high = rows->scored_high = 0;
-    rows->empty = rows->uniform = 0;
-    rows->empty_rows = p->N > 0 ? p->empty_rows : ATTN_EMPTY_ZERO;
+    rows->holes = p->masks.mask.data != NULL || p->masks.bias.data != NULL;
+    rows->low = rows->scored_low = rows->whole_high = p->N;
+    rows->high = rows->scored_high = rows->whole_low = 0;
+    rows->empty = 0;
     for (int l = 0; l < count; l++) {
-        int64_t limit = attn_limit(&p->valid, b, m0 + l, p->N);
-        uint64_t bit = (uint64_t)1 << l;
-        if (limit == 0) {
-            rows->empty |= bit;
-            rows->uniform |= uniform ? bit : 0;
-            limit = uniform ? p->N : 0;
-        } else if (limit > rows->scored_high) {
-            rows->scored_high = limit;
+        find_ends(rows, l);
+        if (rows->start[l] >= rows->limit[l]) {
+            rows->empty |= (uint64_t)1 << l;
+        } else {
+            rows->scored_low = min(rows->scored_low, rows->start[l]);
+            rows->scored_high = max(rows->scored_high, rows->limit[l]);
         }
-        rows->limit[l] = limit;
-        rows->low = limit < rows->low ? limit : rows->low;
-        rows->high = limit > rows->high ? limit : rows->high;
+    }
+    settle_empty(rows);
+    for (int l = 0; l < count; l++) {
+        rows->low = min(rows->low, rows->start[l]);
+        rows->high = max(rows->high, rows->limit[l]);
+        rows->whole_low = max(rows->whole_low, rows->start[l]);
+        rows->whole_high = min(rows->whole_high, rows->limit[l]);
+    }
+}
+
+/* ---- tiles ----------------------------------------------------------------------- */
+
+/* words[i]: the lanes whose interval holds key k0 + i. Every lane comes at its start
+ * and goes at its limit, so one pass over the lanes and one over the keys is enough. */
+static void
+interval_words(uint64_t words[ATTN_KEYS], const attn_rows *rows, int64_t k0, int keys)
+{
+    uint64_t changes[ATTN_KEYS] = {0}, here = 0;
+    for (int l = 0; l < rows->count; l++) {
+        uint64_t bit = (uint64_t)1 << l;
+        int64_t start = rows->start[l] - k0, limit = rows->limit[l] - k0;
+        if (start >= limit || start >= keys || limit <= 0) {
+            continue;
+        }
+        changes[start > 0 ? start : 0] ^= bit;
+        if (limit < keys) {
+            changes[limit] ^= bit;
+        }
+    }
+    for (int i = 0; i < keys; i++) {
+        here ^= changes[i];
+        words[i] = here;
+    }
+}
+
+/* words[i] loses the bits of the lanes that the view, of bytes or of floats, forbids key
+ * k0 + i. */
+static void
+view_words(uint64_t words[ATTN_KEYS], const attn_view *v, bool floats,
+           const attn_rows *rows, int64_t k0, int keys)
+{
+    int64_t at = attn_view_row(v, rows->b, rows->m0) + k0 * v->stride_j;
+    if (v->stride_j != 0 && v->stride_m != 0) {
+        const uint8_t *bytes = v->data;
+        const float *numbers = v->data;
+        if (floats) {
+            attn_simd->live_floats(words, numbers + at, v->stride_m, rows->count, keys);
+        } else {
+            attn_simd->live_bytes(words, bytes + at, v->stride_m, rows->count, keys);
+        }
+        return;
+    }
+    uint64_t lanes = 0; /* one element for each lane, or one for each key */
+    for (int l = 0; l < rows->count; l++) {
+        lanes |= (uint64_t)allows(v, floats, at + l * v->stride_m) << l;
+    }
+    for (int i = 0; i < keys; i++) {
+        bool all = v->stride_j != 0 && allows(v, floats, at + i);
+        words[i] &= v->stride_j == 0 ? lanes : all ? ~(uint64_t)0 : 0;
     }
 }
 
 void
-attn_first_tile(attn_tile *t)
+attn_view_words(uint64_t words[ATTN_KEYS], const attn_view *v, const attn_rows *rows,
+                int64_t k0, int keys)
 {
-    t->k0 = -ATTN_KEYS;
+    view_words(words, v, false, rows, k0, keys);
 }
 
-/* live[key]: the lanes whose limit lies beyond that key. Every lane leaves at its
- * limit, so one pass over the lanes and one over the keys is enough. */
-static void
-live_words(uint64_t live[ATTN_KEYS], const attn_rows *rows, int64_t k0, int keys)
+/* Pair by pair: who is pooled, and whose score counts. false: nobody. */
+static bool
+find_pairs(attn_tile *t, const attn_rows *rows)
 {
-    uint64_t leaves[ATTN_KEYS] = {0}, here = 0;
-    for (int l = 0; l < rows->count; l++) {
-        int64_t limit = rows->limit[l] - k0;
-        here |= limit > 0 ? (uint64_t)1 << l : 0;
-        if (limit > 0 && limit < keys) {
-            leaves[limit] |= (uint64_t)1 << l;
-        }
+    const attn_masks *masks = &rows->p->masks;
+    uint64_t *live = t->words[0], *scored = t->words[1];
+    uint64_t every = ~(uint64_t)0 >> (64 - rows->count), some = 0, all = every;
+
+    interval_words(live, rows, t->k0, t->keys);
+    if (masks->mask.data != NULL) {
+        view_words(live, &masks->mask, false, rows, t->k0, t->keys);
     }
-    for (int i = 0; i < keys; i++) {
-        here &= ~leaves[i];
-        live[i] = here;
+    if (masks->bias.data != NULL) {
+        view_words(live, &masks->bias, true, rows, t->k0, t->keys);
     }
+    for (int i = 0; i < t->keys; i++) {
+        scored[i] = live[i] & ~rows->uniform;
+        live[i] |= rows->uniform;
+        some |= live[i];
+        all &= scored[i];
+    }
+    bool whole = all == every;
+    t->live = whole ? NULL : live;
+    t->scored = whole ? NULL : rows->uniform == 0 ? live : scored;
+    return some != 0;
+}
+
+void
+attn_first_tile(attn_tile *t, const attn_rows *rows)
+{
+    t->k0 = rows->low / ATTN_KEYS * ATTN_KEYS - ATTN_KEYS;
 }
 
 bool
 attn_next_tile(attn_tile *t, const attn_rows *rows)
 {
-    t->k0 += ATTN_KEYS;
-    if (t->k0 >= rows->high) {
-        return false;
-    }
-    int64_t left = rows->high - t->k0;
-    t->keys = left < ATTN_KEYS ? (int)left : ATTN_KEYS;
-    t->live = t->scored = NULL;
-    if (t->k0 + t->keys > rows->low || rows->uniform != 0) {
-        live_words(t->words[0], rows, t->k0, t->keys);
-        t->live = t->scored = t->words[0];
-    }
-    if (rows->uniform != 0) {
-        for (int i = 0; i < t->keys; i++) {
-            t->words[1][i] = t->words[0][i] & ~rows->uniform;
+    for (t->k0 += ATTN_KEYS; t->k0 < rows->high; t->k0 += ATTN_KEYS) {
+        int64_t end = t->k0 + min(rows->high - t->k0, ATTN_KEYS);
+        t->keys = (int)(end - t->k0);
+        t->first = (int)(min(max(rows->scored_low, t->k0), end) - t->k0);
+        t->end = (int)(max(min(rows->scored_high, end), t->k0 + t->first) - t->k0);
+        t->live = t->scored = NULL;
+        bool whole = !rows->holes && rows->uniform == 0 && t->k0 >= rows->whole_low &&
+                     end <= rows->whole_high;
+        if (whole || find_pairs(t, rows)) {
+            return true;
         }
-        t->scored = t->words[1];
     }
-    return true;
+    return false;
+}
+
+void
+attn_zero_holes(float *row, const attn_rows *rows, int l)
+{
+    if (!rows->holes || rows->uniform >> l & 1) {
+        return;
+    }
+    mask_row r = mask_row_of(&rows->p->masks, rows->b, rows->m0 + l);
+    for (int64_t j = rows->start[l]; j < rows->limit[l]; j++) {
+        row[j] = allowed(&r, j) ? row[j] : 0.0f;
+    }
+}
+
+/* ---- rows that no pair needs ----------------------------------------------------- */
+
+typedef struct {
+    const attn_problem *p;
+    uint8_t *use;
+} used_job;
+
+/* Marks the keys of one block of queries; how many of them are new. */
+static int64_t
+mark_block(uint8_t *use, const attn_rows *rows)
+{
+    int64_t marked = 0;
+    attn_tile t;
+    for (attn_first_tile(&t, rows); attn_next_tile(&t, rows);) {
+        for (int i = t.first; i < t.end; i++) {
+            uint8_t *u = use + t.k0 + i;
+            if (*u != 0 && (t.scored == NULL || t.scored[i] != 0)) {
+                *u = 0;
+                marked++;
+            }
+        }
+    }
+    return marked;
+}
+
+/* The keys of one entry; the last queries first, because a causal one that is late
+ * attends to most. */
+static void
+used_task(void *ctx, int64_t entry, int worker)
+{
+    const used_job *job = ctx;
+    const attn_problem *p = job->p;
+    int64_t rows_needed = rows_alike(&p->masks) ? min(p->M, 1) : p->M;
+    uint8_t *use = job->use + entry * p->N;
+    int64_t unused = p->N;
+    (void)worker;
+    memset(use, attn_may_be_empty(p) ? ATTN_UNUSED : 0, (size_t)p->N);
+    if (!attn_may_be_empty(p)) {
+        return;
+    }
+    for (int64_t head = 0; head < p->group; head++) {
+        for (int64_t end = rows_needed; end > 0 && unused > 0; end -= ATTN_LANES) {
+            int64_t m0 = max(end - ATTN_LANES, 0);
+            attn_rows rows;
+            attn_rows_of(&rows, p, entry * p->group + head, m0, (int)(end - m0));
+            unused -= mark_block(use, &rows);
+        }
+    }
+}
+
+bool
+attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run)
+{
+    used_job job = {p, use};
+    double us = (double)p->B * (double)p->M * (double)p->N / 4e3;
+    return attn_parallel_for(run, p->B / p->group, us, used_task, &job);
+}
+
+int64_t
+attn_used_run(const uint8_t *use, int64_t n)
+{
+    bool used = use[0] != ATTN_UNUSED;
+    int64_t i = 1;
+    while (i < n && (use[i] != ATTN_UNUSED) == used) {
+        i++;
+    }
+    return used ? i : -i;
 }

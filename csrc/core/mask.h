@@ -1,9 +1,9 @@
 /*
  * mask.h -- who takes part: the rows of a block, and the tiles they need.
  *
- * Everything that decides whether a pair takes part, and what becomes of a row without
- * any, ends here in two things the walk can use: which tiles to visit at all, and, for
- * a tile that straddles a limit, one live word per key (kernels.h).
+ * Lengths, band, mask and bias, and what becomes of a row that they leave without any
+ * key, all end here in two things the walk can use: which tiles to visit at all, and,
+ * for a tile in which not every pair takes part, one live word per key (kernels.h).
  */
 #ifndef ATTN_MASK_H
 #define ATTN_MASK_H
@@ -14,15 +14,23 @@
 #include "../simd/kernels.h"
 #include "attn.h"
 
+/* Where row (b, m) of a view begins, in elements from its data. */
+int64_t attn_view_row(const attn_view *v, int64_t b, int64_t m);
+
 /* The queries of one block, one lane each. */
 typedef struct {
-    int count;                 /* queries: lanes 0..count-1 */
-    int64_t limit[ATTN_LANES]; /* the lane attends to keys j < limit */
-    int64_t low, high;         /* smallest and largest limit */
-    int64_t scored_high;       /* largest limit of a row whose scores count */
-    uint64_t empty;            /* lanes in which no key takes part ... */
-    uint64_t uniform; /* ... those of them whose weights are 1/N: their limit is N,
-                                   their scores count as 0 and have no gradient */
+    const attn_problem *p;
+    int64_t b, m0;
+    int count; /* queries: lanes 0..count-1 */
+    /* The lane attends to no key outside start <= j < limit, and to both ends of it. */
+    int64_t start[ATTN_LANES], limit[ATTN_LANES];
+    int64_t low, high;               /* smallest start, largest limit */
+    int64_t whole_low, whole_high;   /* largest start, smallest limit */
+    int64_t scored_low, scored_high; /* as low, high, of the rows whose scores count */
+    bool holes;                      /* mask or bias may forbid pairs in between */
+    uint64_t empty;                  /* lanes in which no key takes part ... */
+    uint64_t uniform; /* ... those of them whose weights are 1/N: they attend to all N
+                         keys, their scores count as 0 and have no gradient */
     attn_empty_rows empty_rows; /* what the other empty lanes become: 0 or NaN */
 } attn_rows;
 
@@ -30,28 +38,39 @@ typedef struct {
 typedef struct {
     int64_t k0;
     int keys;
+    int first, end;         /* keys first <= i < end hold all that are scored */
     const uint64_t *live;   /* who is pooled; NULL: every pair */
     const uint64_t *scored; /* whose score counts: live without the uniform lanes */
     uint64_t words[2][ATTN_KEYS];
 } attn_tile;
 
-/* How many keys query m of entry b may attend to. */
-int64_t attn_limit(const attn_valid_lens *valid, int64_t b, int64_t m, int64_t N);
-
-/* Keys of entry b that any of its M queries may attend to: j < this. */
-int64_t attn_keys_used(const attn_problem *p, int64_t b);
-
-/* How many queries of entry b from m on, or keys from j on, take part (> 0), or take
- * no part (< 0), together. */
-int64_t attn_used_queries(const attn_problem *p, int64_t b, int64_t m);
-int64_t attn_used_keys(const attn_problem *p, int64_t b, int64_t j);
-
 void attn_rows_of(attn_rows *rows, const attn_problem *p, int64_t b, int64_t m0,
                   int count);
 
-/* for (attn_first_tile(&t); attn_next_tile(&t, &rows);) visits the tiles that take
- * part. */
-void attn_first_tile(attn_tile *t);
+/* for (attn_first_tile(&t, &rows); attn_next_tile(&t, &rows);) visits the tiles in
+ * which any pair takes part. */
+void attn_first_tile(attn_tile *t, const attn_rows *rows);
 bool attn_next_tile(attn_tile *t, const attn_rows *rows);
+
+/* words[i] loses the bits of the lanes whose byte of the view is 0 at key k0 + i. */
+void attn_view_words(uint64_t words[ATTN_KEYS], const attn_view *v,
+                     const attn_rows *rows, int64_t k0, int keys);
+
+/* row (N), that of lane l: 0 wherever mask or bias forbid. */
+void attn_zero_holes(float *row, const attn_rows *rows, int l);
+
+/* Can any row be empty at all? */
+bool attn_may_be_empty(const attn_problem *p);
+
+/* ---- rows of queries or keys that no pair needs ---------------------------------- */
+
+enum { ATTN_UNUSED = 255 }; /* in a byte per row: nothing may be read from it */
+
+/* use (B / group, N): 0 for a key that any query is scored against, else ATTN_UNUSED.
+ * false: interrupted. */
+bool attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run);
+
+/* How many of the next n rows are used (> 0) or unused (< 0) together. */
+int64_t attn_used_run(const uint8_t *use, int64_t n);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * masked_softmax.c -- softmax over the last axis up to a length, and d2l's
- * sequence_mask: the stand-alone functions, row by row. Attention itself never stores a
- * row of scores.
+ * masked_softmax.c -- softmax over the last axis up to a length or under a mask, and
+ * d2l's sequence_mask: the stand-alone functions, row by row. Attention itself never
+ * stores a row of scores.
  */
 #include <math.h>
 #include <string.h>
@@ -14,7 +14,7 @@ typedef struct {
     float *out;
     const float *x, *y; /* X; or the weights and their gradient */
     int64_t M, N, rows, rows_per_task;
-    const attn_valid_lens *valid;
+    const attn_masks *masks;
     attn_empty_rows empty_rows;
 } row_job;
 
@@ -26,6 +26,38 @@ fill(float *to, int64_t n, float value)
     }
 }
 
+/* Who takes part in a row: keys j < n whose byte of the mask, if there is one, is not
+ * 0; n = 0 if the row is empty. */
+typedef struct {
+    int64_t n;
+    const uint8_t *mask;
+} softmax_keys;
+
+static softmax_keys
+keys_of(const row_job *job, int64_t row)
+{
+    const attn_valid_lens *valid = &job->masks->valid;
+    const attn_view *view = &job->masks->mask;
+    int64_t b = row / job->M, m = row % job->M;
+    softmax_keys keys = {.n = job->N};
+    if (valid->lens != NULL) {
+        keys.n = valid->lens[b / valid->heads * valid->stride_b + m * valid->stride_m];
+    }
+    if (view->data == NULL) {
+        return keys;
+    }
+    const uint8_t *mask = (const uint8_t *)view->data + attn_view_row(view, b, m);
+    if (view->stride_j == 0) {
+        keys.n = *mask != 0 ? keys.n : 0;
+        return keys;
+    }
+    while (keys.n > 0 && mask[keys.n - 1] == 0) {
+        keys.n--;
+    }
+    keys.mask = mask;
+    return keys;
+}
+
 static void
 softmax_task(void *ctx, int64_t task, int worker)
 {
@@ -33,11 +65,11 @@ softmax_task(void *ctx, int64_t task, int worker)
     int64_t N = job->N, row = task * job->rows_per_task, end = row + job->rows_per_task;
     (void)worker;
     for (; row < job->rows && row < end; row++) {
-        int64_t n = attn_limit(job->valid, row / job->M, row % job->M, N);
+        softmax_keys keys = keys_of(job, row);
         float *out = job->out + row * N;
-        if (n > 0) {
-            attn_simd->softmax_row(out, job->x + row * N, n);
-            memset(out + n, 0, (size_t)(N - n) * sizeof(float));
+        if (keys.n > 0) {
+            attn_simd->softmax_row(out, job->x + row * N, keys.n, keys.mask);
+            memset(out + keys.n, 0, (size_t)(N - keys.n) * sizeof(float));
         } else {
             float each = job->empty_rows == ATTN_EMPTY_UNIFORM ? 1.0f / (float)N
                          : job->empty_rows == ATTN_EMPTY_NAN   ? NAN
@@ -55,12 +87,14 @@ softmax_backward_task(void *ctx, int64_t task, int worker)
     int64_t N = job->N, row = task * job->rows_per_task, end = row + job->rows_per_task;
     (void)worker;
     for (; row < job->rows && row < end; row++) {
-        int64_t n = attn_limit(job->valid, row / job->M, row % job->M, N);
+        softmax_keys keys = keys_of(job, row);
         float *out = job->out + row * N;
-        if (n > 0) {
-            attn_simd->softmax_row_backward(out, job->y + row * N, job->x + row * N, n);
+        bool nan_row = keys.n == 0 && job->empty_rows == ATTN_EMPTY_NAN;
+        if (keys.n > 0) {
+            attn_simd->softmax_row_backward(out, job->y + row * N, job->x + row * N,
+                                            keys.n, keys.mask);
         }
-        fill(out + n, N - n, n == 0 && job->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f);
+        fill(out + keys.n, N - keys.n, nan_row ? NAN : 0.0f);
     }
 }
 
@@ -79,30 +113,28 @@ run_rows(row_job *job, int64_t B, attn_task *task, attn_run *run)
 
 int
 attn_masked_softmax(float *weights, const float *X, int64_t B, int64_t M, int64_t N,
-                    const attn_valid_lens *valid, attn_empty_rows empty_rows,
-                    attn_run *run)
+                    const attn_masks *masks, attn_empty_rows empty_rows, attn_run *run)
 {
     row_job job = {.out = weights,
                    .x = X,
                    .M = M,
                    .N = N,
-                   .valid = valid,
+                   .masks = masks,
                    .empty_rows = empty_rows};
     return run_rows(&job, B, softmax_task, run);
 }
 
 int
 attn_masked_softmax_backward(float *dX, const float *dweights, const float *weights,
-                             int64_t B, int64_t M, int64_t N,
-                             const attn_valid_lens *valid, attn_empty_rows empty_rows,
-                             attn_run *run)
+                             int64_t B, int64_t M, int64_t N, const attn_masks *masks,
+                             attn_empty_rows empty_rows, attn_run *run)
 {
     row_job job = {.out = dX,
                    .x = weights,
                    .y = dweights,
                    .M = M,
                    .N = N,
-                   .valid = valid,
+                   .masks = masks,
                    .empty_rows = empty_rows};
     return run_rows(&job, B, softmax_backward_task, run);
 }

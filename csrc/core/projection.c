@@ -27,9 +27,8 @@ dx_task(void *ctx, int64_t task, int worker)
     int64_t end = row + TASK_ROWS < y->rows ? row + TASK_ROWS : y->rows;
     (void)worker;
     for (int64_t n; row < end; row += n) {
-        int64_t used = y->used(y->p, b, row), at = b * y->rows + row;
+        int64_t at = b * y->rows + row, used = attn_used_run(y->use + at, end - row);
         n = used > 0 ? used : -used;
-        n = n < end - row ? n : end - row;
         if (used > 0) {
             attn_simd->matmul(y->dX + at * y->D, y->D, y->dY + at * y->ldy, y->ldy, 1,
                               y->W, y->D, n, y->D, y->H, false);
@@ -48,10 +47,11 @@ dw_task(void *ctx, int64_t task, int worker)
     float *dW_h = y->dW + h * y->D;
     (void)worker;
     memset(dW_h, 0, (size_t)(units * y->D) * sizeof(float));
-    for (int64_t b = 0; b < y->p->B; b++) {
-        for (int64_t row = 0, used; row<y->rows; row += used> 0 ? used : -used) {
+    for (int64_t b = 0; b < y->B; b++) {
+        for (int64_t row = 0, n; row < y->rows; row += n) {
             int64_t at = b * y->rows + row;
-            used = y->used(y->p, b, row);
+            int64_t used = attn_used_run(y->use + at, y->rows - row);
+            n = used > 0 ? used : -used;
             if (used > 0) {
                 attn_simd->matmul(dW_h, y->D, y->dY + at * y->ldy + h, 1, y->ldy,
                                   y->X + at * y->D, y->D, units, y->D, used, true);
@@ -64,8 +64,8 @@ bool
 attn_projection_backward(const attn_projection *y, attn_run *run)
 {
     void *ctx = (void *)y;
-    double us = (double)y->p->B * (double)y->rows * (double)y->D * (double)y->H / 30e3;
-    return attn_parallel_for(run, y->p->B * row_chunks(y), us, dx_task, ctx) &&
+    double us = (double)y->B * (double)y->rows * (double)y->D * (double)y->H / 30e3;
+    return attn_parallel_for(run, y->B * row_chunks(y), us, dx_task, ctx) &&
            attn_parallel_for(run, (y->H + TASK_UNITS - 1) / TASK_UNITS, us, dw_task,
                              ctx);
 }

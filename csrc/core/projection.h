@@ -9,14 +9,11 @@
 
 #include <stdbool.h>
 
-#include "attn.h"
+#include "mask.h"
 
 typedef struct {
-    const attn_problem *p;
-    /* How many rows of entry b from `row` on take part (> 0) or take no part (< 0)
-     * together. */
-    int64_t (*used)(const attn_problem *p, int64_t b, int64_t row);
-    int64_t rows, D, H;
+    const uint8_t *use; /* (B, rows): ATTN_UNUSED for rows that take no part */
+    int64_t B, rows, D, H;
     int64_t ldy; /* floats from one row of dY to the next, >= H */
     float *dX, *dW;
     const float *dY, *X, *W;

@@ -34,6 +34,12 @@ log2_of(float x)
     return e + 2.0 * s * sum / LN2;
 }
 
+float
+attn_log_add(float top, float sum)
+{
+    return (float)((double)top + log2_of(sum) * LN2);
+}
+
 /* Natural logarithm of the row's sum of exponentials; m in units of log2(e). */
 static float
 log_sum_exp(float m, float sum)
@@ -85,32 +91,51 @@ attn_row_weights(const attn_block *k, float *weights)
     const attn_rows *rows = &k->rows;
     for (int l = 0; l < rows->count; l++) {
         float *row = weights + l * N;
-        int64_t limit = rows->limit[l];
-        bool nan_row = has(rows->empty, l) && rows->empty_rows == ATTN_EMPTY_NAN;
-        attn_simd->prob_row(row, limit, k->m[l], k->l[l]);
-        if (nan_row) {
+        int64_t start = rows->start[l], limit = rows->limit[l];
+        if (has(rows->empty, l) && rows->empty_rows == ATTN_EMPTY_NAN) {
             for (int64_t j = 0; j < N; j++) {
                 row[j] = NAN;
             }
-        } else {
-            memset(row + limit, 0, (size_t)(N - limit) * sizeof(float));
+            continue;
         }
+        memset(row, 0, (size_t)start * sizeof(float));
+        attn_simd->prob_row(row + start, limit - start, k->m[l], k->l[l]);
+        attn_zero_holes(row, rows, l);
+        memset(row + limit, 0, (size_t)(N - limit) * sizeof(float));
     }
 }
 
-void
+/* P = exp(s - lse) is wrong by the rounding of lse, which is half its last digit: a
+ * relative 2^-19 up to here, and anything at all for an lse of -1e9. */
+static const float LARGEST_LSE = 64.0f;
+
+bool
 attn_row_restore(attn_block *k)
 {
-    const attn_call *c = k->call;
-    const int64_t Dv = c->p->Dv;
-    const float *lse = c->saved->lse + attn_row_offset(k, 1);
-    const float *output = c->saved->output + attn_row_offset(k, Dv);
-    const float *grad = c->grad->output + attn_row_offset(k, Dv);
+    const float *lse = k->call->saved->lse + attn_row_offset(k, 1);
+    for (int l = 0; l < k->rows.count; l++) {
+        bool counts = !has(k->rows.empty, l) && isfinite(lse[l]);
+        if (counts && fabsf(lse[l]) > LARGEST_LSE) {
+            return false;
+        }
+    }
     for (int l = 0; l < k->rows.count; l++) {
         bool uniform = has(k->rows.uniform, l);
         /* P = exp(s - lse); a row with a score of +inf is NaN altogether */
         k->m[l] = uniform ? 0.0f : lse[l] == INFINITY ? NAN : lse[l] * LOG2E;
-        k->l[l] = uniform ? 1.0f / (float)c->p->N : 1.0f;
+        k->l[l] = uniform ? 1.0f / (float)k->call->p->N : 1.0f;
+    }
+    return true;
+}
+
+void
+attn_row_restore_dots(attn_block *k)
+{
+    const attn_call *c = k->call;
+    const int64_t Dv = c->p->Dv;
+    const float *output = c->saved->output + attn_row_offset(k, Dv);
+    const float *grad = c->grad->output + attn_row_offset(k, Dv);
+    for (int l = 0; l < k->rows.count; l++) {
         /* sum_j P_j dP_j = sum_j P_j keep_j v_j . dO = O . dO */
         k->D[l] = attn_simd->dot_row(output + l * Dv, grad + l * Dv, Dv);
     }

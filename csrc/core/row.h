@@ -18,11 +18,16 @@ void attn_row_end(attn_block *k, float *lse);
 /* weights (count, N): from raw scores to weights; 0 where no pair takes part. */
 void attn_row_weights(const attn_block *k, float *weights);
 
-/* m, l and D as attn_row_end would leave them, from the saved output and lse. */
-void attn_row_restore(attn_block *k);
+/* m and l as attn_row_end would leave them, from the saved lse; false: that is too large
+ * to be accurate, and nothing was done. D from the saved output. */
+bool attn_row_restore(attn_block *k);
+void attn_row_restore_dots(attn_block *k);
 
 /* E = the gradient of lse. forward was: lse = log sum_j exp s_j, so d lse / d s_j =
  * P_j. */
 void attn_row_load_grad_lse(attn_block *k);
+
+/* top + log(sum), finite sum >= 2^-126, the same on every machine. */
+float attn_log_add(float top, float sum);
 
 #endif

@@ -25,15 +25,16 @@
 #include "projection.h"
 
 typedef struct {
-    int64_t H;        /* hidden units, made even: the last one then has weight 0 */
-    float *W_kT;      /* [Dk][padded H]  W_k transposed */
-    float *raw;       /* (B, N, H)  W_k k */
-    float *stored;    /* (B, N, H)  tanh of it in form SMALL, else e^2 of it */
-    uint8_t *form;    /* (B, N) */
-    float *w, *w_exp; /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
-    float bias_exp;   /* unit * sum of w_v */
-    float *da;        /* (B, M, p->H)  backward: gradient of a */
-    float *dw_blocks; /* (B, blocks, p->H)  backward: each block's share of dw_v */
+    int64_t H;          /* hidden units, made even: the last one then has weight 0 */
+    float *W_kT;        /* [Dk][padded H]  W_k transposed */
+    float *raw;         /* (B, N, H)  W_k k */
+    float *stored;      /* (B, N, H)  tanh of it in form SMALL, else e^2 of it */
+    uint8_t *form;      /* (B, N); ATTN_UNUSED where no query needs the key */
+    float *w, *w_exp;   /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
+    float bias_exp;     /* unit * sum of w_v */
+    float *da;          /* (B, M, p->H)  backward: gradient of a */
+    uint8_t *query_use; /* (B, M)  backward: ATTN_UNUSED for empty rows */
+    float *dw_blocks;   /* (B, blocks, p->H)  backward: each block's share of dw_v */
 } additive_shared;
 
 typedef struct {
@@ -86,7 +87,7 @@ take_shared(attn_call *c, attn_arena *a)
     s = s == NULL ? &local : s;
     s->H = key_width(p);
     int64_t keys = 0;
-    if (__builtin_mul_overflow(p->B, p->N, &keys)) {
+    if (__builtin_mul_overflow(p->B / p->group, p->N, &keys)) {
         a->used = SIZE_MAX;
         return;
     }
@@ -97,6 +98,7 @@ take_shared(attn_call *c, attn_arena *a)
     s->w = attn_take_floats(a, 1, s->H);
     s->w_exp = attn_take_floats(a, 1, s->H);
     s->da = s->dw_blocks = NULL;
+    s->query_use = NULL;
     if (c->backward) {
         int64_t queries = 0;
         if (__builtin_mul_overflow(p->B, p->M, &queries)) {
@@ -104,6 +106,7 @@ take_shared(attn_call *c, attn_arena *a)
             return;
         }
         s->da = attn_take_floats(a, queries, p->H);
+        s->query_use = attn_take(a, 1, queries, 1);
         s->dw_blocks = attn_take_floats(a, p->B * c->blocks, p->H);
         c->dkeys = attn_take_floats(a, keys, s->H);
     }
@@ -138,28 +141,24 @@ key_chunks(const attn_problem *p)
     return (p->N + PROJECT_KEYS - 1) / PROJECT_KEYS;
 }
 
-/* The used keys of a task's chunk: how many, the first one's row in (B, N, ...) into
- * *row. */
-static int64_t
-chunk_of(const attn_problem *p, int64_t task, int64_t *row)
+/* The keys of a task: row <= i < end in (B / group, N, ...). */
+static void
+chunk_of(const attn_problem *p, int64_t task, int64_t *row, int64_t *end)
 {
-    int64_t b = task / key_chunks(p), j = task % key_chunks(p) * PROJECT_KEYS;
-    int64_t left = attn_keys_used(p, b) - j;
-    *row = b * p->N + j;
-    return left < 0 ? 0 : left < PROJECT_KEYS ? left : PROJECT_KEYS;
+    int64_t j = task % key_chunks(p) * PROJECT_KEYS;
+    *row = task / key_chunks(p) * p->N + j;
+    *end = *row + (p->N - j < PROJECT_KEYS ? p->N - j : PROJECT_KEYS);
 }
 
+/* Keys `row`, `row` + 1, ..., n of them. */
 static void
-project_task(void *ctx, int64_t task, int worker)
+project_keys(const attn_call *c, int64_t row, int64_t n)
 {
-    const attn_call *c = ctx;
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
-    int64_t row, keys = chunk_of(p, task, &row);
-    (void)worker;
     attn_simd->matmul(s->raw + row * s->H, s->H, c->keys + row * p->Dk, p->Dk, 1,
-                      s->W_kT, padded(s->H), keys, s->H, p->Dk, false);
-    for (int64_t i = row; i < row + keys; i++) {
+                      s->W_kT, padded(s->H), n, s->H, p->Dk, false);
+    for (int64_t i = row; i < row + n; i++) {
         float *raw_i = s->raw + i * s->H;
         if (s->H > p->H) {
             raw_i[p->H] = 0.0f; /* the added unit: 0 times an infinite key is not 0 */
@@ -169,6 +168,29 @@ project_task(void *ctx, int64_t task, int worker)
             attn_simd->tanh_form(s->stored + i * s->H, raw_i, s->H);
         } else {
             attn_simd->exp_form(s->stored + i * s->H, raw_i, s->H);
+        }
+    }
+}
+
+/* Keys that no query needs are not read; their rows are 0, so that tiles which they lie
+ * in need not care. */
+static void
+project_task(void *ctx, int64_t task, int worker)
+{
+    const attn_call *c = ctx;
+    const attn_problem *p = c->p;
+    const additive_shared *s = c->shared;
+    int64_t row, end;
+    (void)worker;
+    chunk_of(p, task, &row, &end);
+    for (int64_t n; row < end; row += n) {
+        int64_t used = attn_used_run(s->form + row, end - row);
+        n = used > 0 ? used : -used;
+        if (used > 0) {
+            project_keys(c, row, n);
+        } else {
+            memset(s->raw + row * s->H, 0, (size_t)(n * s->H) * sizeof(float));
+            memset(s->stored + row * s->H, 0, (size_t)(n * s->H) * sizeof(float));
         }
     }
 }
@@ -187,8 +209,10 @@ prepare(attn_call *c)
     }
     s->bias_exp = (float)((double)c->unit * sum);
     attn_simd->pack(s->W_kT, (int)padded(s->H), p->W_k, p->Dk, (int)p->H, p->Dk, 1.0f);
-    double us = (double)p->B * (double)p->N * (double)p->Dk * (double)p->H / 30e3;
-    return attn_parallel_for(c->run, p->B * key_chunks(p), us, project_task, c);
+    int64_t entries = p->B / p->group;
+    double us = (double)entries * (double)p->N * (double)p->Dk * (double)p->H / 30e3;
+    return attn_used_keys(s->form, p, c->run) &&
+           attn_parallel_for(c->run, entries * key_chunks(p), us, project_task, c);
 }
 
 /* ---- the block's queries --------------------------------------------------------- */
@@ -246,10 +270,13 @@ first_pass(const attn_block *k, int64_t k0, int keys)
     const additive_shared *shared = k->call->shared;
     const additive_scratch *s = k->scratch;
     additive_pass pass = {
-        .row = k->b * k->call->p->N + k0, .keys = keys, .least_key = ADDITIVE_DIRECT};
+        .row = attn_key_offset(k, k0, 1), .keys = keys, .least_key = ADDITIVE_DIRECT};
     int most_key = ADDITIVE_SMALL;
     for (int i = 0; i < keys; i++) {
         int form = shared->form[pass.row + i];
+        if (form == ATTN_UNUSED) {
+            continue;
+        }
         pass.least_key = form < pass.least_key ? form : pass.least_key;
         most_key = form > most_key ? form : most_key;
     }
@@ -341,20 +368,21 @@ tile_backward(attn_block *k, const float *dS)
     const additive_shared *shared = k->call->shared;
     const additive_scratch *s = k->scratch;
     const attn_tile *t = &k->tile;
-    int64_t scored = k->rows.scored_high - t->k0;
-    int keys = scored < 0 ? 0 : scored < t->keys ? (int)scored : t->keys;
+    const int64_t k0 = t->k0 + t->first;
+    const int keys = t->end - t->first;
     uint64_t all[ATTN_KEYS];
-    const uint64_t *live = t->scored;
+    const uint64_t *live = t->scored == NULL ? NULL : t->scored + t->first;
     if (live == NULL && k->rows.count < k->lanes) {
         for (int i = 0; i < keys; i++) {
             all[i] = ((uint64_t)1 << k->rows.count) - 1;
         }
         live = all;
     }
-    additive_pass pass = first_pass(k, t->k0, keys);
+    additive_pass pass = first_pass(k, k0, keys);
     while (keys > 0 && next_pass(&pass, k, live)) {
-        attn_simd->additive_tile_backward(s->da, s->dw, k->dkeys + t->k0 * shared->H,
-                                          pass.A, pass.B, dS, k->lanes, keys, shared->H,
+        attn_simd->additive_tile_backward(s->da, s->dw, k->dkeys + k0 * shared->H,
+                                          pass.A, pass.B, dS + t->first * k->lanes,
+                                          k->lanes, keys, shared->H,
                                           (additive_regime)pass.regime, pass.live);
     }
 }
@@ -382,6 +410,10 @@ store_backward(attn_block *k)
     }
     attn_simd->unpack(shared->da + attn_row_offset(k, p->H), p->H, s->da, k->lanes,
                       k->rows.count, p->H, NULL);
+    for (int l = 0; l < k->rows.count; l++) {
+        bool empty = k->rows.empty >> l & 1;
+        shared->query_use[attn_row_offset(k, 1) + l] = empty ? ATTN_UNUSED : 0;
+    }
 }
 
 /* ---- finish: through the projections --------------------------------------------- */
@@ -393,9 +425,10 @@ scale_db_task(void *ctx, int64_t task, int worker)
     const attn_call *c = ctx;
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
-    int64_t row, keys = chunk_of(p, task, &row);
+    int64_t row, end;
     (void)worker;
-    for (int64_t i = row; i < row + keys; i++) {
+    chunk_of(p, task, &row, &end);
+    for (int64_t i = row; i < end; i++) {
         float *db_i = c->dkeys + i * s->H;
         for (int64_t h = 0; h < p->H; h++) {
             db_i[h] *= p->w_v[h];
@@ -410,8 +443,8 @@ finish(attn_call *c)
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
     const attn_projection of_queries = {
-        .p = p,
-        .used = attn_used_queries,
+        .use = s->query_use,
+        .B = p->B,
         .rows = p->M,
         .D = p->Dq,
         .H = p->H,
@@ -423,8 +456,8 @@ finish(attn_call *c)
         .W = p->W_q,
     };
     const attn_projection of_keys = {
-        .p = p,
-        .used = attn_used_keys,
+        .use = s->form,
+        .B = p->B / p->group,
         .rows = p->N,
         .D = p->Dk,
         .H = p->H,
@@ -436,8 +469,9 @@ finish(attn_call *c)
         .W = p->W_k,
     };
     const float one = 1.0f;
-    double us = (double)p->B * (double)p->N * (double)p->H / 4e3;
-    if (!attn_parallel_for(c->run, p->B * key_chunks(p), us, scale_db_task, c) ||
+    int64_t entries = p->B / p->group;
+    double us = (double)entries * (double)p->N * (double)p->H / 4e3;
+    if (!attn_parallel_for(c->run, entries * key_chunks(p), us, scale_db_task, c) ||
         !attn_projection_backward(&of_queries, c->run) ||
         !attn_projection_backward(&of_keys, c->run)) {
         return false;

@@ -83,7 +83,7 @@ load(attn_block *k)
 static const float *
 keys_at(const attn_block *k, int64_t k0)
 {
-    return k->call->keys + (k->b * k->call->p->N + k0) * k->call->p->Dk;
+    return k->call->keys + attn_key_offset(k, k0, k->call->p->Dk);
 }
 
 static void
@@ -114,10 +114,14 @@ load_backward(attn_block *k)
 }
 
 /* |q - k|^2 of the row's best score: k->m is that score, in units, or the saved lse,
- * which is at least that score and may be above 0. 0 where w is 0. */
+ * which is at least that score and may be above 0. 0 where w is 0, and where k->m is
+ * not a distance (a bias is in it) or not known (the weights were handed back). */
 static float
 nearest(const attn_block *k, int l)
 {
+    if (k->bias != NULL || k->call->saved->weights != NULL) {
+        return 0.0f;
+    }
     float factor = -0.5f * w_squared(k->call->p) * k->call->unit;
     return factor < -FLT_MIN ? fmaxf(0.0f, k->m[l] / factor) : 0.0f;
 }

@@ -19,10 +19,10 @@
 typedef struct attn_block attn_block;
 typedef struct attn_call attn_call;
 
-/* A scoring function: everything the walk does not know about it. A new one is one
- * file that fills this struct, and one line in the table of score.c. NULL: nothing to
- * do. */
-typedef struct {
+/* A scoring function: everything the walk does not know about it. A new one is one file
+ * that fills this struct, and one line in attn.h. prepare and finish may be NULL:
+ * nothing to do. */
+struct attn_score {
     /* Work units of one pair, forward: about the number of multiply-adds. */
     double (*pair_work)(const attn_problem *p);
     /* Features of the operand that a key enters the tiles with; its gradient has as
@@ -50,11 +50,10 @@ typedef struct {
     /* After the block's last tile; after the last block (false: interrupted). */
     void (*store_backward)(attn_block *k);
     bool (*finish)(attn_call *c);
-} attn_score;
+};
 
 struct attn_call {
     const attn_problem *p;
-    const attn_score *score;
     attn_run *run;
     float unit; /* what a score of 1 is in the tiles: log2(e), or 1 for attn_scores */
     bool backward;
@@ -70,7 +69,7 @@ struct attn_call {
     const attn_gradients *d; /* backward */
     const attn_grad_outputs *grad;
     const attn_saved *saved;
-    float *dkeys; /* (B, N, key_width): gradient of the keys' operand */
+    float *dkeys; /* (B / group, N, key_width): gradient of the keys' operand */
 };
 
 struct attn_block {
@@ -78,37 +77,54 @@ struct attn_block {
     int worker;
     int lanes;
     int64_t b, m0; /* its batch entry and first query */
+    int64_t kv;    /* its entry of keys and values */
     attn_rows rows;
     attn_tile tile;
     uint64_t keep[ATTN_KEYS]; /* dropout's decision for the tile */
     void *scratch;            /* the scoring function's own */
 
-    float *S; /* [keys][lanes]  scores, then P */
+    float *S;    /* [keys][lanes]  scores, then P */
+    float *bias; /* [keys][lanes]  NULL without a bias */
     /* [lanes]  softmax: running maximum, sum, rescaling; at the end of the row m is the
      * origin of the exponents and l the factor 1 / sum */
     float *m, *l, *alpha;
     float *O; /* [Dv][lanes]  forward: the pooled values */
 
+    bool P_is_0;  /* backward: P of dead pairs is 0, and dO is finite */
     float *dO;    /* [Dv][lanes]  backward: the gradient of the output, transposed */
     float *dP;    /* [keys][lanes]  gradient of P, then of the scores */
     float *dW;    /* [keys][lanes]  gradient of the returned weights, if any */
     float *D, *E; /* [lanes]  sum_j P_j dP_j of the row; the gradient of its lse */
     float *dkeys, *dvalues; /* (N, key_width), (N, Dv): where the group's sums grow */
+    float *dbias;           /* the row of its first query, or NULL: not wanted */
+    int64_t dbias_stride;   /* from one query's row to the next; 0: all share one */
+    float *dbias_sum;       /* [lanes]  a bias that is the same for all keys */
 };
 
-/* score.c: the table, indexed by attn_score_kind. */
-const attn_score *attn_score_of(attn_score_kind kind);
+/* attention.c. C (keys of the tile, D) += X^T Y over the live pairs, X [keys][lanes],
+ * Y (count, D). zeros: X is 0 in dead pairs and Y is finite, so that it makes no
+ * difference if they are added too. A dense product costs half as much per pair. */
+void attn_add_pairs(const attn_block *k, float *C, const float *X, const float *Y,
+                    int64_t D, const uint64_t *live, bool zeros);
+bool attn_is_finite(const float *x, int64_t n);
 
 /* attention.c: one block each. */
 void attn_forward_block(attn_block *k);
 void attn_backward_block(attn_block *k);
 void attn_scores_block(attn_block *k);
 
-/* Row m of the block, in an array of rows of `width` numbers. */
+/* The block's first row, in an array of one row of `width` numbers for each query. */
 static inline int64_t
 attn_row_offset(const attn_block *k, int64_t width)
 {
     return (k->b * k->call->p->M + k->m0) * width;
+}
+
+/* Key j of the block, in an array of one row of `width` numbers for each key. */
+static inline int64_t
+attn_key_offset(const attn_block *k, int64_t j, int64_t width)
+{
+    return (k->kv * k->call->p->N + j) * width;
 }
 
 #endif

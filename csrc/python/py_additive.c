@@ -1,7 +1,7 @@
 /*
  * py_additive.c -- additive attention: forward, backward, scores.
  */
-#include "py_attnext.h"
+#include "py_attention.h"
 #include "py_docs.h"
 
 /* The arguments every additive function shares, as its docstring lists them. */
@@ -19,15 +19,13 @@ static const py_signature forward_signature = {
     .required = 6,
     .positional = 7,
     .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_W_Q, ARG_W_K, ARG_W_V,
-             ARG_VALID_LENS, ARG_B_H, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS,
-             ARG_RETURN_WEIGHTS, ARG_RETURN_LSE, ARG_OUT},
+             ARG_VALID_LENS, ARG_B_H, PY_FORWARD_ARGS},
 };
 
 PyDoc_STRVAR(additive_attention_doc,
 "additive_attention(queries, keys, values, W_q, W_k, w_v, valid_lens=None, *, "
-"b_h=None, dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, "
-"return_lse=False, out=None)\n"
-"--\n\n"
+"b_h=None, "
+SIGNATURE_FORWARD
 "Pool values by the softmax of additive (Bahdanau) scores of queries and keys.\n"
 "\n"
 "Parameters\n"
@@ -82,8 +80,8 @@ static PyObject *
 additive_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames)
 {
-    return py_call_forward(module, ATTN_ADDITIVE, &forward_signature, args, nargs,
-                           kwnames);
+    return py_call_forward(module, &attn_score_additive, &forward_signature, args,
+                           nargs, kwnames);
 }
 
 static const py_signature backward_signature = {
@@ -91,15 +89,13 @@ static const py_signature backward_signature = {
     .required = 7,
     .positional = 8,
     .args = {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_W_Q, ARG_W_K,
-             ARG_W_V, ARG_VALID_LENS, ARG_B_H, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS,
-             ARG_GRAD_WEIGHTS, ARG_GRAD_LSE, ARG_OUTPUT, ARG_LSE},
+             ARG_W_V, ARG_VALID_LENS, ARG_B_H, PY_BACKWARD_ARGS},
 };
 
 PyDoc_STRVAR(additive_attention_backward_doc,
 "additive_attention_backward(grad_output, queries, keys, values, W_q, W_k, w_v, "
-"valid_lens=None, *, b_h=None, dropout_p=0.0, seed=None, empty_rows='uniform', "
-"grad_weights=None, grad_lse=None, output=None, lse=None)\n"
-"--\n\n"
+"valid_lens=None, *, b_h=None, "
+SIGNATURE_BACKWARD
 "Gradients of `additive_attention`.\n"
 "\n"
 "Parameters\n"
@@ -126,7 +122,7 @@ DOC_BACKWARD_OPTIONS
 "    A named tuple of the gradients with respect to `queries`, `keys`, `values`,\n"
 "    `W_q`, `W_k`, `w_v` and `b_h`, each a float32 array in the shape of what it\n"
 "    belongs to; `b_h` is None if none was given.\n"
-"\n"
+DOC_GRADIENT_OF_BIAS
 DOC_RAISES
 "\n"
 "See Also\n"
@@ -158,13 +154,16 @@ additive_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t 
                             PyObject *kwnames)
 {
     attention_gradients d;
-    if (py_call_backward(module, ATTN_ADDITIVE, &backward_signature, args, nargs,
+    if (py_call_backward(module, &attn_score_additive, &backward_signature, args, nargs,
                          kwnames, &d) < 0) {
         return NULL;
     }
     PyObject *result = PyObject_CallFunctionObjArgs(
         py_state_of_module(module)->AdditiveGradients, d.queries, d.keys, d.values,
-        d.W_q, d.W_k, d.w_v, d.b_h != NULL ? (PyObject *)d.b_h : Py_None, NULL);
+        d.W_q, d.W_k, d.w_v, py_or_none(d.b_h), NULL);
+    if (result != NULL && d.want_bias) {
+        Py_SETREF(result, PyTuple_Pack(2, result, py_or_none(d.bias)));
+    }
     attention_gradients_clear(&d);
     return result;
 }
@@ -220,7 +219,7 @@ static PyObject *
 additive_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
-    return py_call_scores(module, ATTN_ADDITIVE, &scores_signature, args, nargs,
+    return py_call_scores(module, &attn_score_additive, &scores_signature, args, nargs,
                           kwnames);
 }
 

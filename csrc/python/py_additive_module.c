@@ -93,7 +93,7 @@ PyDoc_STRVAR(additive_doc,
 static PyObject *
 additive_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    return layer_new(type, ATTN_ADDITIVE);
+    return layer_new(type, &attn_score_additive);
 }
 
 static int

@@ -31,9 +31,17 @@ py_intern_names(attnext_state *state)
         [ARG_SCALE] = "scale",
         [ARG_W] = "w",
         [ARG_SIGMA] = "sigma",
-        [ARG_EMPTY_ROWS] = "empty_rows",
+        [ARG_EPS] = "eps",
+        [ARG_MASK] = "mask",
+        [ARG_BIAS] = "bias",
+        [ARG_CAUSAL] = "causal",
+        [ARG_CAUSAL_OFFSET] = "causal_offset",
+        [ARG_WINDOW] = "window",
+        [ARG_ENABLE_GQA] = "enable_gqa",
         [ARG_DROPOUT_P] = "dropout_p",
         [ARG_SEED] = "seed",
+        [ARG_DROPOUT_MASK] = "dropout_mask",
+        [ARG_EMPTY_ROWS] = "empty_rows",
         [ARG_RETURN_WEIGHTS] = "return_weights",
         [ARG_RETURN_LSE] = "return_lse",
         [ARG_OUT] = "out",
@@ -43,6 +51,9 @@ py_intern_names(attnext_state *state)
         [ARG_WEIGHTS] = "weights",
         [ARG_OUTPUT] = "output",
         [ARG_LSE] = "lse",
+        [ARG_RETURN_GRAD_BIAS] = "return_grad_bias",
+        [ARG_OUTPUTS] = "outputs",
+        [ARG_LSES] = "lses",
         [ARG_N] = "n",
         [ARG_MODE] = "mode",
         [ARG_NEED_WEIGHTS] = "need_weights",
@@ -119,12 +130,6 @@ py_parse(const attnext_state *state, const py_signature *signature,
 }
 
 /* ---- numbers and options --------------------------------------------------------- */
-
-bool
-py_is_given(PyObject *object)
-{
-    return object != NULL && object != Py_None;
-}
 
 /* A number that is neither a Python float nor a Python int: let NumPy read it. */
 static int
@@ -244,12 +249,4 @@ py_empty_rows(PyObject *object, attn_empty_rows *rule)
     PyErr_Format(PyExc_ValueError,
                  "empty_rows is %R, expected 'uniform', 'zero' or 'nan'", object);
     return -1;
-}
-
-int
-py_flag(PyObject *object, bool *flag)
-{
-    int truth = object == NULL ? 0 : PyObject_IsTrue(object);
-    *flag = truth == 1;
-    return truth < 0 ? -1 : 0;
 }

@@ -2,8 +2,8 @@
  * py_arrays.c -- from Python objects to float32 and integer arrays of known shape.
  *
  * The common case, an exact float32 C-contiguous array, is recognised by looking at its
- * header and used as it is. Everything else takes the long road: read as an array,
- * refuse what has no business here by a message that names the argument, convert.
+ * header and used as it is. Everything else takes the long road: read as an array, with
+ * what has no business here refused (py_read.c), convert.
  */
 #include "py_attnext.h"
 
@@ -15,7 +15,8 @@
 static const char *
 dim_letter(npy_intp dim)
 {
-    static const char *const letters[] = {"", "M", "N", "H", "D", "Dq", "Dk", "Dv"};
+    static const char *const letters[] = {"",   "M",  "N",  "H",    "D",
+                                          "Dq", "Dk", "Dv", "heads"};
     return letters[-dim];
 }
 
@@ -37,8 +38,8 @@ py_shape_text(char text[PY_SHAPE_TEXT], int ndim, const npy_intp *dims)
     return text;
 }
 
-static bool
-shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims)
+bool
+py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims)
 {
     if (PyArray_NDIM(a) != ndim) {
         return false;
@@ -64,201 +65,11 @@ py_shape_error(PyArrayObject *a, const char *name, const char *expected)
 int
 py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims)
 {
-    if (shape_fits(a, ndim, dims)) {
+    if (py_shape_fits(a, ndim, dims)) {
         return 0;
     }
     char expected[PY_SHAPE_TEXT];
     return py_shape_error(a, name, py_shape_text(expected, ndim, dims));
-}
-
-/* ---- what is refused ------------------------------------------------------------- */
-
-/* Is object an instance of module.type? A module nobody imported has no instances, so
- * this imports nothing. */
-static int
-is_instance_of(PyObject *object, const char *module, const char *type)
-{
-    int result = -1;
-    PyObject *name = NULL, *mod = NULL, *cls = NULL;
-
-    name = PyUnicode_FromString(module);
-    if (name == NULL) {
-        goto done;
-    }
-    mod = PyImport_GetModule(name);
-    if (mod == NULL) {
-        result = PyErr_Occurred() ? -1 : 0;
-        goto done;
-    }
-    cls = PyObject_GetAttrString(mod, type);
-    if (cls != NULL) {
-        result = PyObject_IsInstance(object, cls);
-    }
-done:
-    Py_XDECREF(cls);
-    Py_XDECREF(mod);
-    Py_XDECREF(name);
-    return result;
-}
-
-/* Subclasses of ndarray whose meaning would be lost: a masked array's mask, the rules
- * of np.matrix. Others (memmap, a user's own) are read as plain arrays. */
-static int
-refuse_subclass(PyArrayObject *a, const char *name)
-{
-    if (PyArray_CheckExact(a)) {
-        return 0;
-    }
-    int masked = is_instance_of((PyObject *)a, "numpy.ma", "MaskedArray");
-    int matrix = masked ? 0
-                        : is_instance_of((PyObject *)a, "numpy.matrixlib", "matrix");
-    if (masked == 1) {
-        PyErr_Format(
-            PyExc_TypeError,
-            "%s is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain "
-            "array (for padding, use valid_lens)",
-            name);
-    } else if (matrix == 1) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s is a numpy.matrix, expected a plain array "
-                     "(numpy.asarray of it)",
-                     name);
-    }
-    return masked == 0 && matrix == 0 ? 0 : -1;
-}
-
-/* A torch tensor that wants gradients cannot have them from here. */
-static int
-refuse_requires_grad(PyObject *object, const char *name)
-{
-    PyObject *requires_grad = PyObject_GetAttrString(object, "requires_grad");
-    if (requires_grad == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
-        PyErr_Clear();
-        return 0;
-    }
-    bool refused = requires_grad == Py_True;
-    Py_DECREF(requires_grad);
-    if (refused) {
-        PyErr_Format(
-            PyExc_TypeError,
-            "%s is a tensor that requires grad, which a NumPy function cannot give it: "
-            "use the function of the same name in attnext.torch, or pass %s.detach()",
-            name, name);
-    }
-    return refused ? -1 : 0;
-}
-
-/* NumPy could not read the object: say which argument it was. */
-static void
-name_the_argument(const char *name)
-{
-    PyObject *kind = PyErr_ExceptionMatches(PyExc_ValueError)     ? PyExc_ValueError
-                     : PyErr_ExceptionMatches(PyExc_TypeError)    ? PyExc_TypeError
-                     : PyErr_ExceptionMatches(PyExc_RuntimeError) ? PyExc_TypeError
-                                                                  : NULL;
-    if (kind == NULL) {
-        return; /* MemoryError, KeyboardInterrupt, ...: not about the argument */
-    }
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_Format(kind, "%s cannot be read as an array: %S", name,
-                 value ? value : Py_None);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
-}
-
-/* object as an array of whatever dtype it has. */
-static PyArrayObject *
-read_array(PyObject *object, const char *name)
-{
-    PyArrayObject *a;
-    if (PyArray_Check(object)) {
-        a = (PyArrayObject *)Py_NewRef(object);
-    } else {
-        if (!PyList_CheckExact(object) && refuse_requires_grad(object, name) < 0) {
-            return NULL;
-        }
-        a = (PyArrayObject *)PyArray_FROM_O(object);
-        if (a == NULL) {
-            name_the_argument(name);
-            return NULL;
-        }
-    }
-    if (refuse_subclass(a, name) < 0) {
-        Py_CLEAR(a);
-    }
-    return a;
-}
-
-static int
-dtype_error(PyObject *object, PyArrayObject *a, const char *name, const char *expected)
-{
-    bool no_array_at_all = PyArray_TYPE(a) == NPY_OBJECT && PyArray_NDIM(a) == 0;
-    if (object == Py_None) {
-        PyErr_Format(PyExc_TypeError, "%s is None, expected %s", name, expected);
-    } else if (no_array_at_all) {
-        PyErr_Format(PyExc_TypeError, "%s is of type %.200s, expected %s", name,
-                     Py_TYPE(object)->tp_name, expected);
-    } else {
-        PyErr_Format(PyExc_TypeError, "%s has dtype %S, expected %s", name,
-                     PyArray_DESCR(a), expected);
-    }
-    return -1;
-}
-
-/* ---- memory in common ------------------------------------------------------------ */
-
-/* The bytes between *low and *high hold every element of a (none if a is empty). */
-static void
-extent(PyArrayObject *a, const char **low, const char **high)
-{
-    *low = *high = PyArray_BYTES(a);
-    if (PyArray_SIZE(a) == 0) {
-        return;
-    }
-    for (int i = 0; i < PyArray_NDIM(a); i++) {
-        npy_intp reach = (PyArray_DIM(a, i) - 1) * PyArray_STRIDE(a, i);
-        *(reach < 0 ? low : high) += reach;
-    }
-    *high += PyArray_ITEMSIZE(a);
-}
-
-/* ValueError if any element of `input` lies in out. Extents that cross need not share
- * an element (the even rows of an array and its third row): those NumPy decides. */
-static int
-refuse_overlap(PyArrayObject *out, PyArrayObject *input, const char *name)
-{
-    const char *low, *high, *out_low, *out_high;
-    extent(input, &low, &high);
-    extent(out, &out_low, &out_high);
-    if (low >= out_high || out_low >= high || low == high || out_low == out_high) {
-        return 0;
-    }
-    PyObject *numpy = PyImport_ImportModule("numpy");
-    if (numpy == NULL) {
-        return -1;
-    }
-    PyObject *answer = PyObject_CallMethod(numpy, "shares_memory", "OOi",
-                                           (PyObject *)out, (PyObject *)input, 100000);
-    Py_DECREF(numpy);
-    bool shared = answer == Py_True;
-    if (answer == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-            return -1;
-        }
-        PyErr_Clear(); /* TooHardError: undecided counts as shared */
-        shared = true;
-    }
-    Py_XDECREF(answer);
-    if (shared) {
-        PyErr_Format(PyExc_ValueError,
-                     "out shares memory with %s, expected memory of its own", name);
-    }
-    return shared ? -1 : 0;
 }
 
 /* ---- float32 arrays -------------------------------------------------------------- */
@@ -269,7 +80,7 @@ py_new_float32(int ndim, const npy_intp *dims)
     return (PyArrayObject *)PyArray_SimpleNew(ndim, (npy_intp *)dims, NPY_FLOAT32);
 }
 
-/* Is object what the core reads: an array of this dtype, contiguous, aligned, native? */
+/* Is object what the core reads: an array of this dtype, C-contiguous and native? */
 static bool
 is_plain(PyObject *object, int dtype)
 {
@@ -327,16 +138,17 @@ py_float32(PyObject *object, const char *name, PyArrayObject *out)
     if (out == NULL && is_plain(object, NPY_FLOAT32)) {
         return (PyArrayObject *)Py_NewRef(object);
     }
-    source = read_array(object, name);
+    source = py_read_array(object, name);
     if (source == NULL) {
         goto done;
     }
     int dtype = PyArray_TYPE(source);
     if (!PyTypeNum_ISINTEGER(dtype) && !PyTypeNum_ISFLOAT(dtype)) {
-        dtype_error(object, source, name, "real numbers (any float or integer dtype)");
+        py_dtype_error(object, source, name,
+                       "real numbers (any float or integer dtype)");
         goto done;
     }
-    if (out != NULL && refuse_overlap(out, source, name) < 0) {
+    if (out != NULL && py_refuse_overlap(out, source, name) < 0) {
         goto done;
     }
     if (dtype == NPY_DOUBLE || dtype == NPY_LONGDOUBLE) {
@@ -365,7 +177,7 @@ py_float32_w_v(PyObject *object, PyArrayObject *out, npy_intp H)
 {
     const npy_intp row[2] = {1, H};
     PyArrayObject *a = py_float32(object, "w_v", out);
-    if (a != NULL && !shape_fits(a, 1, row + 1) && !shape_fits(a, 2, row)) {
+    if (a != NULL && !py_shape_fits(a, 1, row + 1) && !py_shape_fits(a, 2, row)) {
         char expected[64];
         snprintf(expected, sizeof expected, "(%lld,) or (1, %lld)", (long long)H,
                  (long long)H);
@@ -388,7 +200,7 @@ py_out(PyObject *object, PyArrayObject **out)
         return -1;
     }
     PyArrayObject *a = (PyArrayObject *)object;
-    if (refuse_subclass(a, "out") < 0) {
+    if (py_refuse_subclass(a, "out") < 0) {
         return -1;
     }
     if (PyArray_TYPE(a) != NPY_FLOAT32 || PyArray_ISBYTESWAPPED(a)) {
@@ -410,26 +222,172 @@ py_out(PyObject *object, PyArrayObject **out)
 
 /* ---- integers -------------------------------------------------------------------- */
 
-PyArrayObject *
-py_integers(PyObject *object, const char *name, PyArrayObject *out)
+/* object as int64, or as uint64 if its dtype is unsigned; C-contiguous. */
+static PyArrayObject *
+read_integers(PyObject *object, const char *name, const char *not_bools,
+              PyArrayObject *out)
 {
-    PyArrayObject *source = read_array(object, name), *result = NULL;
+    PyArrayObject *source = py_read_array(object, name), *result = NULL;
     if (source == NULL) {
         return NULL;
     }
     int dtype = PyArray_TYPE(source);
-    bool empty_list = PyArray_SIZE(source) == 0 &&
-                      (PyList_Check(object) || PyTuple_Check(object));
+    bool empty_list = py_is_empty_list(object, source);
     if (PyTypeNum_ISFLOAT(dtype) && !empty_list) {
-        dtype_error(object, source, name,
-                    "integers: .astype(int), if these are whole numbers");
+        py_dtype_error(object, source, name,
+                       "integers: .astype(int), if these are whole numbers");
     } else if (PyTypeNum_ISBOOL(dtype)) {
-        dtype_error(object, source, name,
-                    "integers: how many keys take part, not which");
+        py_dtype_error(object, source, name, not_bools);
     } else if (!PyTypeNum_ISINTEGER(dtype) && !empty_list) {
-        dtype_error(object, source, name, "integers");
-    } else if (out == NULL || refuse_overlap(out, source, name) == 0) {
+        py_dtype_error(object, source, name, "integers");
+    } else if (out == NULL || py_refuse_overlap(out, source, name) == 0) {
         result = as_dtype(source, PyTypeNum_ISUNSIGNED(dtype) ? NPY_UINT64 : NPY_INT64);
+    }
+    Py_DECREF(source);
+    return result;
+}
+
+/* Copies n integers to int64, clipped. from: int64, or uint64 if is_unsigned. Each is
+ * read once and judged by its copy, for the original may be changing. */
+static void
+copy_clipped(int64_t *to, const void *from, bool is_unsigned, npy_intp n, int64_t low,
+             int64_t high)
+{
+    memcpy(to, from, (size_t)n * sizeof *to);
+    for (npy_intp i = 0; i < n; i++) {
+        if (is_unsigned ? (uint64_t)to[i] > (uint64_t)high : to[i] > high) {
+            to[i] = high;
+        } else if (to[i] < low) {
+            to[i] = low;
+        }
+    }
+}
+
+/* A Python int of any size, clipped. */
+static PyArrayObject *
+copy_clipped_int(PyObject *object, int64_t low, int64_t high)
+{
+    int overflow;
+    int64_t value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(0, NULL, NPY_INT64);
+    if (copy != NULL) {
+        value = overflow > 0 || value > high ? high : value;
+        *(int64_t *)PyArray_DATA(copy) = overflow < 0 || value < low ? low : value;
+    }
+    return copy;
+}
+
+PyArrayObject *
+py_int64_copy(PyObject *object, const char *name, const char *not_bools, int64_t low,
+              int64_t high, PyArrayObject *out)
+{
+    if (PyLong_Check(object) && !PyBool_Check(object)) {
+        return copy_clipped_int(object, low, high);
+    }
+    PyArrayObject *given = read_integers(object, name, not_bools, out);
+    if (given == NULL) {
+        return NULL;
+    }
+    PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(
+        PyArray_NDIM(given), PyArray_DIMS(given), NPY_INT64);
+    if (copy != NULL) {
+        copy_clipped(PyArray_DATA(copy), PyArray_DATA(given), PyArray_ISUNSIGNED(given),
+                     PyArray_SIZE(given), low, high);
+    }
+    Py_DECREF(given);
+    return copy;
+}
+
+/* ---- bools and floats ------------------------------------------------------------ */
+
+const char *const py_mask_names[] = {
+    [PY_MASK] = "mask",
+    [PY_DROPOUT_MASK] = "dropout_mask",
+};
+
+/* What a mask must be, for someone who came with numbers. */
+static const char *
+not_numbers(py_mask_name which, int dtype)
+{
+    if (which == PY_DROPOUT_MASK) {
+        return "bools: True = keep";
+    }
+    return PyTypeNum_ISINTEGER(dtype)
+               ? "bools: True = attend"
+               : "bools: floats to be added to the scores are the argument bias";
+}
+
+/* a, whose last axis has a stride of its own, as a C-contiguous array. An axis along
+ * which it only repeats itself (np.broadcast_to) comes out with size 1. */
+static PyArrayObject *
+copy_without_repeats(PyArrayObject *a)
+{
+    npy_intp dims[PY_MAX_AXES];
+    int ndim = PyArray_NDIM(a);
+    for (int i = 0; i < ndim; i++) {
+        bool repeats = PyArray_DIM(a, i) > 1 && PyArray_STRIDE(a, i) == 0;
+        dims[i] = repeats ? 1 : PyArray_DIM(a, i);
+    }
+    PyObject *once = PyArray_New(&PyArray_Type, ndim, dims, PyArray_TYPE(a),
+                                 PyArray_STRIDES(a), PyArray_DATA(a), 0, 0, NULL);
+    if (once == NULL) {
+        return NULL;
+    }
+    PyObject *copy = PyArray_NewCopy((PyArrayObject *)once, NPY_CORDER);
+    Py_DECREF(once);
+    return (PyArrayObject *)copy;
+}
+
+/* May a, an array of bools, be read where it lies? */
+static bool
+is_readable(PyArrayObject *a)
+{
+    int last = PyArray_NDIM(a) - 1;
+    return last < 0 || PyArray_DIM(a, last) == 1 || PyArray_STRIDE(a, last) == 0 ||
+           PyArray_STRIDE(a, last) == PyArray_ITEMSIZE(a);
+}
+
+PyArrayObject *
+py_bools(PyObject *object, py_mask_name which, PyArrayObject *out)
+{
+    const char *name = py_mask_names[which];
+    PyArrayObject *source = py_read_array(object, name), *result = NULL;
+    if (source == NULL) {
+        return NULL;
+    }
+    int dtype = PyArray_TYPE(source);
+    bool numbers = PyTypeNum_ISINTEGER(dtype) || PyTypeNum_ISFLOAT(dtype);
+    if (dtype != NPY_BOOL && !py_is_empty_list(object, source)) {
+        py_dtype_error(object, source, name,
+                       numbers ? not_numbers(which, dtype) : "bools");
+    } else if (out != NULL && py_refuse_overlap(out, source, name) < 0) {
+        result = NULL;
+    } else if (dtype != NPY_BOOL) {
+        result = as_dtype(source, NPY_BOOL);
+    } else if (is_readable(source)) {
+        result = (PyArrayObject *)Py_NewRef(source);
+    } else {
+        result = copy_without_repeats(source);
+    }
+    Py_DECREF(source);
+    return result;
+}
+
+PyArrayObject *
+py_floats(PyObject *object, const char *name, PyArrayObject *out)
+{
+    PyArrayObject *source = py_read_array(object, name), *result = NULL;
+    if (source == NULL) {
+        return NULL;
+    }
+    int dtype = PyArray_TYPE(source);
+    if (PyTypeNum_ISFLOAT(dtype)) {
+        result = py_float32((PyObject *)source, name, out);
+    } else {
+        py_dtype_error(object, source, name,
+                       PyTypeNum_ISBOOL(dtype)
+                           ? "floats: a bool mask is the argument mask"
+                           : "floats");
     }
     Py_DECREF(source);
     return result;

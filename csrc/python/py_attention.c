@@ -7,14 +7,17 @@
  *     call the core, without the GIL where the work is worth it
  *     one exit, which gives up what is not returned
  */
-#include "py_attnext.h"
+#include "py_attention.h"
+
+#include <string.h>
 
 /* Multiply-adds of one forward, padding included. One weight's softmax counts as 8. */
 static double
 forward_work(const attn_problem *p)
 {
     double pairs = (double)p->B * (double)p->M * (double)p->N;
-    double score = p->score == ATTN_ADDITIVE ? 4.0 * (double)p->H : (double)p->Dk;
+    double score = p->score == &attn_score_additive ? 4.0 * (double)p->H
+                                                    : (double)p->Dk;
     double projections = (double)p->B * (double)p->H *
                          ((double)p->M * (double)p->Dq + (double)p->N * (double)p->Dk);
     return pairs * (score + (double)p->Dv + 8.0) + projections;
@@ -65,7 +68,7 @@ attention_forward(attnext_state *state, const attention_args *args,
     py_run run;
     const attn_problem *p = &in->problem;
 
-    *in = (attention_inputs){0};
+    attention_inputs_init(in);
     *outputs = (attention_outputs){0};
     if (py_out(args->out, &out) < 0 || attention_inputs_read(in, args, out) < 0 ||
         make_outputs(args, in, out, outputs) < 0) {
@@ -99,7 +102,7 @@ done:
 
 /* The arrays of the backward that are of no use after it. */
 typedef struct {
-    PyArrayObject *grad_output, *grad_weights, *grad_lse, *output, *lse;
+    PyArrayObject *grad_output, *grad_weights, *grad_lse, *output, *weights, *lse;
 } backward_inputs;
 
 /* *array = object as float32 of this shape; stays NULL if not given. */
@@ -114,7 +117,8 @@ convert_optional(PyObject *object, const char *name, int ndim, const npy_intp *d
     return *array == NULL ? -1 : 0;
 }
 
-/* grad_output, output (..., M, Dv), grad_weights (..., M, N), grad_lse, lse (..., M) */
+/* grad_output, output (..., M, Dv); grad_weights, weights (..., M, N); grad_lse, lse
+ * (..., M) */
 static int
 convert_backward_inputs(const attention_args *args, const attention_inputs *in,
                         backward_inputs *back)
@@ -125,15 +129,19 @@ convert_backward_inputs(const attention_args *args, const attention_inputs *in,
     attention_shape(in, p->M, p->Dv, out_dims);
     attention_shape(in, p->M, p->N, weights_dims);
 
-    back->grad_output = py_float32_shaped(args->grad_output, "grad_output", NULL, ndim,
+    back->grad_output = py_float32_shaped(args->grad.output, "grad_output", NULL, ndim,
                                           out_dims);
     if (back->grad_output == NULL ||
-        convert_optional(args->grad_weights, "grad_weights", ndim, weights_dims,
+        convert_optional(args->grad.weights, "grad_weights", ndim, weights_dims,
                          &back->grad_weights) < 0 ||
-        convert_optional(args->grad_lse, "grad_lse", ndim - 1, weights_dims,
+        convert_optional(args->grad.lse, "grad_lse", ndim - 1, weights_dims,
                          &back->grad_lse) < 0 ||
-        convert_optional(args->output, "output", ndim, out_dims, &back->output) < 0 ||
-        convert_optional(args->lse, "lse", ndim - 1, weights_dims, &back->lse) < 0) {
+        convert_optional(args->saved.weights, "weights", ndim, weights_dims,
+                         &back->weights) < 0 ||
+        convert_optional(args->saved.output, "output", ndim, out_dims, &back->output) <
+            0 ||
+        convert_optional(args->saved.lse, "lse", ndim - 1, weights_dims, &back->lse) <
+            0) {
         return -1;
     }
     return 0;
@@ -146,18 +154,8 @@ backward_inputs_clear(backward_inputs *back)
     Py_CLEAR(back->grad_weights);
     Py_CLEAR(back->grad_lse);
     Py_CLEAR(back->output);
+    Py_CLEAR(back->weights);
     Py_CLEAR(back->lse);
-}
-
-/* *gradient = a new array of shape (..., rows, columns) */
-static int
-make_gradient(const attention_inputs *in, npy_intp rows, npy_intp columns,
-              PyArrayObject **gradient)
-{
-    npy_intp dims[PY_MAX_AXES];
-    attention_shape(in, rows, columns, dims);
-    *gradient = py_new_float32(in->ndim, dims);
-    return *gradient == NULL ? -1 : 0;
 }
 
 /* The parameters' gradients; w_v's in the shape w_v came in. */
@@ -181,16 +179,41 @@ make_parameter_gradients(const attention_inputs *in, attention_gradients *d)
     return 0;
 }
 
+/* A new array of shape (..., rows, columns) with the leading axes of keys. Key heads
+ * that no query has (enable_gqa with 0 query heads) get their zeros here: the core does
+ * not know of them. */
+static PyArrayObject *
+make_key_gradient(const attention_inputs *in, npy_intp rows, npy_intp columns)
+{
+    npy_intp dims[PY_MAX_AXES];
+    attention_key_shape(in, rows, columns, dims);
+    PyArrayObject *gradient = py_new_float32(in->ndim, dims);
+    if (gradient != NULL && in->problem.B == 0) {
+        memset(PyArray_DATA(gradient), 0, (size_t)PyArray_NBYTES(gradient));
+    }
+    return gradient;
+}
+
 static int
-make_gradients(const attention_inputs *in, attention_gradients *d)
+make_gradients(const attention_args *args, const attention_inputs *in,
+               attention_gradients *d)
 {
     const attn_problem *p = &in->problem;
-    if (make_gradient(in, p->M, p->Dq, &d->queries) < 0 ||
-        make_gradient(in, p->N, p->Dk, &d->keys) < 0 ||
-        make_gradient(in, p->N, p->Dv, &d->values) < 0) {
+    npy_intp dims[PY_MAX_AXES];
+    attention_shape(in, p->M, p->Dq, dims);
+
+    d->queries = py_new_float32(in->ndim, dims);
+    d->keys = make_key_gradient(in, p->N, p->Dk);
+    d->values = make_key_gradient(in, p->N, p->Dv);
+    if (d->queries == NULL || d->keys == NULL || d->values == NULL) {
         return -1;
     }
-    return p->score == ATTN_ADDITIVE ? make_parameter_gradients(in, d) : 0;
+    d->want_bias = args->want_grad_bias;
+    if (d->want_bias && in->bias != NULL &&
+        (d->bias = py_new_float32(in->bias_ndim, in->bias_dims)) == NULL) {
+        return -1;
+    }
+    return p->score == &attn_score_additive ? make_parameter_gradients(in, d) : 0;
 }
 
 /* Calls the core on inputs and gradients that are ready. */
@@ -208,19 +231,23 @@ run_backward(attnext_state *state, const attention_inputs *in,
         .w_v = py_data(d->w_v),
         .b_h = py_data(d->b_h),
         .w = &d->w,
+        .bias = is_empty(d->bias) ? NULL : py_data(d->bias), /* nothing to write */
     };
     const attn_grad_outputs from = {
         .output = py_data(back->grad_output),
         .weights = py_data(back->grad_weights),
         .lse = py_data(back->grad_lse),
     };
-    const attn_saved saved = {.output = py_data(back->output),
-                              .lse = py_data(back->lse)};
+    const attn_saved saved = {
+        .output = py_data(back->output),
+        .weights = py_data(back->weights),
+        .lse = py_data(back->lse),
+    };
     py_run run;
 
     py_plan(&run, state, 3.0 * forward_work(p));
     void *scratch = py_scratch(&run,
-                               attn_backward_workspace(p, &from, run.run.threads));
+                               attn_backward_workspace(p, &to, &from, run.run.threads));
     if (scratch == NULL) {
         return -1;
     }
@@ -237,11 +264,11 @@ attention_backward(attnext_state *state, const attention_args *args,
     int result = -1;
     backward_inputs back = {0};
 
-    *in = (attention_inputs){0};
+    attention_inputs_init(in);
     *gradients = (attention_gradients){0};
     if (attention_inputs_read(in, args, NULL) < 0 ||
         convert_backward_inputs(args, in, &back) < 0 ||
-        make_gradients(in, gradients) < 0) {
+        make_gradients(args, in, gradients) < 0) {
         goto done;
     }
     result = run_backward(state, in, &back, gradients);
@@ -260,12 +287,13 @@ PyArrayObject *
 attention_scores(attnext_state *state, const attention_args *args)
 {
     int result = -1;
-    attention_inputs in = {0};
+    attention_inputs in;
     PyArrayObject *scores = NULL;
     npy_intp dims[PY_MAX_AXES];
     const attn_problem *p = &in.problem;
     py_run run;
 
+    attention_inputs_init(&in);
     if (attention_inputs_read(&in, args, NULL) < 0) {
         goto done;
     }
@@ -315,4 +343,5 @@ attention_gradients_clear(attention_gradients *d)
     Py_CLEAR(d->W_k);
     Py_CLEAR(d->w_v);
     Py_CLEAR(d->b_h);
+    Py_CLEAR(d->bias);
 }

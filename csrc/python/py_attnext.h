@@ -4,15 +4,15 @@
  *     py_module.c      the module: its state, start-up
  *     py_config.c      threads and configuration
  *     py_arguments.c   from a call's arguments to named slots, numbers and flags
- *     py_arrays.c      from Python objects to arrays of known dtype and shape
+ *     py_read.c        any object as an array of whatever dtype, and what is refused
+ *     py_arrays.c      from there to arrays of known dtype and shape
  *     py_lengths.c     valid lengths, in every shape they may come
+ *     py_masks.c       mask, bias, dropout_mask, causal and window
  *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
- *     py_inputs.c      the inputs of an attention: converted, checked, measured
- *     py_attention.c   one path from Python objects to the core's attention functions
- *     py_functions.c   what the exposed attention functions share, on top of that path
- *     py_softmax.c  py_dot.c  py_additive.c  py_gaussian.c        the exposed functions
- *     py_docs.h        the paragraphs their docstrings share
- *     py_modules.c     the exposed types; the files they consist of: py_modules.h
+ *     py_softmax.c  py_merge.c           exposed functions that are no attention
+ *     py_docs.h        the paragraphs that docstrings share
+ *     py_attention.h   the attention functions, and the files they consist of
+ *     py_modules.h     the exposed types, and theirs
  *
  * Conventions. `int` functions return 0, or -1 with a Python exception set; functions
  * that return a pointer return a new reference, or NULL with an exception set. A
@@ -57,9 +57,17 @@ typedef enum {
     ARG_SCALE,
     ARG_W,
     ARG_SIGMA,
-    ARG_EMPTY_ROWS,
+    ARG_EPS,
+    ARG_MASK,
+    ARG_BIAS,
+    ARG_CAUSAL,
+    ARG_CAUSAL_OFFSET,
+    ARG_WINDOW,
+    ARG_ENABLE_GQA,
     ARG_DROPOUT_P,
     ARG_SEED,
+    ARG_DROPOUT_MASK,
+    ARG_EMPTY_ROWS,
     ARG_RETURN_WEIGHTS,
     ARG_RETURN_LSE,
     ARG_OUT,
@@ -69,6 +77,9 @@ typedef enum {
     ARG_WEIGHTS,
     ARG_OUTPUT,
     ARG_LSE,
+    ARG_RETURN_GRAD_BIAS,
+    ARG_OUTPUTS,
+    ARG_LSES,
     ARG_N,
     ARG_MODE,
     ARG_NEED_WEIGHTS,
@@ -81,7 +92,7 @@ typedef enum {
 typedef struct {
     const char *function; /* for messages: "masked_softmax" */
     int required, positional;
-    unsigned char args[24]; /* of py_arg; what follows the last is ARG_END */
+    unsigned char args[32]; /* of py_arg; what follows the last is ARG_END */
 } py_signature;
 
 typedef struct attnext_state attnext_state;
@@ -95,7 +106,11 @@ int py_parse(const attnext_state *state, const py_signature *signature,
              PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
              PyObject **given);
 
-bool py_is_given(PyObject *object); /* neither NULL nor None */
+static inline bool
+py_is_given(PyObject *object)
+{
+    return object != NULL && object != Py_None;
+}
 
 /* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so,
  * any array or list of one element. bool and complex: TypeError. May be inf or nan. */
@@ -113,22 +128,64 @@ int py_seed(PyObject *object, const char *name, uint64_t *seed);
 /* "uniform", "zero" or "nan"; not given: uniform. */
 int py_empty_rows(PyObject *object, attn_empty_rows *rule);
 
-/* Truth of any object; not given: false. */
-int py_flag(PyObject *object, bool *flag);
+/* Truth of any object; NULL: false. */
+static inline int
+py_flag(PyObject *object, bool *flag)
+{
+    int truth = object == NULL ? 0 : PyObject_IsTrue(object);
+    *flag = truth == 1;
+    return truth < 0 ? -1 : 0;
+}
+
+/* ---- reading (py_read.c) --------------------------------------------------------- */
+
+/* object as an array of whatever dtype it has. */
+PyArrayObject *py_read_array(PyObject *object, const char *name);
+
+/* TypeError for subclasses of ndarray whose meaning would be lost: a masked array's
+ * mask, the rules of np.matrix. Others (memmap, a user's own) are read as they are. */
+int py_refuse_subclass(PyArrayObject *a, const char *name);
+
+/* ValueError if any element of `input` lies in out. */
+int py_refuse_overlap(PyArrayObject *out, PyArrayObject *input, const char *name);
+
+/* Sets the TypeError "name has dtype ..., expected ...", where object was read as a;
+ * returns -1. */
+int py_dtype_error(PyObject *object, PyArrayObject *a, const char *name,
+                   const char *expected);
+
+/* NumPy calls [] floats, whatever it is meant to be. */
+bool py_is_empty_list(PyObject *object, PyArrayObject *a);
 
 /* ---- arrays (py_arrays.c) -------------------------------------------------------- */
 
 /* More axes than any NumPy array has (64; 32 before NumPy 2). */
 enum { PY_MAX_AXES = 64 };
 
+/* In all of these, `name` is used in messages, and out is NULL or the array given as
+ * out=, with which object must not share memory (ValueError). */
+
 /* object as a float32, C-contiguous, aligned array in native byte order: itself when it
- * is one, else a converted copy. `name` is used in messages. out: NULL, or the array
- * given as out=, with which object must not share memory (ValueError). */
+ * is one, else a converted copy. */
 PyArrayObject *py_float32(PyObject *object, const char *name, PyArrayObject *out);
+
+/* The same of floats only: of any dtype, but no integers and no bools. */
+PyArrayObject *py_floats(PyObject *object, const char *name, PyArrayObject *out);
 
 /* A dim of an expected shape that is not a number but a letter: it fits every size, and
  * messages show it: "keys has shape (2, 3, 4), expected (2, N, 5)". */
-enum { PY_M = -1, PY_N = -2, PY_H = -3, PY_D = -4, PY_DQ = -5, PY_DK = -6, PY_DV = -7 };
+enum {
+    PY_M = -1,
+    PY_N = -2,
+    PY_H = -3,
+    PY_D = -4,
+    PY_DQ = -5,
+    PY_DK = -6,
+    PY_DV = -7,
+    PY_HEADS = -8
+};
+
+bool py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims);
 
 /* ValueError unless a has exactly this shape. */
 int py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims);
@@ -147,9 +204,19 @@ PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
  * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
 int py_out(PyObject *object, PyArrayObject **out);
 
-/* object as int64, or as uint64 if its dtype is unsigned; C-contiguous. Floats and
- * bools are a TypeError with a hint. */
-PyArrayObject *py_integers(PyObject *object, const char *name, PyArrayObject *out);
+/* Integers as a private int64 array in the shape given, those below low or above high
+ * moved to the ends. Floats are a TypeError with a hint; bools are one that says
+ * "expected <not_bools>". */
+PyArrayObject *py_int64_copy(PyObject *object, const char *name, const char *not_bools,
+                             int64_t low, int64_t high, PyArrayObject *out);
+
+/* The arguments that are masks. */
+typedef enum { PY_MASK, PY_DROPOUT_MASK } py_mask_name;
+extern const char *const py_mask_names[];
+
+/* object as an array of bools whose last axis is contiguous, or of size 1, or repeats
+ * one element: itself when it is one, whatever its other strides. */
+PyArrayObject *py_bools(PyObject *object, py_mask_name which, PyArrayObject *out);
 
 /* Sets the ValueError "name has shape (...), expected ..."; returns -1. */
 int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
@@ -164,7 +231,17 @@ py_data(PyArrayObject *a) /* NULL for NULL */
     return a ? (float *)PyArray_DATA(a) : NULL;
 }
 
+/* array, or None for NULL; borrowed. */
+static inline PyObject *
+py_or_none(PyArrayObject *array)
+{
+    return array != NULL ? (PyObject *)array : Py_None;
+}
+
 /* ---- valid lengths (py_lengths.c) ------------------------------------------------ */
+
+/* How many batch entries share one entry of the first axis of rows (..., M). */
+npy_intp py_heads(int ndim, const npy_intp *rows);
 
 /* The valid lengths of rows `rows` = queries.shape[:-1] with N keys: None, an int, or
  * integers of shape rows[:1], (rows[0], M) or rows. Fills *valid, and *lens with the
@@ -177,6 +254,26 @@ int py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
  * which is repeated B times if `expand` says so and else comes as a 0-d array. */
 PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
                                  npy_intp N, bool expand);
+
+/* ---- masks (py_masks.c) ---------------------------------------------------------- */
+
+/* A mask of pairs dims = (..., M, N), bools of a shape that broadcasts to it: as an
+ * array, and as the view of it that the core reads, which points into both. */
+PyArrayObject *py_mask(PyObject *object, py_mask_name which, int ndim,
+                       const npy_intp *dims, PyArrayObject *out, attn_view *view,
+                       attn_axis axes[PY_MAX_AXES]);
+
+/* The same for bias: floats, float32 and C-contiguous afterwards. */
+PyArrayObject *py_bias(PyObject *object, int ndim, const npy_intp *dims,
+                       PyArrayObject *out, attn_view *view,
+                       attn_axis axes[PY_MAX_AXES]);
+
+/* Fills *band from window, a pair or None, causal, and causal_offset, an int or
+ * integers of shape rows[:1], NULL if not given; *offsets is the private copy it points
+ * into. */
+int py_band(PyObject *window, bool causal, PyObject *offset, int ndim,
+            const npy_intp *rows, PyArrayObject *out, attn_band *band,
+            PyArrayObject **offsets);
 
 /* ---- running the core (py_run.c) ------------------------------------------------- */
 
@@ -207,98 +304,6 @@ void *py_scratch(py_run *run, size_t bytes);
 /* Frees the scratch. -1: a signal handler raised. */
 int py_leave(py_run *run, int rc);
 
-/* ---- attention, its inputs (py_inputs.c) ----------------------------------------- */
-
-/* A call to any attention, forward, backward or scores: Python objects (borrowed, not
- * yet checked; NULL or None where not given) and options (checked). Start from
- * `attention_args args = {.score = ...}`: every option is off at zero, scale apart. */
-typedef struct {
-    attn_score_kind score;
-    PyObject *queries, *keys, *values; /* (..., M, Dq), (..., N, Dk), (..., N, Dv) */
-    PyObject *valid_lens;
-    PyObject *W_q, *W_k, *w_v, *b_h; /* additive */
-    bool has_scale;                  /* dot: false means 1/sqrt(D) */
-    float scale;                     /* dot: the scale. gaussian: w */
-    attn_empty_rows empty_rows;
-    float dropout_p; /* > 0 needs */
-    uint64_t seed;   /* this */
-
-    bool want_weights, want_lse; /* forward */
-    PyObject *out;
-
-    PyObject *grad_output, *grad_weights, *grad_lse; /* backward */
-    PyObject *output, *lse; /* what the forward returned, to save recomputing it */
-} attention_args;
-
-/* The same call after conversion. All owned (NULL where absent); keep what you like by
- * taking a reference, then attention_inputs_clear(). Any of them can be passed again as
- * the Python object of a later call (lens as valid_lens). */
-typedef struct {
-    PyArrayObject *queries, *keys, *values;
-    PyArrayObject *lens; /* int64 in 0..N, in the shape given; NULL: every key */
-    PyArrayObject *W_q, *W_k, *w_v, *b_h;
-    attn_problem problem;          /* points into the arrays above */
-    int ndim;                      /* of queries, keys, values, output and weights */
-    npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 of their dims */
-} attention_inputs;
-
-/* Fills *in, which starts as zeros, its problem included. out: the array given as out=,
- * or NULL. No values are read if args->values is NULL. On failure, too, *in is for
- * attention_inputs_clear(). */
-int attention_inputs_read(attention_inputs *in, const attention_args *args,
-                          PyArrayObject *out);
-void attention_inputs_clear(attention_inputs *in);
-
-/* dims = (..., rows, columns) with the leading axes of queries. */
-void attention_shape(const attention_inputs *in, npy_intp rows, npy_intp columns,
-                     npy_intp dims[PY_MAX_AXES]);
-
-/* ---- attention, run (py_attention.c) --------------------------------------------- */
-
-/* New arrays, owned; NULL where not asked for. */
-typedef struct {
-    PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
-    PyArrayObject *weights; /* (..., M, N), before dropout */
-    PyArrayObject *lse;     /* (..., M) */
-} attention_outputs;
-
-/* New arrays, owned, each in the shape of what it belongs to; NULL where the score has
- * no such parameter. */
-typedef struct {
-    PyArrayObject *queries, *keys, *values;
-    PyArrayObject *W_q, *W_k, *w_v, *b_h;
-    float w; /* gaussian */
-} attention_gradients;
-
-/* On failure everything is cleared; on success the caller clears in, outputs,
- * gradients. */
-int attention_forward(attnext_state *state, const attention_args *args,
-                      attention_inputs *in, attention_outputs *outputs);
-int attention_backward(attnext_state *state, const attention_args *args,
-                       attention_inputs *in, attention_gradients *gradients);
-PyArrayObject *attention_scores(attnext_state *state, const attention_args *args);
-
-void attention_outputs_clear(attention_outputs *outputs);
-void attention_gradients_clear(attention_gradients *gradients);
-
-/* ---- exposed attention functions (py_functions.c) -------------------------------- */
-
-/* A call to an exposed forward, from its arguments to its result: the output, or a
- * tuple of the output and the extras asked for. */
-PyObject *py_call_forward(PyObject *module, attn_score_kind score,
-                          const py_signature *signature, PyObject *const *args,
-                          Py_ssize_t nargs, PyObject *kwnames);
-
-/* The same for a backward; the caller packs the gradients and clears them. */
-int py_call_backward(PyObject *module, attn_score_kind score,
-                     const py_signature *signature, PyObject *const *args,
-                     Py_ssize_t nargs, PyObject *kwnames,
-                     attention_gradients *gradients);
-
-PyObject *py_call_scores(PyObject *module, attn_score_kind score,
-                         const py_signature *signature, PyObject *const *args,
-                         Py_ssize_t nargs, PyObject *kwnames);
-
 /* ---- the module (py_module.c) ---------------------------------------------------- */
 
 struct attnext_state {
@@ -324,7 +329,8 @@ attnext_state *py_state_of_type(PyTypeObject *type);
      name##_doc}
 /* clang-format on */
 extern PyMethodDef py_config_functions[], py_softmax_functions[], py_dot_functions[],
-    py_additive_functions[], py_gaussian_functions[];
+    py_cosine_functions[], py_additive_functions[], py_gaussian_functions[],
+    py_merge_functions[];
 
 /* py_modules.c: makes its types, puts them in *state and adds them to the module. The
  * state's references are visited and cleared by py_module.c. */

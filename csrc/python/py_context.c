@@ -18,6 +18,8 @@ typedef struct {
     PyObject *identity;                     /* of the layer that made it */
     PyArrayObject *queries, *keys, *values; /* as the forward read them */
     PyArrayObject *lens;                    /* NULL: every key */
+    PyArrayObject *mask;                    /* NULL: none */
+    bool causal;
     PyArrayObject *output, *lse;
     float dropout_p;
     uint64_t seed; /* if dropout_p > 0 */
@@ -47,10 +49,12 @@ py_context_new(attnext_state *state, PyObject *identity, const attention_inputs 
     context->keys = (PyArrayObject *)Py_NewRef(in->keys);
     context->values = (PyArrayObject *)Py_NewRef(in->values);
     context->lens = (PyArrayObject *)Py_XNewRef(in->lens);
+    context->mask = (PyArrayObject *)Py_XNewRef(in->mask);
+    context->causal = in->problem.masks.band.has_right; /* no layer has a window */
     context->output = copy_of(outputs->output);
     context->lse = (PyArrayObject *)Py_NewRef(outputs->lse);
-    context->dropout_p = in->problem.dropout_p;
-    context->seed = in->problem.seed;
+    context->dropout_p = in->problem.dropout.p;
+    context->seed = in->problem.dropout.seed;
     if (context->output == NULL) {
         Py_CLEAR(context);
     }
@@ -78,11 +82,13 @@ py_context_read(attnext_state *state, PyObject *object, PyObject *identity,
     args->queries = (PyObject *)context->queries;
     args->keys = (PyObject *)context->keys;
     args->values = (PyObject *)context->values;
-    args->valid_lens = (PyObject *)context->lens;
-    args->output = (PyObject *)context->output;
-    args->lse = (PyObject *)context->lse;
-    args->dropout_p = context->dropout_p;
-    args->seed = context->seed;
+    args->masks.valid_lens = (PyObject *)context->lens;
+    args->masks.mask = (PyObject *)context->mask;
+    args->masks.causal = context->causal;
+    args->saved.output = (PyObject *)context->output;
+    args->saved.lse = (PyObject *)context->lse;
+    args->dropout.p = context->dropout_p;
+    args->dropout.seed = context->seed;
     return 0;
 }
 
@@ -99,6 +105,7 @@ context_dealloc(PyObject *self)
     Py_XDECREF(context->keys);
     Py_XDECREF(context->values);
     Py_XDECREF(context->lens);
+    Py_XDECREF(context->mask);
     Py_XDECREF(context->output);
     Py_XDECREF(context->lse);
     type->tp_free(self);
@@ -161,7 +168,7 @@ PyDoc_STRVAR(context_doc,
 "\n"
 "Notes\n"
 "-----\n"
-"It holds references to the queries, keys and values, which must not be changed\n"
+"It holds references to the queries, keys, values and mask, which must not be changed\n"
 "before the backward, and copies of the output and the log-sum-exp. The parameters\n"
 "are those the object has when `backward` is called. It cannot be made, copied or\n"
 "pickled.\n"

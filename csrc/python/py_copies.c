@@ -173,7 +173,7 @@ done:
 
 /* A new core from what was saved. On failure the caller clears what there is of it. */
 static int
-unpack_core(attn_score_kind score, PyObject *saved, layer_core *core)
+unpack_core(const attn_score *score, PyObject *saved, layer_core *core)
 {
     saved_entries entries;
     if (read_entries(saved, &entries) < 0 ||
@@ -186,7 +186,7 @@ unpack_core(attn_score_kind score, PyObject *saved, layer_core *core)
     if (core->grads == NULL) {
         return -1;
     }
-    if (score == ATTN_DOT) {
+    if (score == &attn_score_dot) {
         return 0;
     }
     if (layer_read_sizes(core, entries.key_size, entries.query_size,
@@ -211,7 +211,7 @@ layer_rebuild(PyObject *type, PyObject *saved)
 {
     attnext_state *state = py_state_of_type((PyTypeObject *)type);
     bool additive = PyType_IsSubtype((PyTypeObject *)type, state->AdditiveAttention);
-    attn_score_kind score = additive ? ATTN_ADDITIVE : ATTN_DOT;
+    const attn_score *score = additive ? &attn_score_additive : &attn_score_dot;
     layer_core core = {0};
     PyObject *self = NULL;
 

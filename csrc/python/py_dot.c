@@ -1,7 +1,7 @@
 /*
  * py_dot.c -- dot-product attention: forward, backward, scores.
  */
-#include "py_attnext.h"
+#include "py_attention.h"
 #include "py_docs.h"
 
 static const py_signature forward_signature = {
@@ -9,15 +9,12 @@ static const py_signature forward_signature = {
     .required = 3,
     .positional = 4,
     .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_SCALE,
-             ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_RETURN_WEIGHTS,
-             ARG_RETURN_LSE, ARG_OUT},
+             PY_FORWARD_ARGS},
 };
 
 PyDoc_STRVAR(dot_product_attention_doc,
 "dot_product_attention(queries, keys, values, valid_lens=None, *, scale=None, "
-"dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, "
-"return_lse=False, out=None)\n"
-"--\n\n"
+SIGNATURE_FORWARD
 "Pool values by the softmax of scaled dot products of queries and keys.\n"
 "\n"
 "Parameters\n"
@@ -67,7 +64,8 @@ static PyObject *
 dot_product_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                       PyObject *kwnames)
 {
-    return py_call_forward(module, ATTN_DOT, &forward_signature, args, nargs, kwnames);
+    return py_call_forward(module, &attn_score_dot, &forward_signature, args, nargs,
+                           kwnames);
 }
 
 static const py_signature backward_signature = {
@@ -75,15 +73,13 @@ static const py_signature backward_signature = {
     .required = 4,
     .positional = 5,
     .args = {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS,
-             ARG_SCALE, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_GRAD_WEIGHTS,
-             ARG_GRAD_LSE, ARG_OUTPUT, ARG_LSE},
+             ARG_SCALE, PY_BACKWARD_ARGS},
 };
 
 PyDoc_STRVAR(dot_product_attention_backward_doc,
 "dot_product_attention_backward(grad_output, queries, keys, values, valid_lens=None, "
-"*, scale=None, dropout_p=0.0, seed=None, empty_rows='uniform', grad_weights=None, "
-"grad_lse=None, output=None, lse=None)\n"
-"--\n\n"
+"*, scale=None, "
+SIGNATURE_BACKWARD
 "Gradients of `dot_product_attention`.\n"
 "\n"
 "Parameters\n"
@@ -105,13 +101,8 @@ DOC_BACKWARD_OPTIONS
 "\n"
 "Returns\n"
 "-------\n"
-"dq : ndarray, float32, shape (..., M, D)\n"
-"    Gradient with respect to `queries`.\n"
-"dk : ndarray, float32, shape (..., N, D)\n"
-"    Gradient with respect to `keys`; exactly 0 beyond the valid length.\n"
-"dv : ndarray, float32, shape (..., N, Dv)\n"
-"    Gradient with respect to `values`, likewise.\n"
-"\n"
+DOC_GRADIENTS("D")
+DOC_GRADIENT_OF_BIAS
 DOC_RAISES
 "\n"
 "See Also\n"
@@ -122,7 +113,8 @@ DOC_RAISES
 "-----\n"
 "With weights P and g = `grad_output`: ``dv = P^T g``; ``dS = P * (g v^T - rowsum(g *\n"
 "output))`` is the gradient of the scores; ``dq = scale * dS k``, ``dk = scale * dS^T\n"
-"q``. No array of shape (M, N) is formed (Dao et al. 2022, \"FlashAttention\",\n"
+"q``; dS itself, summed over the axes it was broadcast along, is the gradient of\n"
+"`bias`. No array of shape (M, N) is formed (Dao et al. 2022, \"FlashAttention\",\n"
 "appendix B.2).\n"
 "\n"
 "Examples\n"
@@ -143,13 +135,11 @@ dot_product_attention_backward(PyObject *module, PyObject *const *args,
                                Py_ssize_t nargs, PyObject *kwnames)
 {
     attention_gradients d;
-    if (py_call_backward(module, ATTN_DOT, &backward_signature, args, nargs, kwnames,
-                         &d) < 0) {
+    if (py_call_backward(module, &attn_score_dot, &backward_signature, args, nargs,
+                         kwnames, &d) < 0) {
         return NULL;
     }
-    PyObject *result = PyTuple_Pack(3, d.queries, d.keys, d.values);
-    attention_gradients_clear(&d);
-    return result;
+    return py_pack_gradients(&d, NULL);
 }
 
 static const py_signature scores_signature = {
@@ -201,7 +191,8 @@ static PyObject *
 dot_product_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames)
 {
-    return py_call_scores(module, ATTN_DOT, &scores_signature, args, nargs, kwnames);
+    return py_call_scores(module, &attn_score_dot, &scores_signature, args, nargs,
+                          kwnames);
 }
 
 PyMethodDef py_dot_functions[] = {

@@ -73,7 +73,7 @@ PyDoc_STRVAR(dot_doc,
 static PyObject *
 dot_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    return layer_new(type, ATTN_DOT);
+    return layer_new(type, &attn_score_dot);
 }
 
 static int

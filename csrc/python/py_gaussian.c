@@ -1,7 +1,7 @@
 /*
  * py_gaussian.c -- Gaussian-kernel attention: forward, backward, scores.
  */
-#include "py_attnext.h"
+#include "py_attention.h"
 #include "py_docs.h"
 
 /* The two spellings of the bandwidth. */
@@ -17,15 +17,12 @@ static const py_signature forward_signature = {
     .required = 3,
     .positional = 4,
     .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_W, ARG_SIGMA,
-             ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_RETURN_WEIGHTS,
-             ARG_RETURN_LSE, ARG_OUT},
+             PY_FORWARD_ARGS},
 };
 
 PyDoc_STRVAR(gaussian_attention_doc,
 "gaussian_attention(queries, keys, values, valid_lens=None, *, w=None, sigma=None, "
-"dropout_p=0.0, seed=None, empty_rows='uniform', return_weights=False, "
-"return_lse=False, out=None)\n"
-"--\n\n"
+SIGNATURE_FORWARD
 "Pool values by a Gaussian kernel of the distance between queries and keys.\n"
 "\n"
 "Parameters\n"
@@ -75,8 +72,8 @@ static PyObject *
 gaussian_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames)
 {
-    return py_call_forward(module, ATTN_GAUSSIAN, &forward_signature, args, nargs,
-                           kwnames);
+    return py_call_forward(module, &attn_score_gaussian, &forward_signature, args,
+                           nargs, kwnames);
 }
 
 static const py_signature backward_signature = {
@@ -84,15 +81,13 @@ static const py_signature backward_signature = {
     .required = 4,
     .positional = 5,
     .args = {ARG_GRAD_OUTPUT, ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_W,
-             ARG_SIGMA, ARG_DROPOUT_P, ARG_SEED, ARG_EMPTY_ROWS, ARG_GRAD_WEIGHTS,
-             ARG_GRAD_LSE, ARG_OUTPUT, ARG_LSE},
+             ARG_SIGMA, PY_BACKWARD_ARGS},
 };
 
 PyDoc_STRVAR(gaussian_attention_backward_doc,
 "gaussian_attention_backward(grad_output, queries, keys, values, valid_lens=None, *, "
-"w=None, sigma=None, dropout_p=0.0, seed=None, empty_rows='uniform', "
-"grad_weights=None, grad_lse=None, output=None, lse=None)\n"
-"--\n\n"
+"w=None, sigma=None, "
+SIGNATURE_BACKWARD
 "Gradients of `gaussian_attention`.\n"
 "\n"
 "Parameters\n"
@@ -113,15 +108,10 @@ DOC_BACKWARD_OPTIONS
 "\n"
 "Returns\n"
 "-------\n"
-"dq : ndarray, float32, shape (..., M, D)\n"
-"    Gradient with respect to `queries`.\n"
-"dk : ndarray, float32, shape (..., N, D)\n"
-"    Gradient with respect to `keys`; exactly 0 beyond the valid length.\n"
-"dv : ndarray, float32, shape (..., N, Dv)\n"
-"    Gradient with respect to `values`, likewise.\n"
+DOC_GRADIENTS("D")
 "dw : float32\n"
 "    Gradient with respect to ``w = 1 / sigma``, whichever of the two was given.\n"
-"\n"
+DOC_GRADIENT_OF_BIAS
 DOC_RAISES
 "\n"
 "See Also\n"
@@ -151,18 +141,18 @@ gaussian_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t 
                             PyObject *kwnames)
 {
     attention_gradients d;
-    PyObject *dw = NULL, *result = NULL;
+    PyObject *result = NULL;
 
-    if (py_call_backward(module, ATTN_GAUSSIAN, &backward_signature, args, nargs,
+    if (py_call_backward(module, &attn_score_gaussian, &backward_signature, args, nargs,
                          kwnames, &d) < 0) {
         return NULL;
     }
-    dw = PyArrayScalar_New(Float);
+    PyObject *dw = PyArrayScalar_New(Float);
     if (dw != NULL) {
         PyArrayScalar_ASSIGN(dw, Float, d.w);
-        result = PyTuple_Pack(4, d.queries, d.keys, d.values, dw);
+        result = py_pack_gradients(&d, dw);
+        Py_DECREF(dw);
     }
-    Py_XDECREF(dw);
     attention_gradients_clear(&d);
     return result;
 }
@@ -214,7 +204,7 @@ static PyObject *
 gaussian_scores(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
-    return py_call_scores(module, ATTN_GAUSSIAN, &scores_signature, args, nargs,
+    return py_call_scores(module, &attn_score_gaussian, &scores_signature, args, nargs,
                           kwnames);
 }
 

@@ -4,7 +4,7 @@
  *
  *     class Layer:
  *         def __call__(self, queries, keys, values, valid_lens=None, *,
- *                      need_weights=True):
+ *                      mask=None, causal=False, need_weights=True):
  *             p = self.dropout if self.training else 0
  *             seed = self._rng.integers(0, 2**64, dtype=uint64) if p > 0 else None
  *             output, weights, lse = attention(queries, keys, values, ...)
@@ -18,6 +18,7 @@
  *                 grad += d[name]
  *             return d.queries, d.keys, d.values
  */
+#include "py_docs.h"
 #include "py_modules.h"
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -61,12 +62,12 @@ common_args(const layer_object *layer, const layer_core *held)
 {
     return (attention_args){
         .score = layer->score,
-        .has_scale = held->has_scale,
-        .scale = (float)held->scale,
-        .W_q = (PyObject *)held->parameters[LAYER_W_Q],
-        .W_k = (PyObject *)held->parameters[LAYER_W_K],
-        .w_v = (PyObject *)held->parameters[LAYER_W_V],
-        .b_h = (PyObject *)held->parameters[LAYER_B_H],
+        .parameters = {.W_q = (PyObject *)held->parameters[LAYER_W_Q],
+                       .W_k = (PyObject *)held->parameters[LAYER_W_K],
+                       .w_v = (PyObject *)held->parameters[LAYER_W_V],
+                       .b_h = (PyObject *)held->parameters[LAYER_B_H],
+                       .has_scale = held->has_scale,
+                       .scale = (float)held->scale},
     };
 }
 
@@ -92,11 +93,13 @@ static const py_signature call_signature = {
     .function = "__call__",
     .required = 3,
     .positional = 4,
-    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_NEED_WEIGHTS},
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_MASK, ARG_CAUSAL,
+             ARG_NEED_WEIGHTS},
 };
 
 PyDoc_STRVAR(call_doc,
-"__call__($self, queries, keys, values, valid_lens=None, *, need_weights=True)\n"
+"__call__($self, queries, keys, values, valid_lens=None, *, mask=None, causal=False, "
+"need_weights=True)\n"
 "--\n\n"
 "Pool the values, each query by the attention it pays to the keys.\n"
 "\n"
@@ -112,12 +115,9 @@ PyDoc_STRVAR(call_doc,
 "    AdditiveAttention, Dq for DotProductAttention.\n"
 "values : array_like, shape (..., N, Dv)\n"
 "    The values, one for each key.\n"
-"valid_lens : None, int or array_like of integers, optional\n"
-"    How many keys take part, the first ones. One int for all queries; shape (B,)\n"
-"    with B = ``queries.shape[0]``, one for each entry of the first axis; (B, M), one\n"
-"    for each query, shared by the axes between (heads); or ``queries.shape[:-1]``. A\n"
-"    length above N means N. None: all keys. A query of length 0 pays 1/N to each of\n"
-"    the N keys.\n"
+DOC_VALID_LENS
+DOC_MASK
+DOC_CAUSAL
 "need_weights : bool, optional\n"
 "    False leaves `attention_weights` None and saves forming an array of (..., M, N).\n"
 "\n"
@@ -141,10 +141,11 @@ PyDoc_STRVAR(call_doc,
 "Notes\n"
 "-----\n"
 "In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh\n"
-"from the object's generator; `attention_weights` are those before dropout. Keys and\n"
-"values beyond the valid length are never read. Several threads may call one object\n"
-"at once; a call that runs while another thread sets the parameters may see some of\n"
-"the old numbers and some of the new.\n"
+"from the object's generator; `attention_weights` are those before dropout. A query\n"
+"to which no key is left pays 1/N to each of the N keys; apart from that, keys and\n"
+"values that take no part are never read. Several threads may call one object at\n"
+"once; a call that runs while another thread sets the parameters may see some of the\n"
+"old numbers and some of the new.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -171,8 +172,8 @@ forward(attnext_state *state, layer_object *layer, const layer_core *held,
         return NULL;
     }
     call->want_lse = true; /* it makes the backward cheaper */
-    call->dropout_p = held->training ? (float)held->dropout : 0.0f;
-    if (call->dropout_p > 0.0f && draw_seed(held->rng, &call->seed) < 0) {
+    call->dropout.p = held->training ? (float)held->dropout : 0.0f;
+    if (call->dropout.p > 0.0f && draw_seed(held->rng, &call->dropout.seed) < 0) {
         return NULL;
     }
     if (attention_forward(state, call, &in, &outputs) < 0) {
@@ -201,6 +202,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     attention_args call = common_args(layer, &held);
     call.want_weights = true;
     if (py_parse(state, &call_signature, args, nargs, kwnames, given) < 0 ||
+        py_flag(given[ARG_CAUSAL], &call.masks.causal) < 0 ||
         (given[ARG_NEED_WEIGHTS] != NULL &&
          py_flag(given[ARG_NEED_WEIGHTS], &call.want_weights) < 0)) {
         goto done;
@@ -208,8 +210,9 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     call.queries = given[ARG_QUERIES];
     call.keys = given[ARG_KEYS];
     call.values = given[ARG_VALUES];
-    call.valid_lens = given[ARG_VALID_LENS];
-    if (layer->score == ATTN_ADDITIVE) {
+    call.masks.valid_lens = given[ARG_VALID_LENS];
+    call.masks.mask = given[ARG_MASK];
+    if (layer->score == &attn_score_additive) {
         queries = read_features(call.queries, "queries", 'M', "query_size",
                                 held.query_size);
         keys = queries == NULL
@@ -264,7 +267,7 @@ PyDoc_STRVAR(backward_doc,
 "dq : ndarray, float32, shape (..., M, Dq)\n"
 "    Gradient with respect to the queries.\n"
 "dk : ndarray, float32, shape (..., N, Dk)\n"
-"    Gradient with respect to the keys; exactly 0 beyond the valid length.\n"
+"    Gradient with respect to the keys; exactly 0 for those that take no part.\n"
 "dv : ndarray, float32, shape (..., N, Dv)\n"
 "    Gradient with respect to the values, likewise.\n"
 "\n"
@@ -306,12 +309,13 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *given[ARG_COUNT], *context = NULL, *result = NULL;
     layer_core held;
-    attention_inputs in = {0};
+    attention_inputs in;
     attention_gradients gradients = {0};
 
     if (layer_hold(layer, &held) < 0) {
         return NULL;
     }
+    attention_inputs_init(&in);
     if (py_parse(state, &backward_signature, args, nargs, kwnames, given) < 0) {
         goto done;
     }
@@ -323,8 +327,8 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         goto done;
     }
     attention_args call = common_args(layer, &held);
-    call.grad_output = given[ARG_GRAD_OUTPUT];
-    call.grad_weights = given[ARG_GRAD_WEIGHTS];
+    call.grad.output = given[ARG_GRAD_OUTPUT];
+    call.grad.weights = given[ARG_GRAD_WEIGHTS];
     if (py_context_read(state, context, held.identity, &call) < 0 ||
         layer_check_parameters(&held) < 0 ||
         attention_backward(state, &call, &in, &gradients) < 0 ||

@@ -9,70 +9,30 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Copies n lengths to int64, those above N as N. from: int64, or uint64 if is_unsigned.
- * Each is read once and judged by its copy, for the original may be changing. */
-static int
-copy_clipped(int64_t *to, const void *from, bool is_unsigned, npy_intp n, npy_intp N,
-             const char *name)
-{
-    memcpy(to, from, (size_t)n * sizeof *to);
-    for (npy_intp i = 0; i < n; i++) {
-        if (is_unsigned ? (uint64_t)to[i] > (uint64_t)N : to[i] > N) {
-            to[i] = N;
-        } else if (to[i] < 0) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s contains %lld, expected lengths of 0 or more", name,
-                         (long long)to[i]);
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* A Python int of any size, clipped to 0..N. */
-static int
-clipped_int(PyObject *object, npy_intp N, const char *name, int64_t *length)
-{
-    int overflow;
-    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
-    if (value < 0 && overflow <= 0) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected a length of 0 or more", name,
-                     object);
-        return -1;
-    }
-    *length = overflow > 0 || value > N ? N : value;
-    return 0;
-}
-
 /* object as a private int64 array in the shape given, every length clipped to 0..N. */
 static PyArrayObject *
 copy_lens(PyObject *object, npy_intp N, PyArrayObject *out, const char *name)
 {
-    PyArrayObject *given = NULL, *copy = NULL;
-
-    if (PyLong_Check(object) && !PyBool_Check(object)) {
-        int64_t length;
-        if (clipped_int(object, N, name, &length) < 0) {
-            return NULL;
+    PyArrayObject *copy = py_int64_copy(object, name,
+                                        "integers: how many keys take part, not which",
+                                        INT64_MIN, N, out);
+    npy_intp n = copy == NULL ? 0 : PyArray_SIZE(copy);
+    for (npy_intp i = 0; i < n; i++) {
+        long long length = ((int64_t *)PyArray_DATA(copy))[i];
+        if (length >= 0) {
+            continue;
         }
-        copy = (PyArrayObject *)PyArray_SimpleNew(0, NULL, NPY_INT64);
-        if (copy != NULL) {
-            *(int64_t *)PyArray_DATA(copy) = length;
+        if (PyLong_Check(object)) {
+            PyErr_Format(PyExc_ValueError, "%s is %R, expected a length of 0 or more",
+                         name, object);
+        } else {
+            PyErr_Format(PyExc_ValueError,
+                         "%s contains %lld, expected lengths of 0 or more", name,
+                         length);
         }
-        return copy;
-    }
-    given = py_integers(object, name, out);
-    if (given == NULL) {
+        Py_DECREF(copy);
         return NULL;
     }
-    copy = (PyArrayObject *)PyArray_SimpleNew(PyArray_NDIM(given), PyArray_DIMS(given),
-                                              NPY_INT64);
-    if (copy != NULL &&
-        copy_clipped(PyArray_DATA(copy), PyArray_DATA(given), PyArray_ISUNSIGNED(given),
-                     PyArray_SIZE(given), N, name) < 0) {
-        Py_CLEAR(copy);
-    }
-    Py_DECREF(given);
     return copy;
 }
 
@@ -106,6 +66,13 @@ lens_shape_error(PyArrayObject *lens, int ndim, const npy_intp *rows)
     return py_shape_error(lens, "valid_lens", expected);
 }
 
+npy_intp
+py_heads(int ndim, const npy_intp *rows)
+{
+    npy_intp heads = ndim > 2 ? PyArray_MultiplyList(rows + 1, ndim - 2) : 1;
+    return heads > 0 ? heads : 1; /* without entries any number but 0 does */
+}
+
 int
 py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
               PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens)
@@ -120,26 +87,22 @@ py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
         return -1;
     }
     npy_intp M = ndim > 0 ? rows[ndim - 1] : 1;
-    npy_intp heads = ndim > 2 ? PyArray_MultiplyList(rows + 1, ndim - 2) : 1;
     const npy_intp first_and_last[2] = {ndim > 0 ? rows[0] : 1, M};
 
     if (same_shape(a, ndim, rows)) {
         valid->stride_b = M;
         valid->stride_m = 1;
     } else if (ndim > 1 && same_shape(a, 1, rows)) {
-        valid->heads = heads;
+        valid->heads = py_heads(ndim, rows);
         valid->stride_b = 1;
     } else if (ndim > 1 && same_shape(a, 2, first_and_last)) {
-        valid->heads = heads;
+        valid->heads = py_heads(ndim, rows);
         valid->stride_b = M;
         valid->stride_m = 1;
     } else if (PyArray_NDIM(a) != 0) { /* one length for all leaves both strides 0 */
         lens_shape_error(a, ndim, rows);
         Py_DECREF(a);
         return -1;
-    }
-    if (valid->heads == 0) {
-        valid->heads = 1; /* there are no entries, and any number but 0 does */
     }
     valid->lens = PyArray_DATA(a);
     *lens = a;

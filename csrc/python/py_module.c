@@ -3,8 +3,10 @@
  *
  *     masked_softmax, masked_softmax_backward, sequence_mask         # py_softmax.c
  *     dot_product_attention, ..._backward, dot_product_scores        # py_dot.c
+ *     cosine_attention, ..._backward, cosine_scores                  # py_cosine.c
  *     additive_attention, ..._backward, additive_scores              # py_additive.c
  *     gaussian_attention, ..._backward, gaussian_scores              # py_gaussian.c
+ *     merge_attention, merge_attention_backward                      # py_merge.c
  *     class AdditiveAttention: ...                                   # py_modules.c
  *     class DotProductAttention: ...
  *
@@ -147,8 +149,10 @@ module_exec(PyObject *module)
         PyModule_AddFunctions(module, py_config_functions) < 0 ||
         PyModule_AddFunctions(module, py_softmax_functions) < 0 ||
         PyModule_AddFunctions(module, py_dot_functions) < 0 ||
+        PyModule_AddFunctions(module, py_cosine_functions) < 0 ||
         PyModule_AddFunctions(module, py_additive_functions) < 0 ||
-        PyModule_AddFunctions(module, py_gaussian_functions) < 0) {
+        PyModule_AddFunctions(module, py_gaussian_functions) < 0 ||
+        PyModule_AddFunctions(module, py_merge_functions) < 0) {
         return -1;
     }
     return py_modules_exec(module, state);

@@ -122,7 +122,7 @@ layer_read_options(layer_core *core, PyObject *dropout, PyObject *scale)
 /* ---- the object ------------------------------------------------------------------ */
 
 PyObject *
-layer_new(PyTypeObject *type, attn_score_kind score)
+layer_new(PyTypeObject *type, const attn_score *score)
 {
     layer_object *layer = (layer_object *)type->tp_alloc(type, 0); /* all zero */
     if (layer != NULL) {

@@ -19,7 +19,7 @@
 #ifndef PY_MODULES_H
 #define PY_MODULES_H
 
-#include "py_attnext.h"
+#include "py_attention.h"
 
 /* ---- a layer (py_modules.c) ------------------------------------------------------ */
 
@@ -43,14 +43,14 @@ typedef struct {
     PyObject ob_base;
     vectorcallfunc vectorcall;
     PyObject *weakrefs;
-    attn_score_kind score;
+    const attn_score *score;
     layer_core core;        /* all NULL until __init__ */
     PyObject *context;      /* of the last forward, NULL before the first */
     PyArrayObject *weights; /* of the last forward, NULL if it formed none */
 } layer_object;
 
 /* A layer whose __init__ has not run. */
-PyObject *layer_new(PyTypeObject *type, attn_score_kind score);
+PyObject *layer_new(PyTypeObject *type, const attn_score *score);
 
 /* numpy.random.default_rng(seed) */
 PyObject *layer_rng(PyObject *seed);

@@ -33,17 +33,55 @@ read_shape(PyArrayObject *X, const char *name, scores_shape *s)
     return 0;
 }
 
+/* Who takes part in a softmax. All owned; starts as softmax_masks_init() leaves it. */
+typedef struct {
+    PyArrayObject *lens, *mask;
+    attn_masks masks;                 /* points into the arrays above and below */
+    attn_axis mask_axes[PY_MAX_AXES]; /* not set to zero first */
+} softmax_masks;
+
+static void
+softmax_masks_init(softmax_masks *m)
+{
+    m->lens = m->mask = NULL;
+    m->masks = (attn_masks){0};
+}
+
+/* valid_lens and mask, in the shapes they may have for an array of scores s. */
+static int
+softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape *s,
+                   PyArrayObject *out)
+{
+    if (py_valid_lens(given[ARG_VALID_LENS], s->ndim - 1, s->dims, s->N, out,
+                      &m->masks.valid, &m->lens) < 0) {
+        return -1;
+    }
+    if (py_is_given(given[ARG_MASK])) {
+        m->mask = py_mask(given[ARG_MASK], PY_MASK, s->ndim, s->dims, out,
+                          &m->masks.mask, m->mask_axes);
+        return m->mask == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+static void
+softmax_masks_clear(softmax_masks *m)
+{
+    Py_CLEAR(m->lens);
+    Py_CLEAR(m->mask);
+}
+
 static const py_signature masked_softmax_signature = {
     .function = "masked_softmax",
     .required = 1,
     .positional = 2,
-    .args = {ARG_X, ARG_VALID_LENS, ARG_EMPTY_ROWS, ARG_OUT},
+    .args = {ARG_X, ARG_VALID_LENS, ARG_MASK, ARG_EMPTY_ROWS, ARG_OUT},
 };
 
 PyDoc_STRVAR(masked_softmax_doc,
-"masked_softmax(X, valid_lens=None, *, empty_rows='uniform', out=None)\n"
+"masked_softmax(X, valid_lens=None, *, mask=None, empty_rows='uniform', out=None)\n"
 "--\n\n"
-"Softmax over the last axis of which only the first keys take part.\n"
+"Softmax over the last axis, of which only some keys take part.\n"
 "\n"
 "Parameters\n"
 "----------\n"
@@ -55,15 +93,18 @@ DOC_FLOAT32
 "    one for each entry of the first axis; ``(X.shape[0], M)``, one for each row,\n"
 "    shared by the axes between; or ``X.shape[:-1]``. A one-dimensional `X` takes an\n"
 "    int. A length above N means N. None: all keys.\n"
+"mask : array_like of bool, optional\n"
+"    True where a key takes part, of any shape that broadcasts to `X`'s. Read in the\n"
+"    shape and layout it has, without a copy, if its last axis is contiguous.\n"
 "empty_rows : {'uniform', 'zero', 'nan'}, optional\n"
-"    What a row of valid length 0 becomes: 1/N everywhere, as the d2l code gives, or\n"
-"    0, or NaN.\n"
+"    What a row to which no key is left becomes: 1/N everywhere, as the d2l code\n"
+"    gives for a valid length of 0, or 0, or NaN.\n"
 DOC_OUT("X.shape")
 "\n"
 "Returns\n"
 "-------\n"
 "weights : ndarray, float32, shape (..., M, N)\n"
-"    Rows sum to 1; exactly 0 beyond the valid length.\n"
+"    Rows sum to 1; exactly 0 for keys that take no part.\n"
 "\n"
 DOC_RAISES
 "\n"
@@ -74,11 +115,11 @@ DOC_RAISES
 "\n"
 "Notes\n"
 "-----\n"
-"``weights[j] = exp(X[j]) / sum_{i < valid_len} exp(X[i])`` for ``j < valid_len``,\n"
-"computed after subtracting the largest score that takes part. Scores beyond the\n"
-"valid length are never read, so NaN there does no harm. The semantics are those of\n"
-"``masked_softmax`` in Dive into Deep Learning (Zhang et al., section 11.3), without\n"
-"its sentinel -1e6.\n"
+"``weights[j] = exp(X[j]) / sum_i exp(X[i])``, j and i over the keys that both\n"
+"`valid_lens` and `mask` allow, computed after subtracting the largest score that\n"
+"takes part. The other scores are never read, so NaN there does no harm. The\n"
+"semantics are those of ``masked_softmax`` in Dive into Deep Learning (Zhang et al.,\n"
+"section 11.3), without its sentinel -1e6.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -87,7 +128,10 @@ DOC_RAISES
 ">>> X = np.log([[[1, 1, 2, 4], [1, 3, 5, 7]]])\n"
 ">>> masked_softmax(X, [2])\n"
 "array([[[0.5 , 0.5 , 0.  , 0.  ],\n"
-"        [0.25, 0.75, 0.  , 0.  ]]], dtype=float32)\n");
+"        [0.25, 0.75, 0.  , 0.  ]]], dtype=float32)\n"
+">>> masked_softmax(X[0], mask=[True, False, False, True]).round(3)\n"
+"array([[0.2  , 0.   , 0.   , 0.8  ],\n"
+"       [0.125, 0.   , 0.   , 0.875]], dtype=float32)\n");
 
 static PyObject *
 masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
@@ -95,13 +139,14 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 {
     attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT];
-    PyArrayObject *out = NULL, *X = NULL, *lens = NULL, *weights = NULL;
-    attn_valid_lens valid;
+    PyArrayObject *out = NULL, *X = NULL, *weights = NULL;
+    softmax_masks who;
     attn_empty_rows empty_rows;
     scores_shape s;
     py_run run;
     int result = -1;
 
+    softmax_masks_init(&who);
     if (py_parse(state, &masked_softmax_signature, args, nargs, kwnames, given) < 0 ||
         py_empty_rows(given[ARG_EMPTY_ROWS], &empty_rows) < 0 ||
         py_out(given[ARG_OUT], &out) < 0) {
@@ -111,8 +156,7 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     if (X == NULL || read_shape(X, "X", &s) < 0) {
         goto done;
     }
-    if (py_valid_lens(given[ARG_VALID_LENS], s.ndim - 1, s.dims, s.N, out, &valid,
-                      &lens) < 0) {
+    if (softmax_masks_read(&who, given, &s, out) < 0) {
         goto done;
     }
     if (out == NULL) {
@@ -128,11 +172,11 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         py_plan(&run, state, softmax_work * (double)PyArray_SIZE(weights));
         py_enter(&run);
         int rc = attn_masked_softmax(py_data(weights), py_data(X), s.B, s.M, s.N,
-                                     &valid, empty_rows, &run.run);
+                                     &who.masks, empty_rows, &run.run);
         result = py_leave(&run, rc);
     }
 done:
-    Py_XDECREF(lens);
+    softmax_masks_clear(&who);
     Py_XDECREF(X);
     Py_XDECREF(out);
     if (result < 0) {
@@ -145,11 +189,11 @@ static const py_signature masked_softmax_backward_signature = {
     .function = "masked_softmax_backward",
     .required = 2,
     .positional = 3,
-    .args = {ARG_GRAD_OUTPUT, ARG_WEIGHTS, ARG_VALID_LENS, ARG_EMPTY_ROWS},
+    .args = {ARG_GRAD_OUTPUT, ARG_WEIGHTS, ARG_VALID_LENS, ARG_MASK, ARG_EMPTY_ROWS},
 };
 
 PyDoc_STRVAR(masked_softmax_backward_doc,
-"masked_softmax_backward(grad_output, weights, valid_lens=None, *, "
+"masked_softmax_backward(grad_output, weights, valid_lens=None, *, mask=None, "
 "empty_rows='uniform')\n"
 "--\n\n"
 "Gradient of `masked_softmax` with respect to its scores.\n"
@@ -163,13 +207,15 @@ DOC_FLOAT32
 "    What `masked_softmax` returned.\n"
 "valid_lens : None, int or array_like of integers, optional\n"
 "    As given to `masked_softmax`.\n"
+"mask : array_like of bool, optional\n"
+"    As given to `masked_softmax`.\n"
 "empty_rows : {'uniform', 'zero', 'nan'}, optional\n"
 "    As given to `masked_softmax`. The gradient of an empty row is 0, with 'nan' NaN.\n"
 "\n"
 "Returns\n"
 "-------\n"
 "dX : ndarray, float32, shape (..., M, N)\n"
-"    Gradient with respect to `X`; exactly 0 beyond the valid length.\n"
+"    Gradient with respect to `X`; exactly 0 for keys that take no part.\n"
 "\n"
 DOC_RAISES
 "\n"
@@ -194,13 +240,14 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
 {
     attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT];
-    PyArrayObject *weights = NULL, *grad = NULL, *lens = NULL, *dX = NULL;
-    attn_valid_lens valid;
+    PyArrayObject *weights = NULL, *grad = NULL, *dX = NULL;
+    softmax_masks who;
     attn_empty_rows empty_rows;
     scores_shape s;
     py_run run;
     int result = -1;
 
+    softmax_masks_init(&who);
     if (py_parse(state, &masked_softmax_backward_signature, args, nargs, kwnames,
                  given) < 0 ||
         py_empty_rows(given[ARG_EMPTY_ROWS], &empty_rows) < 0) {
@@ -212,8 +259,7 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
     }
     grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", NULL, s.ndim,
                              s.dims);
-    if (grad == NULL || py_valid_lens(given[ARG_VALID_LENS], s.ndim - 1, s.dims, s.N,
-                                      NULL, &valid, &lens) < 0) {
+    if (grad == NULL || softmax_masks_read(&who, given, &s, NULL) < 0) {
         goto done;
     }
     dX = py_new_float32(s.ndim, s.dims);
@@ -225,12 +271,12 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
         py_plan(&run, state, softmax_work * (double)PyArray_SIZE(dX));
         py_enter(&run);
         int rc = attn_masked_softmax_backward(py_data(dX), py_data(grad),
-                                              py_data(weights), s.B, s.M, s.N, &valid,
-                                              empty_rows, &run.run);
+                                              py_data(weights), s.B, s.M, s.N,
+                                              &who.masks, empty_rows, &run.run);
         result = py_leave(&run, rc);
     }
 done:
-    Py_XDECREF(lens);
+    softmax_masks_clear(&who);
     Py_XDECREF(grad);
     Py_XDECREF(weights);
     if (result < 0) {

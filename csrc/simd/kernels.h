@@ -85,10 +85,20 @@ typedef struct {
     void (*pack)(float *dst, int lanes, const float *src, int64_t lds, int rows,
                  int64_t cols, float gain);
 
-    /* dst[l*ldd + c] = src[c][l] * factor[l] (factor NULL: src[c][l]), l < rows, c <
-     * cols. */
+    /* dst[l*ldd + c] = src[c][l] * factor[l] (factor NULL: src[c][l]) + 0, l < rows, c
+     * < cols. The 0 makes a -0 a +0, which of the two a sum ends as may depend on
+     * whether a tile without a live pair was visited. */
     void (*unpack)(float *dst, int64_t ldd, const float *src, int lanes, int rows,
                    int64_t cols, const float *factor);
+
+    /* -- who takes part ------------------------------------------------------------ */
+
+    /* live[i] loses bit l where bytes[l*stride + i] is 0, l < rows, i < keys; all other
+     * bits of it from rows on. live_floats: where the number is -inf. */
+    void (*live_bytes)(uint64_t *live, const uint8_t *bytes, int64_t stride, int rows,
+                       int keys);
+    void (*live_floats)(uint64_t *live, const float *numbers, int64_t stride, int rows,
+                        int keys);
 
     /* -- softmax of tiles, base 2: scores come multiplied by log2(e) --------------- */
 
@@ -101,6 +111,10 @@ typedef struct {
     /* P = 2^(S - m) * inv in place, 0 where dead; m, inv per lane. */
     void (*prob_tile)(float *S, int lanes, int rows, const float *m, const float *inv,
                       const uint64_t *live);
+
+    /* S[i][l] += gain * T[i*ldt + l]; ldt 0: one row for all. */
+    void (*add_tile)(float *S, int lanes, int rows, const float *T, int ldt,
+                     float gain);
 
     /* S[i][l] *= factor[l]. */
     void (*scale_tile)(float *S, int lanes, int rows, const float *factor);
@@ -121,11 +135,13 @@ typedef struct {
 
     /* -- masked softmax as its own function, rows in memory ------------------------ */
 
-    /* out[j] = exp(x[j] - max x) / sum_j exp(x[j] - max x), j < n. */
-    void (*softmax_row)(float *out, const float *x, int64_t n);
+    /* Element j < n is live iff mask[j] is not 0 (mask NULL: all are); the others give
+     * 0 whatever they hold. out[j] = exp(x[j] - max x) / sum_j exp(x[j] - max x). */
+    void (*softmax_row)(float *out, const float *x, int64_t n, const uint8_t *mask);
 
-    /* dx[j] = w[j] * (dw[j] - sum_j w[j] dw[j]), j < n. */
-    void (*softmax_row_backward)(float *dx, const float *dw, const float *w, int64_t n);
+    /* dx[j] = w[j] * (dw[j] - sum_j w[j] dw[j]). */
+    void (*softmax_row_backward)(float *dx, const float *dw, const float *w, int64_t n,
+                                 const uint8_t *mask);
 
     /* sum_j x[j] y[j] on 16 canonical lanes; largest |x[j]| that is not NaN, at least
      * 0. */

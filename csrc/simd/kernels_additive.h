@@ -133,9 +133,9 @@ additive_tile(float *S, const float *A, const float *B, const float *w, float bi
  * t is computed again: loading it would cost 4 bytes a triple, more time than
  * computing it. */
 
-/* t = tanh(a + b) and its slope 1 - t^2. In the exp form, with p = A B and r = 1 / (1 + p),
- * t = 1 - 2r and 1 - t^2 = 4 r (p r): nothing cancels however near t is to 1 or -1, where
- * 1 - t^2 computed from t would have hardly a digit. */
+/* t = tanh(a + b) and its slope 1 - t^2. In the exp form, with p = A B and r = 1 / (1
+ * + p), t = 1 - 2r and 1 - t^2 = 4 r (p r): nothing cancels however near t is to 1 or
+ * -1, where 1 - t^2 computed from t would have hardly a digit. */
 V_FN vf
 tanh_and_slope(additive_regime regime, vf a, vf b, vf *slope)
 {

@@ -31,6 +31,7 @@ lanes_left(int64_t n)
 #include "kernels_math.h"
 #include "kernels_matmul.h"
 #include "kernels_layout.h"
+#include "kernels_live.h"
 #include "kernels_softmax.h"
 #include "kernels_additive.h"
 
@@ -44,8 +45,11 @@ const attn_kernels KERNELS = {
     .difference_rows = difference_rows,
     .pack = pack,
     .unpack = unpack,
+    .live_bytes = live_bytes,
+    .live_floats = live_floats,
     .softmax_tile = softmax_tile,
     .prob_tile = prob_tile,
+    .add_tile = add_tile,
     .scale_tile = scale_tile,
     .dot_tile = dot_tile,
     .dscore_tile = dscore_tile,

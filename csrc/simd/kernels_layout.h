@@ -34,7 +34,8 @@ unpack(float *dst, int64_t ldd, const float *src, int lanes, int rows, int64_t c
             vf v[VLEN];
             int n = lanes_left(cols - c);
             for (int i = 0; i < VLEN; i++) {
-                v[i] = i < n ? v_mul(v_load(src + (c + i) * lanes + l), f) : v_zero();
+                vf x = i < n ? v_mul(v_load(src + (c + i) * lanes + l), f) : v_zero();
+                v[i] = v_add(x, v_zero());
             }
             v_transpose(v);
             for (int i = 0; i < here; i++) {

@@ -144,6 +144,20 @@ dot_tile(float *D, const float *X, const float *Y, int lanes, int rows,
 }
 
 static void
+add_tile(float *S, int lanes, int rows, const float *T, int ldt, float gain)
+{
+    /* The lowest floats, with which many models mask, would be -inf in units. */
+    const vf lowest = v_set1(-0x1.6p127f);
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < lanes; j += VLEN) {
+            float *s = S + i * lanes + j;
+            vf t = v_max(lowest, v_load(T + i * ldt + j)); /* NaN stays NaN */
+            v_store(s, v_fma(v_set1(gain), t, v_load(s)));
+        }
+    }
+}
+
+static void
 scale_tile(float *S, int lanes, int rows, const float *factor)
 {
     for (int j = 0; j < lanes; j += VLEN) {
@@ -194,15 +208,26 @@ prob_row(float *w, int64_t n, float m, float inv)
 
 /* ---- rows in memory -------------------------------------------------------------- */
 
-/* The next 16 numbers of a row, n of them present; absent ones are `rest`. */
+/* The elements of g that are not live become `rest`; a whole group needs no looking. */
 V_FN void
-load_group(vf g[GROUP], const float *x, int64_t n, vf rest)
+fill_dead(vf g[GROUP], bool whole, uint64_t live, vf rest)
+{
+    if (!whole) {
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            g[v] = v_select(m_from_bits(live >> (v * VLEN)), g[v], rest);
+        }
+    }
+}
+
+/* The next 16 numbers of a row, n of them present. */
+V_FN void
+load_group(vf g[GROUP], const float *x, int64_t n)
 {
     UNROLL
     for (int v = 0; v < GROUP; v++) {
-        int k = lanes_left(n - v * VLEN);
-        vf a = v_load_n(x + v * VLEN, k);
-        g[v] = k == VLEN ? a : v_select(m_from_bits(((uint64_t)1 << k) - 1), a, rest);
+        g[v] = n >= 16 ? v_load(x + v * VLEN)
+                       : v_load_n(x + v * VLEN, lanes_left(n - v * VLEN));
     }
 }
 
@@ -211,58 +236,85 @@ store_group(float *out, const vf g[GROUP], int64_t n)
 {
     UNROLL
     for (int v = 0; v < GROUP; v++) {
-        v_store_n(out + v * VLEN, g[v], lanes_left(n - v * VLEN));
+        if (n >= 16) {
+            v_store(out + v * VLEN, g[v]);
+        } else {
+            v_store_n(out + v * VLEN, g[v], lanes_left(n - v * VLEN));
+        }
     }
 }
 
-static void
-softmax_row(float *out, const float *x, int64_t n)
+V_FN vf
+max_of_row(const float *x, int64_t n, const uint8_t *mask)
 {
-    vf top[GROUP], sum[GROUP], g[GROUP];
+    vf top[GROUP], g[GROUP];
     for (int v = 0; v < GROUP; v++) {
         top[v] = v_set1(-INFINITY);
-        sum[v] = v_zero();
     }
     for (int64_t j = 0; j < n; j += 16) {
-        load_group(g, x + j, n - j, v_set1(-INFINITY));
+        load_group(g, x + j, n - j);
+        fill_dead(g, is_whole(mask, n - j), live_bits(mask, j, n), v_set1(-INFINITY));
         UNROLL
         for (int v = 0; v < GROUP; v++) {
             top[v] = v_max(g[v], top[v]);
         }
     }
-    vf m = v_set1(v_max16(top));
+    return v_set1(v_max16(top));
+}
+
+/* out = exp(x - m), 0 where not live; the sum. */
+V_FN vf
+exp_row(float *out, const float *x, int64_t n, const uint8_t *mask, vf m)
+{
+    vf sum[GROUP], g[GROUP];
+    for (int v = 0; v < GROUP; v++) {
+        sum[v] = v_zero();
+    }
     for (int64_t j = 0; j < n; j += 16) {
-        load_group(g, x + j, n - j, v_zero());
+        load_group(g, x + j, n - j);
         UNROLL
         for (int v = 0; v < GROUP; v++) {
             g[v] = v_exp(v_sub(g[v], m));
         }
-        store_group(out + j, g, n - j);
-        if (n - j < 16) {
-            load_group(g, out + j, n - j, v_zero());
-        }
+        fill_dead(g, is_whole(mask, n - j), live_bits(mask, j, n), v_zero());
         UNROLL
         for (int v = 0; v < GROUP; v++) {
             sum[v] = v_add(sum[v], g[v]);
         }
+        store_group(out + j, g, n - j);
     }
-    vf total = v_set1(v_sum16(sum));
-    for (int64_t j = 0; j < n; j += VLEN) {
-        int k = lanes_left(n - j);
-        v_store_n(out + j, v_div(v_load_n(out + j, k), total), k);
+    return v_set1(v_sum16(sum));
+}
+
+V_FN void
+softmax_live(float *out, const float *x, int64_t n, const uint8_t *mask)
+{
+    vf g[GROUP], total = exp_row(out, x, n, mask, max_of_row(x, n, mask));
+    for (int64_t j = 0; j < n; j += 16) {
+        load_group(g, out + j, n - j);
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            g[v] = v_div(g[v], total);
+        }
+        if (mask != NULL) { /* the total may be NaN */
+            fill_dead(g, false, live_bits(mask, j, n), v_zero());
+        }
+        store_group(out + j, g, n - j);
     }
 }
 
-static float
-dot_row(const float *x, const float *y, int64_t n)
+V_FN float
+dot_live(const float *x, const float *y, int64_t n, const uint8_t *mask)
 {
     vf a[GROUP], b[GROUP], sum[GROUP];
     for (int v = 0; v < GROUP; v++) {
         sum[v] = v_zero();
     }
     for (int64_t j = 0; j < n; j += 16) {
-        load_group(a, x + j, n - j, v_zero());
-        load_group(b, y + j, n - j, v_zero());
+        load_group(a, x + j, n - j);
+        load_group(b, y + j, n - j);
+        fill_dead(a, is_whole(mask, n - j), live_bits(mask, j, n), v_zero());
+        fill_dead(b, is_whole(mask, n - j), live_bits(mask, j, n), v_zero());
         UNROLL
         for (int v = 0; v < GROUP; v++) {
             sum[v] = v_fma(a[v], b[v], sum[v]);
@@ -271,15 +323,51 @@ dot_row(const float *x, const float *y, int64_t n)
     return v_sum16(sum);
 }
 
-static void
-softmax_row_backward(float *dx, const float *dw, const float *w, int64_t n)
+V_FN void
+softmax_backward_live(float *dx, const float *dw, const float *w, int64_t n,
+                      const uint8_t *mask)
 {
-    vf total = v_set1(dot_row(w, dw, n));
-    for (int64_t j = 0; j < n; j += VLEN) {
-        int k = lanes_left(n - j);
-        vf diff = v_sub(v_load_n(dw + j, k), total);
-        v_store_n(dx + j, v_mul(v_load_n(w + j, k), diff), k);
+    vf a[GROUP], b[GROUP], total = v_set1(dot_live(w, dw, n, mask));
+    for (int64_t j = 0; j < n; j += 16) {
+        load_group(a, w + j, n - j);
+        load_group(b, dw + j, n - j);
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            a[v] = v_mul(a[v], v_sub(b[v], total));
+        }
+        if (mask != NULL) {
+            fill_dead(a, false, live_bits(mask, j, n), v_zero());
+        }
+        store_group(dx + j, a, n - j);
     }
+}
+
+/* Each in two versions: without a mask there is nothing to look at. */
+static void
+softmax_row(float *out, const float *x, int64_t n, const uint8_t *mask)
+{
+    if (mask == NULL) {
+        softmax_live(out, x, n, NULL);
+    } else {
+        softmax_live(out, x, n, mask);
+    }
+}
+
+static void
+softmax_row_backward(float *dx, const float *dw, const float *w, int64_t n,
+                     const uint8_t *mask)
+{
+    if (mask == NULL) {
+        softmax_backward_live(dx, dw, w, n, NULL);
+    } else {
+        softmax_backward_live(dx, dw, w, n, mask);
+    }
+}
+
+static float
+dot_row(const float *x, const float *y, int64_t n)
+{
+    return dot_live(x, y, n, NULL);
 }
 
 static float
@@ -290,7 +378,7 @@ absmax_row(const float *x, int64_t n)
         top[v] = v_zero();
     }
     for (int64_t j = 0; j < n; j += 16) {
-        load_group(g, x + j, n - j, v_zero());
+        load_group(g, x + j, n - j);
         UNROLL
         for (int v = 0; v < GROUP; v++) {
             top[v] = v_max(v_abs(g[v]), top[v]);

@@ -45,6 +45,7 @@ V_FN vm m_from_bits(uint64_t bits)
     __m256i b = _mm256_and_si256(_mm256_set1_epi32((int)(bits & 255)), lane);
     return _mm256_castsi256_ps(_mm256_cmpeq_epi32(b, lane));
 }
+V_FN uint64_t m_to_bits(vm m) { return (uint64_t)_mm256_movemask_ps(m); }
 V_FN vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return v_select(m, v_fma(a, b, c), c); }
 
@@ -58,6 +59,15 @@ V_FN vf v_copysign(vf x, vf s)
 {
     vf sign = _mm256_set1_ps(-0.0f);
     return _mm256_or_ps(_mm256_andnot_ps(sign, x), _mm256_and_ps(sign, s));
+}
+V_FN uint64_t v_nonzero64(const uint8_t *p)
+{
+    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(p + 32));
+    __m256i zero = _mm256_setzero_si256();
+    uint32_t l = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(low, zero));
+    uint32_t h = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(high, zero));
+    return ~((uint64_t)h << 32 | l);
 }
 
 /* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------- */

@@ -35,6 +35,7 @@ V_FN vf v_abs(vf a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
 /* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 V_FN vm m_from_bits(uint64_t bits) { return (__mmask16)bits; }
+V_FN uint64_t m_to_bits(vm m) { return m; }
 V_FN vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return _mm512_mask3_fmadd_ps(a, b, c, m); }
 
@@ -48,6 +49,15 @@ V_FN vf v_copysign(vf x, vf s)
 {
     vf sign = _mm512_set1_ps(-0.0f);
     return _mm512_or_ps(_mm512_andnot_ps(sign, x), _mm512_and_ps(sign, s));
+}
+V_FN uint64_t v_nonzero64(const uint8_t *p)
+{
+    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(p + 32));
+    __m256i zero = _mm256_setzero_si256();
+    uint32_t l = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(low, zero));
+    uint32_t h = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(high, zero));
+    return ~((uint64_t)h << 32 | l);
 }
 
 /* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------- */

@@ -63,6 +63,10 @@ V_FN vm m_from_bits(uint64_t bits)
     vm lane = {1, 2, 4, 8};
     return ((int32_t)(bits & 15) & lane) == lane;
 }
+V_FN uint64_t m_to_bits(vm m)
+{
+    return (uint64_t)((m[0] & 1) | (m[1] & 2) | (m[2] & 4) | (m[3] & 8));
+}
 V_FN vf v_select(vm m, vf yes, vf no) { return v_blend(m, yes, no); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return v_blend(m, v_fma(a, b, c), c); }
 
@@ -72,6 +76,23 @@ V_FN vf v_shift_to_exponent(vf a) { return (vf)((vm)a << 23); }
 V_FN vf v_copysign(vf x, vf s)
 {
     return (vf)(((vm)x & 0x7fffffff) | ((vm)s & ~0x7fffffff));
+}
+V_FN uint64_t v_nonzero64(const uint8_t *p)
+{
+    const uint64_t ones = 0x0101010101010101;
+    uint64_t bits = 0;
+    for (int i = 0; i < 64; i += 8) { /* eight bytes, each folded to a bit */
+        const uint8_t *q = p + i;
+        uint64_t x = (uint64_t)q[0] | (uint64_t)q[1] << 8 | (uint64_t)q[2] << 16 |
+                     (uint64_t)q[3] << 24 | (uint64_t)q[4] << 32 |
+                     (uint64_t)q[5] << 40 | (uint64_t)q[6] << 48 |
+                     (uint64_t)q[7] << 56;
+        x |= x >> 4 & ones * 15;
+        x |= x >> 2 & ones * 3;
+        x = (x | (x >> 1 & ones)) & ones;
+        bits |= (x * 0x0102040810204080) >> 56 << i;
+    }
+    return bits;
 }
 
 /* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------- */

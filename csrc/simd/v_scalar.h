@@ -43,6 +43,7 @@ V_FN vf v_abs(vf a) { return fabsf(a); }
 /* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return a < b; }
 V_FN vm m_from_bits(uint64_t bits) { return (int)(bits & 1); }
+V_FN uint64_t m_to_bits(vm m) { return (uint64_t)m; }
 V_FN vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return m ? fmaf(a, b, c) : c; }
 
@@ -57,6 +58,13 @@ V_FN vf v_shift_to_exponent(vf a)
     return a;
 }
 V_FN vf v_copysign(vf x, vf s) { return copysignf(x, s); }
+/* bit i: p[i] is not 0, i < 64 */
+V_FN uint64_t v_nonzero64(const uint8_t *p)
+{
+    uint64_t bits = 0;
+    for (int i = 0; i < 64; i++) { bits |= (uint64_t)(p[i] != 0) << i; }
+    return bits;
+}
 
 /* ---- across lanes: v holds 16 canonical lanes in 16 / VLEN vectors --------------- */
 V_FN float v_sum16(const vf v[16])

@@ -1,253 +1,265 @@
 /*
- * fuzz_problem.h -- the bytes of one fuzz input turned into an attention problem.
+ * fuzz_problem.h -- one fuzz input turned into an attention problem.
  *
- * The first four bytes are the seed of all random numbers; the others choose sizes and
- * options, and where they end, the random numbers do. Every array is a heap buffer of
- * exactly its size, so that the sanitizer sees any step outside, and is filled with NaN
- * before anything else. What takes no part in the problem stays, or becomes, NaN.
+ * Every option of attn.h, in any composition. What takes no part in the problem is NaN.
  */
 #ifndef FUZZ_PROBLEM_H
 #define FUZZ_PROBLEM_H
 
-#include <math.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "../../csrc/core/attn.h"
-
-/* ---- bytes in, buffers out ------------------------------------------------------- */
-
-typedef struct {
-    const uint8_t *at;
-    size_t left;
-    uint64_t random;
-    bool nasty;
-    float magnitude;
-} source;
-
-static uint32_t
-next_random(source *s) /* xorshift64* */
-{
-    s->random ^= s->random >> 12;
-    s->random ^= s->random << 25;
-    s->random ^= s->random >> 27;
-    return (uint32_t)((s->random * UINT64_C(0x2545F4914F6CDD1D)) >> 32);
-}
-
-static unsigned
-next_byte(source *s)
-{
-    if (s->left == 0) {
-        return next_random(s) & 255;
-    }
-    s->left--;
-    return *s->at++;
-}
-
-static source
-open_source(const uint8_t *data, size_t length)
-{
-    static const float magnitudes[] = {1.0f, 0.05f, 4.0f, 20.0f};
-    source s = {.at = data, .left = length, .random = UINT64_C(1) << 40};
-    for (int i = 0; i < 4 && s.left > 0; i++) {
-        s.random |= (uint64_t)next_byte(&s) << 8 * i;
-    }
-    s.magnitude = magnitudes[next_byte(&s) % 4];
-    s.nasty = next_byte(&s) % 8 == 7;
-    return s;
-}
-
-/* 0 .. most: mostly small, else at the edge of a vector, block or tile. */
-static int64_t
-size(source *s, int64_t most)
-{
-    static const int edges[] = {15, 16,  17,  31,  32,  33,  63, 64,
-                                65, 127, 128, 129, 255, 256, 257};
-    unsigned byte = next_byte(s);
-    int64_t n = byte < 160 ? (int)(byte % 12) : edges[byte % 15];
-    return n < most ? n : most;
-}
-
-/* Everything allocated for one input, to be freed after it. */
-static void *owned[512];
-static int owned_count;
-
-static void *
-allocate(size_t bytes)
-{
-    void *memory = malloc(bytes);
-    if (memory == NULL || owned_count == (int)(sizeof owned / sizeof *owned)) {
-        abort();
-    }
-    owned[owned_count++] = memory;
-    return memory;
-}
-
-static void
-free_all(void)
-{
-    while (owned_count > 0) {
-        free(owned[--owned_count]);
-    }
-}
-
-static void *
-nan_bytes(size_t bytes)
-{
-    return memset(allocate(bytes), 0xff, bytes);
-}
-
-static float *
-nan_floats(int64_t n)
-{
-    return nan_bytes((size_t)n * sizeof(float));
-}
-
-static float *
-random_floats(source *s, int64_t n)
-{
-    static const float odd[] = {INFINITY, -INFINITY, NAN,   0.0f,
-                                -0.0f,    1e-42f,    3e38f, -3e38f};
-    float *x = nan_floats(n);
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t r = next_random(s);
-        x[i] = s->magnitude * ((float)(r >> 8) * 0x1p-23f - 1.0f);
-        if (s->nasty && r % 64 == 0) {
-            x[i] = odd[r / 64 % 8];
-        }
-    }
-    return x;
-}
-
-/* ---- a problem ------------------------------------------------------------------- */
+#include "fuzz_masks.h"
 
 typedef struct {
     attn_problem p;
+    attn_masks softmax_masks; /* of masked softmax, where they are others than p's */
+    uint8_t *pairs;           /* (B, M, N)  who takes part */
+    uint8_t *softmax_pairs;   /* (B, M, N)  and in the masked softmax */
+    int64_t bias_size;        /* numbers of the bias */
     float *queries, *keys, *values;
     float *dout, *dweights, *dlse; /* the last two may be NULL */
-    bool use_saved;                /* the backward gets the forward's output and lse */
+    bool wants_dbias;
+    bool hands_back_output, hands_back_weights, hands_back_lse;
     float *X, *dsoftmax; /* masked softmax: its input and gradient, (B, M, N) */
     int threads;
-    bool tame; /* no infinity or NaN where it matters */
+    bool tame;   /* no infinity or NaN where it matters */
+    bool modest; /* and small enough that rounding errors are */
 } problem;
 
-static int64_t
-limit_of(const attn_problem *p, int64_t b, int64_t m)
+static const struct {
+    const attn_score *score;
+    const char *name;
+} scores[] = {
+    {&attn_score_dot, "dot"},
+    {&attn_score_cosine, "cosine"},
+    {&attn_score_additive, "additive"},
+    {&attn_score_gaussian, "gaussian"},
+};
+
+/* ---- who takes part -------------------------------------------------------------- */
+
+/* Is the row (B * M of them) without any pair that takes part? */
+static bool
+is_empty(const attn_problem *p, const uint8_t *pairs, int64_t row)
 {
-    const attn_valid_lens *v = &p->valid;
-    return v->lens == NULL ? p->N
-                           : v->lens[b / v->heads * v->stride_b + m * v->stride_m];
+    return p->N == 0 || memchr(pairs + row * p->N, 1, (size_t)p->N) == NULL;
 }
 
-/* Valid lengths: none, one of each first-axis entry, or one of each query. */
+static bool
+hands_back(const problem *c)
+{
+    return c->hands_back_output || c->hands_back_weights || c->hands_back_lse;
+}
+
+/* Does an empty row attend to all keys alike? */
+static bool
+is_uniform(const attn_problem *p)
+{
+    return p->empty_rows == ATTN_EMPTY_UNIFORM && p->N > 0;
+}
+
+/* Does any query of the heads that share entry e of the keys attend to key j? */
+static bool
+key_is_used(const problem *c, int64_t e, int64_t j)
+{
+    const attn_problem *p = &c->p;
+    int64_t first = e * p->group * p->M, end = first + p->group * p->M;
+    for (int64_t row = first; row < end; row++) {
+        if (c->pairs[row * p->N + j]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Does any of those queries attend to all keys because it has none to attend to? */
+static bool
+values_are_averaged(const problem *c, int64_t e)
+{
+    const attn_problem *p = &c->p;
+    int64_t first = e * p->group * p->M, end = first + p->group * p->M;
+    for (int64_t row = first; is_uniform(p) && row < end; row++) {
+        if (is_empty(p, c->pairs, row)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* NaN in n numbers from row `row` of x, which may be NULL. */
 static void
-choose_lens(source *s, attn_problem *p)
+poison_row(float *x, int64_t row, int64_t n)
 {
-    unsigned kind = next_byte(s) % 4;
-    p->valid = (attn_valid_lens){.heads = kind == 3 && p->B % 2 == 0 ? 2 : 1};
-    if (kind == 0) {
-        return;
+    for (int64_t i = 0; x != NULL && i < n; i++) {
+        x[row * n + i] = NAN;
     }
-    p->valid.stride_m = kind > 1;
-    p->valid.stride_b = kind > 1 ? p->M : 1;
-    int64_t n = p->B / p->valid.heads * p->valid.stride_b;
-    int64_t *lens = allocate((size_t)n * sizeof *lens);
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t r = next_random(s);
-        lens[i] = r % 8 == 0 ? 0 : (int64_t)(r / 8) % (p->N + 1);
-    }
-    p->valid.lens = lens;
 }
 
-/* Writes NaN over what takes no part: keys and values behind every length, queries and
- * gradients of empty rows, gradients of masked weights, masked scores. */
+/* NaN wherever the byte is 0. */
+static void
+poison_pairs(float *x, const uint8_t *pairs, int64_t n)
+{
+    for (int64_t i = 0; x != NULL && i < n; i++) {
+        x[i] = pairs[i] ? x[i] : NAN;
+    }
+}
+
+/* NaN wherever no rule but the bias's own allows a pair that has this number. */
+static void
+poison_bias(const problem *c, float *bias)
+{
+    const attn_problem *p = &c->p;
+    const attn_view *v = &p->masks.bias;
+    float *poisoned = nan_floats(c->bias_size);
+    for (int64_t b = 0; b < p->B; b++) {
+        for (int64_t m = 0; m < p->M; m++) {
+            for (int64_t j = 0; j < p->N; j++) {
+                if (is_allowed(&p->masks, b, m, j)) {
+                    poisoned[view_at(v, b, m, j)] = bias[view_at(v, b, m, j)];
+                }
+            }
+        }
+    }
+    memcpy(bias, poisoned, (size_t)c->bias_size * sizeof *bias);
+}
+
+/* NaN over what takes no part: keys and values that no query attends to, queries and
+ * gradients of empty rows, gradients of masked weights, masked scores, biases. */
 static void
 poison(problem *c)
 {
     const attn_problem *p = &c->p;
-    const bool uniform = p->empty_rows == ATTN_EMPTY_UNIFORM;
+    const int64_t pairs = p->B * p->M * p->N;
 
-    for (int64_t b = 0; b < p->B; b++) {
-        int64_t scored = 0, pooled = 0;
-        for (int64_t m = 0; m < p->M; m++) {
-            int64_t row = b * p->M + m, limit = limit_of(p, b, m);
-            scored = limit > scored ? limit : scored;
-            pooled = limit == 0 && uniform ? p->N : limit > pooled ? limit : pooled;
-            for (int64_t j = limit; j < p->N; j++) {
-                c->X[row * p->N + j] = c->dsoftmax[row * p->N + j] = NAN;
-                if (c->dweights != NULL) {
-                    c->dweights[row * p->N + j] = NAN;
-                }
+    for (int64_t e = 0; e < p->B / p->group; e++) {
+        bool averaged = values_are_averaged(c, e);
+        for (int64_t j = 0; j < p->N; j++) {
+            if (!key_is_used(c, e, j)) {
+                poison_row(c->keys, e * p->N + j, p->Dk);
+                poison_row(averaged ? NULL : c->values, e * p->N + j, p->Dv);
             }
-            for (int64_t d = 0; limit == 0 && d < p->Dq; d++) {
-                c->queries[row * p->Dq + d] = NAN;
-            }
-            for (int64_t d = 0; limit == 0 && !uniform && d < p->Dv; d++) {
-                c->dout[row * p->Dv + d] = NAN;
-            }
-            if (limit == 0 && c->dlse != NULL) {
-                c->dlse[row] = NAN;
-            }
-        }
-        for (int64_t i = (b * p->N + scored) * p->Dk; i < (b + 1) * p->N * p->Dk; i++) {
-            c->keys[i] = NAN;
-        }
-        for (int64_t i = (b * p->N + pooled) * p->Dv; i < (b + 1) * p->N * p->Dv; i++) {
-            c->values[i] = NAN;
         }
     }
+    for (int64_t row = 0; row < p->B * p->M; row++) {
+        if (is_empty(p, c->pairs, row)) {
+            poison_row(c->queries, row, p->Dq);
+            poison_row(is_uniform(p) ? NULL : c->dout, row, p->Dv);
+            poison_row(c->dlse, row, 1);
+        }
+    }
+    poison_pairs(c->dweights, c->pairs, pairs);
+    poison_pairs(c->X, c->softmax_pairs, pairs);
+    poison_pairs(c->dsoftmax, c->softmax_pairs, pairs);
+}
+
+/* ---- choices --------------------------------------------------------------------- */
+
+/* Up to three axes of up to four entries; the last one's may share keys. */
+static leading_axes
+choose_batch(source *s, attn_problem *p)
+{
+    leading_axes lead = {.count = next_byte(s) % (MOST_AXES + 1)};
+    p->B = 1;
+    for (int i = 0; i < lead.count; i++) {
+        int64_t n = 1 + next_byte(s) % 4;
+        bool first_axis = i == lead.count - 1;
+        lead.size[i] = first_axis && next_byte(s) % 16 == 0 ? 0 : p->B * n > 8 ? 1 : n;
+        p->B *= lead.size[i];
+    }
+    unsigned sharing = next_byte(s) % 4;
+    bool possible = lead.count > 0 && lead.size[0] > 0;
+    p->group = !possible || sharing < 2                ? 1
+               : sharing == 2 && lead.size[0] % 2 == 0 ? 2
+                                                       : lead.size[0];
+    return lead;
 }
 
 static void
 choose_sizes(source *s, attn_problem *p)
 {
-    p->score = (attn_score_kind)(next_byte(s) % 3);
-    p->B = next_byte(s) % 4;
+    bool additive = p->score == &attn_score_additive;
     p->M = size(s, 70);
     p->N = size(s, 260);
     p->Dq = size(s, 40);
-    p->Dk = p->score == ATTN_ADDITIVE ? size(s, 20) : p->Dq;
+    p->Dk = additive ? size(s, 20) : p->Dq;
     p->Dv = size(s, 40);
-    p->H = p->score == ATTN_ADDITIVE ? size(s, 33) : 0;
+    p->H = additive ? size(s, 33) : 0;
+    unsigned shape = next_byte(s) % 32;
+    int64_t M = shape == 0 ? 257 : 0; /* enough queries for two tasks of the backward */
+    int64_t N = shape == 1 ? 257 : 0; /* enough keys for a tile between two others */
+    p->M += M;
+    p->N += N;
     /* smaller until it is fast enough to try many */
-    while (p->B * p->M * p->N * (p->Dq + p->Dv + 4 * p->H) > 500000) {
-        p->M -= p->M / 3;
-        p->N -= p->N / 8;
-        p->B = p->B > 2 ? 2 : p->B;
+    while (p->B * p->M * p->N * (p->Dq + p->Dv + 4 * p->H + 8) > 200000) {
+        p->M -= (p->M - M + 2) / 3;
+        p->N -= (p->N - N + 7) / 8;
         p->H -= p->H / 4;
         p->Dv -= p->Dv / 4;
+    }
+}
+
+static void
+choose_numbers(source *s, problem *c, unsigned options)
+{
+    attn_problem *p = &c->p;
+    if (p->score == &attn_score_additive) {
+        p->W_q = random_floats(s, p->H * p->Dq);
+        p->W_k = random_floats(s, p->H * p->Dk);
+        p->w_v = random_floats(s, p->H);
+        p->b_h = options & 1 ? random_floats(s, p->H) : NULL;
+    }
+    c->queries = random_floats(s, p->B * p->M * p->Dq);
+    c->keys = random_floats(s, p->B / p->group * p->N * p->Dk);
+    c->values = random_floats(s, p->B / p->group * p->N * p->Dv);
+    c->X = random_floats(s, p->B * p->M * p->N);
+    c->dsoftmax = random_floats(s, p->B * p->M * p->N);
+    c->dout = random_floats(s, p->B * p->M * p->Dv);
+    c->dweights = options & 2 ? random_floats(s, p->B * p->M * p->N) : NULL;
+    c->dlse = options & 4 ? random_floats(s, p->B * p->M) : NULL;
+}
+
+static void
+choose_dropout(source *s, attn_problem *p, const leading_axes *lead)
+{
+    unsigned kind = next_byte(s) % 8;
+    if (kind < 3) {
+        p->dropout.p = (float)next_byte(s) / 256.0f;
+        p->dropout.seed = next_random(s);
+    }
+    if (kind == 2 || kind == 3) {
+        p->dropout.keep = choose_flags(s, p, lead);
     }
 }
 
 static problem
 choose_problem(source *s)
 {
+    static const float smallest_norms[] = {1e-8f, 1.0f, 0.0f, 1e-8f};
     problem c = {.threads = 1 + (int)(next_byte(s) % 3), .tame = !s->nasty};
+    c.modest = c.tame && s->magnitude <= 1.0f;
     attn_problem *p = &c.p;
 
+    p->score = scores[next_byte(s) % 4].score;
+    const leading_axes lead = choose_batch(s, p);
     choose_sizes(s, p);
     p->scale = (float)next_byte(s) / 64.0f - 1.0f;
+    p->eps = smallest_norms[next_byte(s) % 4];
     p->empty_rows = (attn_empty_rows)(next_byte(s) % 3);
-    choose_lens(s, p);
+    choose_masks(s, p, &lead, &c.bias_size);
+    c.softmax_masks = p->masks;
+    choose_dropout(s, p, &lead);
     unsigned options = next_byte(s);
-    p->dropout_p = options & 1 ? (float)next_byte(s) / 256.0f : 0.0f;
-    p->seed = next_random(s);
-    c.use_saved = options & 2;
-    if (p->score == ATTN_ADDITIVE) {
-        p->W_q = random_floats(s, p->H * p->Dq);
-        p->W_k = random_floats(s, p->H * p->Dk);
-        p->w_v = random_floats(s, p->H);
-        p->b_h = options & 4 ? random_floats(s, p->H) : NULL;
+    c.wants_dbias = p->masks.bias.data != NULL && options & 8;
+    if (options & 16) {
+        c.hands_back_output = options & 32;
+        c.hands_back_weights = options & 64;
+        c.hands_back_lse = options & 128;
     }
-    c.queries = random_floats(s, p->B * p->M * p->Dq);
-    c.keys = random_floats(s, p->B * p->N * p->Dk);
-    c.values = random_floats(s, p->B * p->N * p->Dv);
-    c.X = random_floats(s, p->B * p->M * p->N);
-    c.dsoftmax = random_floats(s, p->B * p->M * p->N);
-    c.dout = random_floats(s, p->B * p->M * p->Dv);
-    c.dweights = options & 8 ? random_floats(s, p->B * p->M * p->N) : NULL;
-    c.dlse = options & 16 ? random_floats(s, p->B * p->M) : NULL;
+    choose_numbers(s, &c, options);
+
+    c.pairs = pairs_of(p, &p->masks, takes_part);
+    c.softmax_pairs = pairs_of(p, &p->masks, is_valid);
+    if (p->masks.bias.data != NULL) {
+        poison_bias(&c, (float *)p->masks.bias.data);
+    }
     poison(&c);
     return c;
 }

@@ -27,8 +27,10 @@ main(int argc, char **argv)
     }
     if (argc == 7 && strcmp(argv[1], "keep") == 0) {
         const int64_t b = atoll(argv[2]), m = atoll(argv[3]), j = atoll(argv[4]);
-        attn_problem p = {.B = b + 1, .M = m + 1, .N = atoll(argv[5]), .dropout_p = 0.5f,
-                          .seed = strtoull(argv[6], NULL, 10)};
+        attn_problem p = {.B = b + 1,
+                          .M = m + 1,
+                          .N = atoll(argv[5]),
+                          .dropout = {.p = 0.5f, .seed = strtoull(argv[6], NULL, 10)}};
         uint64_t keep[ATTN_KEYS];
         attn_keep_words(keep, &p, b, m, 1, j, 1);
         printf("%d\n", (int)(keep[0] & 1));

@@ -16,13 +16,9 @@
  * a target, they are compared within a tolerance, and not on nasty numbers.
  */
 #include <float.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "../../csrc/simd/dispatch.h"
-#include "../../csrc/simd/kernels.h"
+#include "kernel_runs.h"
 
 #ifdef __FP_FAST_FMAF
 enum { GENERIC_IS_FUSED = 1 };
@@ -32,396 +28,20 @@ enum { GENERIC_IS_FUSED = 0 };
 
 static const double GENERIC_TOLERANCE = 1e-5; /* of the largest number of a run */
 
-/* One run of one kernel: its sizes and options, its buffers, what it wrote. */
-typedef struct {
-    const attn_kernels *set;
-    int a, b, c;       /* sizes */
-    int option;        /* which optional operands, 0 .. the kernel's options - 1 */
-    bool nasty;        /* infinities, NaN, zeros, subnormals among the operands */
-    uint64_t random;
-    float *buffer[12]; /* freed at the end */
-    int buffers;
-    float *result;
-    size_t written;
-} run;
-
-enum { MOST_WRITTEN = 1 << 16 };
-
-/* ---- random operands in buffers of exactly their size --------------------------------------- */
-
-static uint32_t
-next_random(run *r) /* xorshift64* */
-{
-    r->random ^= r->random >> 12;
-    r->random ^= r->random << 25;
-    r->random ^= r->random >> 27;
-    return (uint32_t)((r->random * UINT64_C(0x2545F4914F6CDD1D)) >> 32);
-}
-
-static float
-number(run *r, float size) /* in (-size, size), or nasty */
-{
-    static const float nasty[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-41f, -1e-41f, 3e38f};
-    uint32_t word = next_random(r);
-    if (r->nasty && word % 16 == 0) {
-        return nasty[word / 16 % 8];
-    }
-    return size * (float)((double)word / 2147483648.0 - 1.0);
-}
-
-static void *
-buffer(run *r, size_t bytes)
-{
-    float *memory = malloc(bytes);
-    if (memory == NULL || r->buffers == sizeof r->buffer / sizeof *r->buffer) {
-        abort();
-    }
-    return r->buffer[r->buffers++] = memory;
-}
-
-static float *
-numbers(run *r, int64_t n, float size)
-{
-    float *x = buffer(r, (size_t)n * sizeof *x);
-    for (int64_t i = 0; i < n; i++) {
-        x[i] = number(r, size);
-    }
-    return x;
-}
-
-/* Live words of a tile: about three pairs in four, one key without any. */
-static uint64_t *
-live_words(run *r, int rows, int lanes)
-{
-    uint64_t *live = buffer(r, (size_t)rows * sizeof *live);
-    uint64_t all = lanes < 64 ? ((uint64_t)1 << lanes) - 1 : ~(uint64_t)0;
-    for (int i = 0; i < rows; i++) {
-        uint64_t half = (uint64_t)next_random(r) << 32 | next_random(r);
-        uint64_t other = (uint64_t)next_random(r) << 32 | next_random(r);
-        live[i] = i == 2 ? 0 : (half | other) & all;
-    }
-    return live;
-}
-
-/* NaN in every dead pair of X [rows][lanes]. */
-static void
-poison(float *X, int rows, int lanes, const uint64_t *live)
-{
-    for (int i = 0; live != NULL && i < rows; i++) {
-        for (int l = 0; l < lanes; l++) {
-            if (!(live[i] >> l & 1)) {
-                X[i * lanes + l] = NAN;
-            }
-        }
-    }
-}
-
-static void
-record(run *r, const float *x, int64_t n)
-{
-    if (r->written + (size_t)n > MOST_WRITTEN) {
-        abort();
-    }
-    memcpy(r->result + r->written, x, (size_t)n * sizeof *x);
-    r->written += (size_t)n;
-}
-
-/* ---- the kernels, one function each ----------------------------------------------------------- */
-
-/* Floats of `rows` rows of `cols`, `stride` apart, the last one without what follows it. */
-static int64_t
-span(int64_t rows, int64_t cols, int64_t stride)
-{
-    return rows == 0 || cols == 0 ? 0 : (rows - 1) * stride + cols;
-}
-
-static void
-run_matmul(run *r) /* rows, cols, K; options: add, X walked along columns */
-{
-    bool add = r->option & 1, columns = r->option & 2;
-    int64_t ldc = r->b + 3, ldx = columns ? 1 : r->c, sx = columns ? r->a : 1;
-    float *C = numbers(r, span(r->a, r->b, ldc), 2.0f);
-    float *X = numbers(r, (int64_t)r->a * r->c, 2.0f), *Y = numbers(r, (int64_t)r->c * r->b, 2.0f);
-    r->set->matmul(C, ldc, X, ldx, sx, Y, r->b, r->a, r->b, r->c, add);
-    record(r, C, span(r->a, r->b, ldc));
-}
-
-static void
-run_pool(run *r) /* rows, lanes, K; options: alpha, live */
-{
-    int lanes = r->b;
-    float *C = numbers(r, (int64_t)r->a * lanes, 2.0f);
-    float *X = numbers(r, (int64_t)r->c * r->a, 2.0f), *Y = numbers(r, (int64_t)r->c * lanes, 2.0f);
-    float *alpha = r->option & 1 ? numbers(r, lanes, 1.0f) : NULL;
-    uint64_t *live = r->option & 2 ? live_words(r, r->c, lanes) : NULL;
-    poison(Y, r->c, lanes, live);
-    r->set->pool(C, X, 1, r->a, Y, lanes, r->a, r->c, alpha, live);
-    record(r, C, (int64_t)r->a * lanes);
-}
-
-static void
-run_matmul_live(run *r) /* rows, cols, K */
-{
-    int lanes = (r->c + 15) / 16 * 16;
-    float *C = numbers(r, (int64_t)r->a * r->b, 2.0f), *X = numbers(r, (int64_t)r->a * lanes, 2.0f);
-    float *Y = numbers(r, (int64_t)r->c * r->b, 2.0f);
-    uint64_t *live = live_words(r, r->a, lanes);
-    poison(X, r->a, lanes, live);
-    r->set->matmul_live(C, r->b, X, lanes, Y, r->b, r->a, r->b, r->c, live);
-    record(r, C, (int64_t)r->a * r->b);
-}
-
-static void
-run_distance(run *r) /* rows, lanes, K */
-{
-    float *S = numbers(r, (int64_t)r->a * r->b, 2.0f), *X = numbers(r, (int64_t)r->a * r->c, 2.0f);
-    float *Y = numbers(r, (int64_t)r->c * r->b, 2.0f);
-    r->set->distance(S, X, r->c, Y, r->b, r->a, r->c, -0.75f);
-    record(r, S, (int64_t)r->a * r->b);
-}
-
-static void
-run_difference_lanes(run *r) /* rows, lanes, D; option: live */
-{
-    float *dQ = numbers(r, (int64_t)r->c * r->b, 2.0f), *G = numbers(r, (int64_t)r->a * r->b, 2.0f);
-    float *X = numbers(r, (int64_t)r->a * r->c, 2.0f), *Q = numbers(r, (int64_t)r->c * r->b, 2.0f);
-    uint64_t *live = r->option ? live_words(r, r->a, r->b) : NULL;
-    poison(G, r->a, r->b, live);
-    r->set->difference_lanes(dQ, G, X, r->c, Q, r->b, r->a, r->c, live);
-    record(r, dQ, (int64_t)r->c * r->b);
-}
-
-static void
-run_difference_rows(run *r) /* rows, K, D; option: live */
-{
-    int lanes = (r->b + 15) / 16 * 16;
-    float *dX = numbers(r, (int64_t)r->a * r->c, 2.0f), *G = numbers(r, (int64_t)r->a * lanes, 2.0f);
-    float *Y = numbers(r, (int64_t)r->b * r->c, 2.0f), *X = numbers(r, (int64_t)r->a * r->c, 2.0f);
-    uint64_t *live = r->option ? live_words(r, r->a, lanes) : NULL;
-    poison(G, r->a, lanes, live);
-    r->set->difference_rows(dX, G, lanes, Y, X, r->a, r->b, r->c, 0.75f, live);
-    record(r, dX, (int64_t)r->a * r->c);
-}
-
-static void
-run_pack(run *r) /* rows, cols */
-{
-    int lanes = (r->a + 15) / 16 * 16;
-    int64_t lds = r->b + 5;
-    float *dst = numbers(r, (int64_t)r->b * lanes, 2.0f);
-    float *src = numbers(r, span(r->a, r->b, lds), 2.0f);
-    r->set->pack(dst, lanes, src, lds, r->a, r->b, 1.25f);
-    record(r, dst, (int64_t)r->b * lanes);
-}
-
-static void
-run_unpack(run *r) /* rows, cols; option: factor */
-{
-    int lanes = (r->a + 15) / 16 * 16;
-    int64_t ldd = r->b + 5;
-    float *dst = numbers(r, span(r->a, r->b, ldd), 2.0f);
-    float *src = numbers(r, (int64_t)r->b * lanes, 2.0f);
-    float *factor = r->option ? numbers(r, lanes, 2.0f) : NULL;
-    r->set->unpack(dst, ldd, src, lanes, r->a, r->b, factor);
-    record(r, dst, span(r->a, r->b, ldd));
-}
-
-static void
-run_softmax_tile(run *r) /* rows, lanes; options: live, nothing seen before */
-{
-    float *S = numbers(r, (int64_t)r->a * r->b, 30.0f), *m = numbers(r, r->b, 30.0f);
-    float *l = numbers(r, r->b, 9.0f), *alpha = numbers(r, r->b, 1.0f);
-    uint64_t *live = r->option & 1 ? live_words(r, r->a, r->b) : NULL;
-    for (int i = 0; r->option & 2 && i < r->b; i++) {
-        m[i] = -INFINITY;
-        l[i] = 0.0f;
-    }
-    poison(S, r->a, r->b, live);
-    r->set->softmax_tile(S, r->b, r->a, m, l, alpha, live);
-    record(r, S, (int64_t)r->a * r->b);
-    record(r, l, r->b);
-    record(r, alpha, r->b);
-    for (int i = 0; i < r->b; i++) { /* finite where it ought to be, for the check of poison */
-        m[i] = r->option & 2 && m[i] == -INFINITY ? -1.0f : m[i];
-    }
-    record(r, m, r->b);
-}
-
-static void
-run_prob_tile(run *r) /* rows, lanes; option: live */
-{
-    float *S = numbers(r, (int64_t)r->a * r->b, 30.0f), *m = numbers(r, r->b, 30.0f);
-    float *inv = numbers(r, r->b, 1.0f);
-    uint64_t *live = r->option ? live_words(r, r->a, r->b) : NULL;
-    poison(S, r->a, r->b, live);
-    r->set->prob_tile(S, r->b, r->a, m, inv, live);
-    record(r, S, (int64_t)r->a * r->b);
-}
-
-static void
-run_scale_tile(run *r) /* rows, lanes */
-{
-    float *S = numbers(r, (int64_t)r->a * r->b, 2.0f), *factor = numbers(r, r->b, 2.0f);
-    r->set->scale_tile(S, r->b, r->a, factor);
-    record(r, S, (int64_t)r->a * r->b);
-}
-
-static void
-run_dot_tile(run *r) /* rows, lanes; option: live */
-{
-    float *D = numbers(r, r->b, 2.0f), *X = numbers(r, (int64_t)r->a * r->b, 2.0f);
-    float *Y = numbers(r, (int64_t)r->a * r->b, 2.0f);
-    uint64_t *live = r->option ? live_words(r, r->a, r->b) : NULL;
-    poison(X, r->a, r->b, live);
-    poison(Y, r->a, r->b, live);
-    r->set->dot_tile(D, X, Y, r->b, r->a, live);
-    record(r, D, r->b);
-}
-
-static void
-run_dscore_tile(run *r) /* rows, lanes; option: live */
-{
-    float *dP = numbers(r, (int64_t)r->a * r->b, 2.0f), *P = numbers(r, (int64_t)r->a * r->b, 1.0f);
-    float *D = numbers(r, r->b, 2.0f), *E = numbers(r, r->b, 1e-6f);
-    uint64_t *live = r->option ? live_words(r, r->a, r->b) : NULL;
-    poison(dP, r->a, r->b, live);
-    poison(P, r->a, r->b, live);
-    r->set->dscore_tile(dP, P, D, E, 0.125f, r->b, r->a, live);
-    record(r, dP, (int64_t)r->a * r->b);
-}
-
-static void
-run_keep_tile(run *r) /* rows, lanes */
-{
-    float *P = numbers(r, (int64_t)r->a * r->b, 1.0f);
-    uint64_t *keep = live_words(r, r->a, r->b);
-    r->set->keep_tile(P, r->b, r->a, 1.0f / 0.9f, keep);
-    record(r, P, (int64_t)r->a * r->b);
-}
-
-static void
-run_prob_row(run *r) /* n */
-{
-    float *w = numbers(r, r->a, 140.0f);
-    r->set->prob_row(w, r->a, 3.5f, 0.3f);
-    record(r, w, r->a);
-}
-
-static void
-run_softmax_row(run *r) /* n; option: of size 100, so that exp underflows */
-{
-    float *out = numbers(r, r->a, 1.0f), *x = numbers(r, r->a, r->option ? 100.0f : 4.0f);
-    if (r->a > 0) { /* rows without a key are the caller's */
-        r->set->softmax_row(out, x, r->a);
-    }
-    record(r, out, r->a);
-}
-
-static void
-run_softmax_row_backward(run *r) /* n */
-{
-    float *dx = numbers(r, r->a, 1.0f), *dw = numbers(r, r->a, 2.0f), *w = numbers(r, r->a, 1.0f);
-    r->set->softmax_row_backward(dx, dw, w, r->a);
-    record(r, dx, r->a);
-}
-
-static void
-run_dot_row(run *r) /* n */
-{
-    float *x = numbers(r, r->a, 2.0f), *y = numbers(r, r->a, 2.0f), sum = 0.0f;
-    sum = r->set->dot_row(x, y, r->a);
-    record(r, &sum, 1);
-}
-
-static void
-run_absmax_row(run *r) /* n */
-{
-    float *x = numbers(r, r->a, 2.0f), top = r->set->absmax_row(x, r->a);
-    record(r, &top, 1);
-}
-
-static void
-run_exp_form(run *r) /* n; option: of size 43, as the additive score has it */
-{
-    float *out = numbers(r, r->a, 1.0f), *x = numbers(r, r->a, r->option ? 43.6f : 3.0f);
-    r->set->exp_form(out, x, r->a);
-    record(r, out, r->a);
-}
-
-static void
-run_tanh_form(run *r) /* n; option: of size 1, around the two ways tanh is computed */
-{
-    float *out = numbers(r, r->a, 1.0f), *x = numbers(r, r->a, r->option ? 1.0f : 30.0f);
-    r->set->tanh_form(out, x, r->a);
-    record(r, out, r->a);
-}
-
-static void
-run_add_bias_absmax(run *r) /* H, lanes; option: bias */
-{
-    float *A = numbers(r, (int64_t)r->a * r->b, 3.0f), *top = numbers(r, r->b, 1.0f);
-    float *bias = r->option ? numbers(r, r->a, 3.0f) : NULL;
-    r->set->add_bias_absmax(A, bias, top, r->b, r->a);
-    record(r, A, (int64_t)r->a * r->b);
-    record(r, top, r->b);
-}
-
-/* Pre-activations of the regime's full range, in the form that the regime takes. */
-static float *
-additive_operand(run *r, int64_t n, additive_regime regime)
-{
-    static const float limit[] = {1.0f, 10.9f, 43.6f, 60.0f};
-    float *x = numbers(r, n, limit[regime]);
-    for (int64_t i = 0; i < n; i++) {
-        x[i] = i % 7 == 3 ? copysignf(limit[regime], x[i]) : x[i];
-        x[i] = regime == ADDITIVE_SMALL    ? (float)tanh(x[i])
-               : regime == ADDITIVE_DIRECT ? x[i]
-                                           : (float)exp(2.0 * x[i]);
-    }
-    return x;
-}
-
-static void
-run_additive_tile(run *r) /* rows, lanes, H; options: regime, live */
-{
-    additive_regime regime = (additive_regime)(r->option & 3);
-    float *A = additive_operand(r, (int64_t)r->c * r->b, regime);
-    float *B = additive_operand(r, (int64_t)r->a * r->c, regime);
-    float *w = numbers(r, r->c, 1.0f), *S = numbers(r, (int64_t)r->a * r->b, 1.0f);
-    uint64_t *live = r->option & 4 ? live_words(r, r->a, r->b) : NULL;
-    bool exp = regime == ADDITIVE_EXP || regime == ADDITIVE_CLAMPED;
-    r->set->additive_tile(S, A, B, w, exp ? 0.5f : 0.0f, r->b, r->a, r->c, regime, live);
-    record(r, S, (int64_t)r->a * r->b);
-}
-
-static void
-run_additive_tile_backward(run *r) /* rows, lanes, H; options: regime, live */
-{
-    additive_regime regime = (additive_regime)(r->option & 3);
-    float *A = additive_operand(r, (int64_t)r->c * r->b, regime);
-    float *B = additive_operand(r, (int64_t)r->a * r->c, regime);
-    float *dA = numbers(r, (int64_t)r->c * r->b, 1.0f), *C = numbers(r, (int64_t)r->c * r->b, 1.0f);
-    float *dB = numbers(r, (int64_t)r->a * r->c, 1.0f), *G = numbers(r, (int64_t)r->a * r->b, 1.0f);
-    uint64_t *live = r->option & 4 ? live_words(r, r->a, r->b) : NULL;
-    poison(G, r->a, r->b, live);
-    r->set->additive_tile_backward(dA, C, dB, A, B, G, r->b, r->a, r->c, regime, live);
-    record(r, dA, (int64_t)r->c * r->b);
-    record(r, C, (int64_t)r->c * r->b);
-    record(r, dB, (int64_t)r->a * r->c);
-}
-
 /* ---- the sizes of each kernel; lists end with END ---------------------------------------------- */
 
 enum { END = -1 };
 static const int none[] = {0, END};
 static const int row_counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, END};
 static const int few_rows[] = {0, 1, 2, 3, 4, 5, 8, 9, END};
-static const int widths[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,  11, 12, 13, 15, 16, 17, 19,
-                             20, 23, 24, 25, 31, 32, 33, 40, 47, 48, 49, 63, 64, 65, 67, END};
+static const int widths[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,  11, 12,
+                             13, 15, 16, 17, 19, 20, 23, 24, 25, 31, 32,
+                             33, 40, 47, 48, 49, 63, 64, 65, 67, END};
 static const int lane_counts[] = {16, 32, 48, 64, END};
 static const int backward_lanes[] = {16, 32, END};
 static const int queries[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, END};
-static const int columns[] = {0, 1, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 49, 64, END};
+static const int columns[] = {0,  1,  3,  4,  5,  7,  8,  9,  12, 15,
+                              16, 17, 24, 31, 32, 33, 49, 64, END};
 static const int chunks[] = {0, 1, 2, 3, 256, 257, 513, END};
 static const int tile_keys[] = {0, 1, 2, 3, 16, 127, 128, END};
 static const int hidden[] = {2, 4, 6, 16, 34, END};
@@ -440,22 +60,26 @@ static const struct {
     {"difference_rows", run_difference_rows, few_rows, queries, widths, 2},
     {"pack", run_pack, queries, widths, none, 1},
     {"unpack", run_unpack, queries, widths, none, 2},
+    {"live_bytes", run_live_bytes, queries, tile_keys, none, 2},
+    {"live_floats", run_live_floats, queries, tile_keys, none, 1},
     {"softmax_tile", run_softmax_tile, tile_keys, lane_counts, none, 4},
     {"prob_tile", run_prob_tile, tile_keys, lane_counts, none, 2},
+    {"add_tile", run_add_tile, tile_keys, lane_counts, none, 2},
     {"scale_tile", run_scale_tile, tile_keys, lane_counts, none, 1},
     {"dot_tile", run_dot_tile, tile_keys, lane_counts, none, 2},
     {"dscore_tile", run_dscore_tile, tile_keys, lane_counts, none, 2},
     {"keep_tile", run_keep_tile, tile_keys, lane_counts, none, 1},
     {"prob_row", run_prob_row, widths, none, none, 1},
-    {"softmax_row", run_softmax_row, widths, none, none, 2},
-    {"softmax_row_backward", run_softmax_row_backward, widths, none, none, 1},
+    {"softmax_row", run_softmax_row, widths, none, none, 4},
+    {"softmax_row_backward", run_softmax_row_backward, widths, none, none, 2},
     {"dot_row", run_dot_row, widths, none, none, 1},
     {"absmax_row", run_absmax_row, widths, none, none, 1},
     {"exp_form", run_exp_form, widths, none, none, 2},
     {"tanh_form", run_tanh_form, widths, none, none, 2},
     {"add_bias_absmax", run_add_bias_absmax, row_counts, lane_counts, none, 2},
     {"additive_tile", run_additive_tile, row_counts, lane_counts, hidden, 8},
-    {"additive_tile_backward", run_additive_tile_backward, row_counts, backward_lanes, hidden, 8},
+    {"additive_tile_backward", run_additive_tile_backward, row_counts, backward_lanes,
+     hidden, 8},
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
@@ -504,9 +128,9 @@ first_difference(const run *got, const run *expected, bool exact)
 static void
 fail(int kernel, const run *r, const char *what, int64_t i, float got, float expected)
 {
-    printf("FAILED %s %s(%d, %d, %d) option %d%s: %s at %lld: %a, expected %a\n", r->set->name,
-           kernels[kernel].name, r->a, r->b, r->c, r->option, r->nasty ? " nasty" : "", what,
-           (long long)i, (double)got, (double)expected);
+    printf("FAILED %s %s(%d, %d, %d) option %d%s: %s at %lld: %a, expected %a\n",
+           r->set->name, kernels[kernel].name, r->a, r->b, r->c, r->option,
+           r->nasty ? " nasty" : "", what, (long long)i, (double)got, (double)expected);
     exit(1);
 }
 
@@ -576,7 +200,8 @@ compare(int kernel)
     }
     for (int s = 0; s < count; s++) {
         bool exact = sets[s] != &attn_kernels_generic || GENERIC_IS_FUSED;
-        printf("%s %s %lld\n", names[s], exact ? "equal" : "near", (long long)compared[s]);
+        printf("%s %s %lld\n", names[s], exact ? "equal" : "near",
+               (long long)compared[s]);
     }
 }
 
@@ -638,7 +263,8 @@ measure(const attn_kernels *k, int f)
     for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += STEP) {
         uint32_t word = (uint32_t)bits;
         memcpy(&x[n], &word, sizeof word);
-        n += x[n] >= functions[f].low && x[n] <= functions[f].high && fabsf(x[n]) > FLT_MIN;
+        n += x[n] >= functions[f].low && x[n] <= functions[f].high &&
+             fabsf(x[n]) > FLT_MIN;
         if (n == BLOCK || (n > 0 && bits + STEP >= UINT64_C(1) << 32)) {
             functions[f].of(k, y, x, n);
             for (int i = 0; i < n; i++) {
@@ -657,8 +283,9 @@ static void
 specials(const attn_kernels *k)
 {
     const float t[] = {-INFINITY, -200.0f, -126.00001f, -126.0f, 0.0f,
-                       127.0f, 128.0f, INFINITY, NAN};
-    const float x[] = {-INFINITY, -20.0f, -1e-41f, -0.0f, 0.0f, 1e-41f, 20.0f, INFINITY, NAN};
+                       127.0f,    128.0f,  INFINITY,    NAN};
+    const float x[] = {-INFINITY, -20.0f, -1e-41f,  -0.0f, 0.0f,
+                       1e-41f,    20.0f,  INFINITY, NAN};
     enum { N = sizeof t / sizeof *t };
     float y[N];
     exp2_of(k, y, t, N);

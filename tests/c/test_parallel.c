@@ -282,8 +282,7 @@ leave_others_polling(void *ctx, int64_t task, int worker)
     struct talk *talk = ctx;
     if (worker == 0) {
         meet(&talk->meeting, task, worker);
-    }
-    else {
+    } else {
         poll_until_stopped(ctx, task, worker);
     }
 }

@@ -1,0 +1,357 @@
+/*
+ * plan_backward.c -- how a backward call becomes tasks.
+ *
+ * A task is one group of blocks of one batch entry, which owns their dq. The gradients
+ * of keys and values are sums over all queries (of all heads that share them): each
+ * group sums its own (N, key_width + Dv) partial, and the partials are added in order.
+ * So is the gradient of a bias that queries or entries share.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "plan.h"
+
+enum {
+    GROUP_QUERIES = 256, /* fewest queries of a group: its partial is worth its sum */
+    MOST_GROUPS = 8,     /* of one batch entry: bounds the memory of the partials */
+};
+
+typedef struct {
+    attn_call call;
+    int64_t groups, group_blocks; /* of one batch entry */
+    int64_t wave;    /* key entries in flight: as many as there are partials for */
+    int64_t first;   /* key entry of this wave */
+    int64_t parts;   /* groups that add to one key entry */
+    int64_t width;   /* key_width */
+    float *partials; /* (wave, parts, N, width + Dv), or NULL with one part */
+    int64_t bias_rows, bias_columns; /* of the bias that one group of queries meets */
+    float *bias_partials; /* (wave, parts, bias_rows, bias_columns), NULL: not needed */
+} backward_plan;
+
+/* Does every row of the bias belong to one query of one entry? Then groups can write to
+ * its gradient directly. */
+static bool
+bias_rows_are_owned(const attn_view *bias)
+{
+    bool owned = bias->stride_m != 0;
+    for (int i = 0; i < bias->axis_count; i++) {
+        owned = owned && (bias->axes[i].stride != 0 || bias->axes[i].size == 1);
+    }
+    return owned;
+}
+
+static int64_t
+axes_size(const attn_view *v)
+{
+    int64_t size = 1;
+    for (int i = 0; i < v->axis_count; i++) {
+        size *= v->axes[i].stride != 0 ? v->axes[i].size : 1;
+    }
+    return size;
+}
+
+static void
+lay_out_groups(backward_plan *q)
+{
+    const attn_call *c = &q->call;
+    const attn_problem *p = c->p;
+    int64_t group = attn_ceil_div(attn_ceil_div(p->M, MOST_GROUPS), c->lanes) *
+                    c->lanes;
+    group = group > GROUP_QUERIES ? group : GROUP_QUERIES;
+    q->group_blocks = group / c->lanes;
+    q->groups = attn_ceil_div(p->M, group);
+    q->parts = q->groups * p->group;
+    q->width = p->score->key_width(p);
+    q->bias_rows = p->masks.bias.stride_m != 0 ? (group < p->M ? group : p->M) : 1;
+    q->bias_columns = p->masks.bias.stride_j != 0 ? p->N : 1;
+}
+
+static void
+lay_out_backward(backward_plan *q, attn_arena *a, int threads)
+{
+    attn_call *c = &q->call;
+    const attn_problem *p = c->p;
+    attn_lay_out(c, a, threads);
+    lay_out_groups(q);
+    bool split = q->parts > 1;
+    bool shared_bias = attn_wants_dbias(c) && !(bias_rows_are_owned(&p->masks.bias) &&
+                                                axes_size(&p->masks.bias) == p->B);
+    int64_t entries = p->B / p->group;
+    q->wave = split || shared_bias ? attn_ceil_div(4 * (int64_t)c->workers, q->parts)
+                                   : entries;
+    q->wave = q->wave < entries ? q->wave : entries;
+    int64_t numbers, bias_numbers;
+    if (q->width > INT64_MAX - p->Dv ||
+        __builtin_mul_overflow(p->N, q->width + p->Dv, &numbers) ||
+        __builtin_mul_overflow(q->bias_rows, q->bias_columns, &bias_numbers)) {
+        a->used = SIZE_MAX;
+        return;
+    }
+    int64_t slots = q->wave * q->parts;
+    q->partials = attn_take_floats(a, split ? slots : 0, numbers);
+    q->bias_partials = attn_take_floats(a, shared_bias ? slots : 0, bias_numbers);
+    q->bias_partials = shared_bias ? q->bias_partials : NULL;
+}
+
+/* Where group g of entry b adds up its gradient of the bias; zeroed. */
+static float *
+begin_bias(const backward_plan *q, int64_t task, int64_t b, int64_t g)
+{
+    const attn_view *bias = &q->call.p->masks.bias;
+    int64_t m0 = g * q->group_blocks * q->call.lanes, left = q->call.p->M - m0;
+    int64_t rows = left < q->bias_rows ? left : q->bias_rows;
+    float *to = q->bias_partials != NULL
+                    ? q->bias_partials + task * q->bias_rows * q->bias_columns
+                    : q->call.d->bias + attn_view_row(bias, b, m0);
+    memset(to, 0, (size_t)(rows * q->bias_columns) * sizeof(float));
+    return to;
+}
+
+/* task: of this wave; query entry by query entry, group by group. */
+static void
+group_task(void *ctx, int64_t task, int worker)
+{
+    backward_plan *q = ctx;
+    attn_call *c = &q->call;
+    const int64_t N = c->p->N, Dv = c->p->Dv;
+    int64_t entry = q->first + task / q->parts, g = task % q->groups;
+    int64_t b = q->first * c->p->group + task / q->groups;
+    float *partial = q->partials + task * N * (q->width + Dv);
+    float *dkeys = q->parts > 1 ? partial : c->dkeys + entry * N * q->width;
+    float *dvalues = q->parts > 1 ? partial + N * q->width
+                                  : c->d->values + entry * N * Dv;
+    float *dbias = attn_wants_dbias(c) ? begin_bias(q, task, b, g) : NULL;
+    int64_t dbias_stride = c->p->masks.bias.stride_m != 0 ? q->bias_columns : 0;
+
+    memset(dkeys, 0, (size_t)(N * q->width) * sizeof(float));
+    memset(dvalues, 0, (size_t)(N * Dv) * sizeof(float));
+    int64_t begin = g * q->group_blocks, end = begin + q->group_blocks;
+    end = end < c->blocks ? end : c->blocks;
+    for (int64_t i = begin; i < end; i++) {
+        if (attn_stopped(c->run, worker)) {
+            return;
+        }
+        attn_block *k = attn_begin_block(c, worker, b, i);
+        k->dkeys = dkeys;
+        k->dvalues = dvalues;
+        if (dbias != NULL) {
+            k->dbias = dbias + (i - begin) * c->lanes * dbias_stride;
+            k->dbias_stride = dbias_stride;
+            memset(k->dbias_sum, 0, (size_t)c->lanes * sizeof(float));
+        }
+        attn_backward_block(k);
+    }
+}
+
+/* ---- sums over groups and entries, in order -------------------------------------- */
+
+/* to[i] = parts[0][i] + parts[1][i] + ..., n numbers, parts `stride` apart. */
+static void
+add_parts(float *to, const float *parts, int64_t stride, int64_t count, int64_t n)
+{
+    memcpy(to, parts, (size_t)n * sizeof(float));
+    for (int64_t g = 1; g < count; g++) {
+        const float *part = parts + g * stride;
+        for (int64_t i = 0; i < n; i++) {
+            to[i] += part[i];
+        }
+    }
+}
+
+enum { REDUCE_KEYS = 64 };
+
+/* A task is REDUCE_KEYS keys of one entry. */
+static void
+reduce_task(void *ctx, int64_t task, int worker)
+{
+    backward_plan *q = ctx;
+    attn_call *c = &q->call;
+    const int64_t N = c->p->N, Dv = c->p->Dv, W = q->width, stride = N * (W + Dv);
+    int64_t chunks = attn_ceil_div(N, REDUCE_KEYS), e = task / chunks,
+            entry = q->first + e;
+    int64_t j = task % chunks * REDUCE_KEYS,
+            keys = N - j < REDUCE_KEYS ? N - j : REDUCE_KEYS;
+    const float *parts = q->partials + e * q->parts * stride;
+    (void)worker;
+    add_parts(c->dkeys + (entry * N + j) * W, parts + j * W, stride, q->parts,
+              keys * W);
+    add_parts(c->d->values + (entry * N + j) * Dv, parts + N * W + j * Dv, stride,
+              q->parts, keys * Dv);
+}
+
+/* A task is one row of the groups' partials, in all groups of the wave that have it. */
+static void
+reduce_bias_task(void *ctx, int64_t row, int worker)
+{
+    const backward_plan *q = ctx;
+    const attn_call *c = &q->call;
+    const attn_view *bias = &c->p->masks.bias;
+    const int64_t columns = q->bias_columns;
+    int64_t entries = c->p->B / c->p->group - q->first;
+    entries = entries < q->wave ? entries : q->wave;
+    (void)worker;
+    for (int64_t t = 0; t < entries * q->parts; t++) {
+        int64_t b = q->first * c->p->group + t / q->groups;
+        int64_t m = t % q->groups * q->group_blocks * c->lanes + row;
+        if (m >= c->p->M) {
+            continue;
+        }
+        float *to = c->d->bias + attn_view_row(bias, b, m);
+        const float *from = q->bias_partials + (t * q->bias_rows + row) * columns;
+        for (int64_t j = 0; j < columns; j++) {
+            to[j] += from[j];
+        }
+    }
+}
+
+/* Partials of `entries` key entries, from q->first on, into the gradients. */
+static bool
+reduce(backward_plan *q, int64_t entries)
+{
+    const attn_call *c = &q->call;
+    double tasks = (double)entries * (double)q->parts;
+    double numbers = tasks * (double)c->p->N * (double)(q->width + c->p->Dv);
+    double bias_numbers = tasks * (double)q->bias_rows * (double)q->bias_columns;
+    return (q->parts == 1 ||
+            attn_parallel_for(c->run, entries * attn_ceil_div(c->p->N, REDUCE_KEYS),
+                              numbers / 2e3, reduce_task, q)) &&
+           (q->bias_partials == NULL ||
+            attn_parallel_for(c->run, q->bias_rows, bias_numbers / 2e3,
+                              reduce_bias_task, q));
+}
+
+/* ---- the whole of it ------------------------------------------------------------- */
+
+/* An empty row's query gets no gradient, or NaN where its output was NaN. */
+static void
+settle_empty_queries(const attn_call *c)
+{
+    const attn_problem *p = c->p;
+    const float fill = p->empty_rows == ATTN_EMPTY_NAN && p->N > 0 ? NAN : 0.0f;
+    if (!attn_may_be_empty(p) || p->M == 0 || p->Dq == 0) {
+        return;
+    }
+    for (int64_t b = 0; b < p->B; b++) {
+        for (int64_t m0 = 0; m0 < p->M; m0 += ATTN_LANES) {
+            int64_t left = p->M - m0;
+            attn_rows rows;
+            attn_rows_of(&rows, p, b, m0, left < ATTN_LANES ? (int)left : ATTN_LANES);
+            for (uint64_t w = rows.empty; w != 0; w &= w - 1) {
+                int64_t row = b * p->M + m0 + __builtin_ctzll(w);
+                for (int64_t d = 0; d < p->Dq; d++) {
+                    c->d->queries[row * p->Dq + d] = fill;
+                }
+            }
+        }
+    }
+}
+
+static void
+set_zero(float *to, int64_t n1, int64_t n2, int64_t n3)
+{
+    if (to != NULL && n1 != 0 && n2 != 0 &&
+        n3 != 0) { /* else the product may overflow */
+        memset(to, 0, (size_t)(n1 * n2 * n3) * sizeof(float));
+    }
+}
+
+static void
+zero_bias_gradient(const attn_gradients *d, const attn_problem *p)
+{
+    const attn_view *bias = &p->masks.bias;
+    set_zero(d->bias, bias->data == NULL ? 0 : axes_size(bias),
+             bias->stride_m != 0 ? p->M : 1, bias->stride_j != 0 ? p->N : 1);
+}
+
+static bool
+run_backward(backward_plan *q)
+{
+    attn_call *c = &q->call;
+    const attn_problem *p = c->p;
+    int64_t key_entries = p->B / p->group;
+    if (p->score->prepare != NULL && !p->score->prepare(c)) {
+        return false;
+    }
+    if (q->bias_partials != NULL) {
+        zero_bias_gradient(c->d, p);
+    }
+    for (q->first = 0; q->first < key_entries; q->first += q->wave) {
+        int64_t left = key_entries - q->first;
+        int64_t entries = left < q->wave ? left : q->wave;
+        double us = attn_walk_us(c) * (double)entries / (double)key_entries;
+        if (!attn_parallel_for(c->run, entries * q->parts, us, group_task, q) ||
+            !reduce(q, entries)) {
+            return false;
+        }
+    }
+    if (p->score->finish != NULL && !p->score->finish(c)) {
+        return false;
+    }
+    settle_empty_queries(c);
+    return true;
+}
+
+/* No pair takes part, or nothing flows in and out: all gradients are 0, however large
+ * the sizes are that are not 0. */
+static bool
+nothing_flows(const attn_problem *p, const attn_gradients *d,
+              const attn_grad_outputs *grad)
+{
+    bool no_features = p->Dv == 0 && (p->Dq == 0 || p->Dk == 0);
+    return p->B == 0 || p->M == 0 || p->N == 0 ||
+           (no_features && d->bias == NULL && grad->weights == NULL &&
+            grad->lse == NULL);
+}
+
+static void
+no_gradients(const attn_gradients *d, const attn_problem *p)
+{
+    int64_t entries = p->B / p->group;
+    set_zero(d->queries, p->B, p->M, p->Dq);
+    set_zero(d->keys, entries, p->N, p->Dk);
+    set_zero(d->values, entries, p->N, p->Dv);
+    set_zero(d->W_q, 1, p->H, p->Dq);
+    set_zero(d->W_k, 1, p->H, p->Dk);
+    set_zero(d->w_v, 1, 1, p->H);
+    set_zero(d->b_h, 1, 1, p->H);
+    set_zero(d->w, 1, 1, 1);
+    zero_bias_gradient(d, p);
+}
+
+size_t
+attn_backward_workspace(const attn_problem *p, const attn_gradients *d,
+                        const attn_grad_outputs *grad, int threads)
+{
+    backward_plan q = {.call = {.p = p, .backward = true, .d = d}};
+    attn_arena a = attn_arena_over(NULL);
+    if (!nothing_flows(p, d, grad)) {
+        lay_out_backward(&q, &a, threads);
+    }
+    return attn_arena_size(&a);
+}
+
+int
+attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
+              const attn_saved *saved, const float *queries, const float *keys,
+              const float *values, const attn_problem *p, void *memory, attn_run *run)
+{
+    backward_plan q = {.call = {.p = p,
+                                .run = run,
+                                .unit = ATTN_LOG2E,
+                                .backward = true,
+                                .d = d,
+                                .grad = grad,
+                                .saved = saved,
+                                .queries = queries,
+                                .keys = keys,
+                                .values = values}};
+    if (nothing_flows(p, d, grad)) {
+        no_gradients(d, p);
+        settle_empty_queries(&q.call);
+        return 0;
+    }
+    attn_arena a = attn_arena_over(memory);
+    lay_out_backward(&q, &a, run->threads);
+    run->threads = q.call.workers;
+    return run_backward(&q) ? 0 : ATTN_INTERRUPTED;
+}

@@ -1,0 +1,211 @@
+/*
+ * py_masks.c -- who takes part, apart from the lengths: mask, bias and dropout_mask as
+ * the core reads them, and the band of causal, causal_offset and window.
+ *
+ * A mask is not expanded and, unless it must be, not copied: an attn_view says how the
+ * core walks through the array in its own shape. What is in it is nobody's business
+ * here, and another thread may change it during a call; the shape is noted once.
+ */
+#include "py_attnext.h"
+
+/* ---- views ----------------------------------------------------------------------- */
+
+/* a's stride along axis i of the pairs, in elements: 0 if a has no such axis, or one of
+ * size 1, which stands for every size. */
+static int64_t
+view_stride(PyArrayObject *a, int ndim, int i)
+{
+    i -= ndim - PyArray_NDIM(a);
+    return i < 0 || PyArray_DIM(a, i) == 1 ? 0
+                                           : PyArray_STRIDE(a, i) / PyArray_ITEMSIZE(a);
+}
+
+/* Appends an axis outside of the others, or makes the outermost longer where the two
+ * are laid out as one: shared by all (both strides 0), or without a gap. */
+static void
+add_axis(attn_view *view, attn_axis *axes, int64_t size, int64_t stride)
+{
+    if (size == 1) {
+        return;
+    }
+    if (view->axis_count > 0) {
+        attn_axis *outermost = &axes[view->axis_count - 1];
+        if (stride == outermost->size * outermost->stride) {
+            outermost->size *= size;
+            return;
+        }
+    }
+    axes[view->axis_count++] = (attn_axis){size, stride};
+}
+
+/* The view of a over pairs of shape dims = (..., M, N), to which its shape broadcasts.
+ * An empty array keeps the strides 0, for nothing is read from it. */
+static void
+fill_view(attn_view *view, attn_axis *axes, PyArrayObject *a, int ndim,
+          const npy_intp *dims)
+{
+    *view = (attn_view){.data = PyArray_DATA(a), .axes = axes};
+    if (PyArray_SIZE(a) == 0) {
+        return;
+    }
+    view->stride_j = view_stride(a, ndim, ndim - 1);
+    view->stride_m = view_stride(a, ndim, ndim - 2);
+    for (int i = ndim - 3; i >= 0; i--) {
+        add_axis(view, axes, dims[i], view_stride(a, ndim, i));
+    }
+    while (view->axis_count > 0 && axes[view->axis_count - 1].stride == 0) {
+        view->axis_count--; /* nothing varies along the outermost */
+    }
+}
+
+/* ValueError unless a's shape broadcasts to dims. */
+static int
+check_broadcast(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims)
+{
+    int missing = ndim - PyArray_NDIM(a);
+    bool fits = missing >= 0;
+    for (int i = 0; fits && i < PyArray_NDIM(a); i++) {
+        fits = PyArray_DIM(a, i) == 1 || PyArray_DIM(a, i) == dims[missing + i];
+    }
+    if (fits) {
+        return 0;
+    }
+    char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 40];
+    PyOS_snprintf(expected, sizeof expected, "a shape that broadcasts to %s",
+                  py_shape_text(shape, ndim, dims));
+    return py_shape_error(a, name, expected);
+}
+
+PyArrayObject *
+py_mask(PyObject *object, py_mask_name which, int ndim, const npy_intp *dims,
+        PyArrayObject *out, attn_view *view, attn_axis axes[PY_MAX_AXES])
+{
+    PyArrayObject *a = py_bools(object, which, out);
+    if (a != NULL && check_broadcast(a, py_mask_names[which], ndim, dims) < 0) {
+        Py_CLEAR(a);
+    }
+    if (a != NULL) {
+        fill_view(view, axes, a, ndim, dims);
+    }
+    return a;
+}
+
+PyArrayObject *
+py_bias(PyObject *object, int ndim, const npy_intp *dims, PyArrayObject *out,
+        attn_view *view, attn_axis axes[PY_MAX_AXES])
+{
+    PyArrayObject *a = py_floats(object, "bias", out);
+    if (a != NULL && check_broadcast(a, "bias", ndim, dims) < 0) {
+        Py_CLEAR(a);
+    }
+    if (a != NULL) {
+        fill_view(view, axes, a, ndim, dims);
+    }
+    return a;
+}
+
+/* ---- the band -------------------------------------------------------------------- */
+
+/* Further than any key is from any query, and so small that sums of three do not
+ * overflow. */
+static const int64_t far_away = (int64_t)1 << 61;
+
+/* One end of the window: an int >= -1, of any size. */
+static int
+read_window_end(PyObject *object, int i, int64_t *end)
+{
+    if (PyBool_Check(object) || !PyIndex_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "window[%d] must be an int, got %.200s", i,
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    PyObject *index = PyNumber_Index(object);
+    if (index == NULL) {
+        return -1;
+    }
+    int overflow;
+    int64_t value = PyLong_AsLongLongAndOverflow(index, &overflow);
+    Py_DECREF(index);
+    if (overflow < 0 || (overflow == 0 && value < -1)) {
+        PyErr_Format(PyExc_ValueError,
+                     "window[%d] is %R, expected 0 or more, or -1 for no bound", i,
+                     object);
+        return -1;
+    }
+    *end = overflow > 0 || value > far_away ? far_away : value;
+    return 0;
+}
+
+/* (left, right): a tuple or list of two ints. */
+static int
+read_window(PyObject *object, int64_t *left, int64_t *right)
+{
+    if (!PyTuple_Check(object) && !PyList_Check(object)) {
+        PyErr_Format(PyExc_TypeError,
+                     "window must be a pair of ints (left, right), got %.200s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    PyObject *pair = PySequence_Tuple(object); /* a list may change while it is read */
+    if (pair == NULL) {
+        return -1;
+    }
+    int result = -1;
+    if (PyTuple_GET_SIZE(pair) != 2) {
+        PyErr_Format(PyExc_ValueError,
+                     "window has %zd entries, expected two: (left, right)",
+                     PyTuple_GET_SIZE(pair));
+    } else if (read_window_end(PyTuple_GET_ITEM(pair, 0), 0, left) == 0) {
+        result = read_window_end(PyTuple_GET_ITEM(pair, 1), 1, right);
+    }
+    Py_DECREF(pair);
+    return result;
+}
+
+/* The offsets, an int or integers of shape rows[:1]. */
+static PyArrayObject *
+read_offset(PyObject *object, int ndim, const npy_intp *rows, PyArrayObject *out,
+            attn_band *band)
+{
+    PyArrayObject *a = py_int64_copy(object, "causal_offset", "integers", -far_away,
+                                     far_away, out);
+    band->heads = INT64_MAX; /* one for all */
+    if (a == NULL || PyArray_NDIM(a) == 0) {
+        return a;
+    }
+    if (ndim < 2 || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows[0]) {
+        char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 16];
+        PyOS_snprintf(expected, sizeof expected, "an int or %s",
+                      py_shape_text(shape, 1, rows));
+        py_shape_error(a, "causal_offset", ndim < 2 ? "an int" : expected);
+        Py_DECREF(a);
+        return NULL;
+    }
+    band->heads = py_heads(ndim, rows);
+    return a;
+}
+
+int
+py_band(PyObject *window, bool causal, PyObject *offset, int ndim, const npy_intp *rows,
+        PyArrayObject *out, attn_band *band, PyArrayObject **offsets)
+{
+    int64_t left = -1, right = -1;
+
+    *band = (attn_band){0};
+    *offsets = NULL;
+    if (py_is_given(window) && read_window(window, &left, &right) < 0) {
+        return -1;
+    }
+    if (offset != NULL) {
+        *offsets = read_offset(offset, ndim, rows, out, band);
+        if (*offsets == NULL) {
+            return -1;
+        }
+        band->offset = PyArray_DATA(*offsets);
+    }
+    band->has_left = left >= 0;
+    band->left = left;
+    band->has_right = causal || right >= 0;
+    band->right = causal ? 0 : right;
+    return 0;
+}

@@ -1,0 +1,473 @@
+/*
+ * py_merge.c -- merge_attention and its backward.
+ */
+#include "py_attnext.h"
+#include "py_docs.h"
+
+#include <string.h>
+
+/* ---- the parts ------------------------------------------------------------------- */
+
+/* One argument, outputs or lses: an array for each part, or one that stacks them along
+ * its first axis. All owned; the shape of a part is noted once. */
+typedef struct {
+    Py_ssize_t count;
+    bool stacked;
+    PyArrayObject **arrays; /* [count], or one; NULL until read */
+    int ndim;               /* of a part */
+    npy_intp dims[PY_MAX_AXES];
+} merge_parts;
+
+static void
+merge_parts_clear(merge_parts *parts)
+{
+    Py_ssize_t arrays = parts->stacked ? 1 : parts->count;
+    for (Py_ssize_t i = 0; parts->arrays != NULL && i < arrays; i++) {
+        Py_XDECREF(parts->arrays[i]);
+    }
+    PyMem_Free(parts->arrays);
+    parts->arrays = NULL;
+}
+
+/* Part i as float32 of the shape of the parts, or of any shape if `expected` is false,
+ * which then becomes the shape of the parts. */
+static PyArrayObject *
+read_part(merge_parts *parts, PyObject *object, const char *name, Py_ssize_t i,
+          bool expected)
+{
+    char part_name[40];
+    PyOS_snprintf(part_name, sizeof part_name, "%s[%zd]", name, i);
+    if (expected) {
+        return py_float32_shaped(object, part_name, NULL, parts->ndim, parts->dims);
+    }
+    PyArrayObject *a = py_float32(object, part_name, NULL);
+    if (a != NULL) {
+        parts->ndim = PyArray_NDIM(a);
+        memcpy(parts->dims, PyArray_DIMS(a), (size_t)parts->ndim * sizeof *parts->dims);
+    }
+    if (a != NULL && parts->ndim < 2) {
+        py_shape_error(a, part_name, "two axes or more: (..., M, Dv)");
+        Py_CLEAR(a);
+    }
+    return a;
+}
+
+/* A list or tuple of parts. */
+static int
+read_sequence(merge_parts *parts, PyObject *object, const char *name, bool expected)
+{
+    int result = -1;
+    PyObject *items = PySequence_Tuple(object); /* a list may change while it is read */
+    if (items == NULL) {
+        return -1;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(items);
+    if (expected && count != parts->count) {
+        PyErr_Format(PyExc_ValueError, "%s has %zd parts, expected %zd, as outputs",
+                     name, count, parts->count);
+        goto done;
+    }
+    parts->arrays = PyMem_Calloc((size_t)count, sizeof *parts->arrays);
+    if (parts->arrays == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    parts->count = count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        parts->arrays[i] = read_part(parts, PyTuple_GET_ITEM(items, i), name, i,
+                                     expected || i > 0);
+        if (parts->arrays[i] == NULL) {
+            goto done;
+        }
+    }
+    result = 0;
+done:
+    Py_DECREF(items);
+    return result;
+}
+
+/* One array of shape (parts, ...). */
+static int
+read_stacked(merge_parts *parts, PyObject *object, const char *name, bool expected)
+{
+    npy_intp dims[PY_MAX_AXES + 1];
+    parts->stacked = true;
+    parts->arrays = PyMem_Calloc(1, sizeof *parts->arrays);
+    if (parts->arrays == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (expected) {
+        dims[0] = parts->count;
+        memcpy(dims + 1, parts->dims, (size_t)parts->ndim * sizeof *dims);
+        *parts->arrays = py_float32_shaped(object, name, NULL, parts->ndim + 1, dims);
+        return *parts->arrays == NULL ? -1 : 0;
+    }
+    PyArrayObject *a = *parts->arrays = py_float32(object, name, NULL);
+    if (a == NULL) {
+        return -1;
+    }
+    parts->ndim = PyArray_NDIM(a) - 1;
+    if (parts->ndim < 2) {
+        return py_shape_error(a, name, "three axes or more: (parts, ..., M, Dv)");
+    }
+    parts->count = PyArray_DIM(a, 0);
+    memcpy(parts->dims, PyArray_DIMS(a) + 1, (size_t)parts->ndim * sizeof *parts->dims);
+    return 0;
+}
+
+static int
+read_parts(merge_parts *parts, PyObject *object, const char *name, bool expected)
+{
+    return PyList_Check(object) || PyTuple_Check(object)
+               ? read_sequence(parts, object, name, expected)
+               : read_stacked(parts, object, name, expected);
+}
+
+/* The address of each of `count` parts of `size` numbers that lie behind each other. */
+static void
+point_into(float **pointers, PyArrayObject *stacked, Py_ssize_t count, npy_intp size)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        pointers[i] = py_data(stacked) + i * size;
+    }
+}
+
+static void
+point_to_parts(float **pointers, const merge_parts *parts, npy_intp size)
+{
+    if (parts->stacked) {
+        point_into(pointers, *parts->arrays, parts->count, size);
+        return;
+    }
+    for (Py_ssize_t i = 0; i < parts->count; i++) {
+        pointers[i] = py_data(parts->arrays[i]);
+    }
+}
+
+/* ---- the inputs of both functions ------------------------------------------------ */
+
+typedef struct {
+    merge_parts outputs, lses; /* (..., M, Dv), (..., M) each */
+    npy_intp rows, Dv;
+} merge_inputs;
+
+static void
+merge_inputs_init(merge_inputs *in)
+{
+    in->outputs.arrays = in->lses.arrays = NULL;
+    in->outputs.stacked = in->lses.stacked = false;
+}
+
+static int
+merge_inputs_read(merge_inputs *in, PyObject *outputs, PyObject *lses)
+{
+    merge_parts *o = &in->outputs, *l = &in->lses;
+    if (read_parts(o, outputs, "outputs", false) < 0) {
+        return -1;
+    }
+    if (o->count == 0) {
+        PyErr_SetString(PyExc_ValueError, "outputs has no parts, expected one or more");
+        return -1;
+    }
+    in->rows = PyArray_MultiplyList(o->dims, o->ndim - 1);
+    in->Dv = o->dims[o->ndim - 1];
+    l->count = o->count;
+    l->ndim = o->ndim - 1;
+    memcpy(l->dims, o->dims, (size_t)l->ndim * sizeof *l->dims);
+    return read_parts(l, lses, "lses", true);
+}
+
+static void
+merge_inputs_clear(merge_inputs *in)
+{
+    merge_parts_clear(&in->outputs);
+    merge_parts_clear(&in->lses);
+}
+
+/* Multiply-adds: an exp for each row, and what becomes of each number. */
+static double
+merge_work(const merge_inputs *in)
+{
+    return (double)in->outputs.count * (double)in->rows * (8.0 + (double)in->Dv);
+}
+
+/* `arrays` arrays of one pointer for each part, in one piece. */
+static float **
+new_pointers(const merge_inputs *in, int arrays)
+{
+    float **pointers = PyMem_Calloc((size_t)in->outputs.count,
+                                    (size_t)arrays * sizeof *pointers);
+    if (pointers == NULL) {
+        PyErr_NoMemory();
+    }
+    return pointers;
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+static const py_signature merge_signature = {
+    .function = "merge_attention",
+    .required = 2,
+    .positional = 2,
+    .args = {ARG_OUTPUTS, ARG_LSES},
+};
+
+PyDoc_STRVAR(merge_attention_doc,
+"merge_attention(outputs, lses)\n"
+"--\n\n"
+"Merge attentions over disjoint sets of keys into the attention over all of them.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"outputs : sequence of array_like, each of shape (..., M, Dv)\n"
+"    The output of each part: a list or tuple of arrays of equal shape, or one array\n"
+"    that stacks them along its first axis.\n"
+DOC_FLOAT32
+"lses : sequence of array_like, each of shape (..., M)\n"
+"    The log-sum-exp of each part's scores, as `return_lse` gives it, likewise.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"output : ndarray, float32, shape (..., M, Dv)\n"
+"    The output of the attention over the keys of all parts.\n"
+"lse : ndarray, float32, shape (..., M)\n"
+"    Its log-sum-exp, with which it can be merged again.\n"
+"\n"
+DOC_RAISES
+"\n"
+"See Also\n"
+"--------\n"
+"merge_attention_backward : The gradients of this function.\n"
+"dot_product_attention : With `return_lse`, gives one part; so do the other scores.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"``lse = log(sum_i exp(lses[i]))`` and ``output = sum_i exp(lses[i] - lse) *\n"
+"outputs[i]`` (Dao et al. 2022, \"FlashAttention\", section 3.1, for the parts of one\n"
+"row). A part whose lse is -inf has no weight, and its output is not read: so an\n"
+"empty row, whatever its attention made of it, adds nothing. A row that is empty in\n"
+"every part gives output 0 and lse -inf.\n"
+"\n"
+"Examples\n"
+"--------\n"
+"Six keys at once, and in two parts:\n"
+"\n"
+">>> import numpy as np\n"
+">>> from attnext import dot_product_attention, merge_attention\n"
+">>> q, k, v = np.random.default_rng(0).normal(size=(3, 6, 4))\n"
+">>> parts = [dot_product_attention(q, k[i : i + 3], v[i : i + 3], return_lse=True)\n"
+"...          for i in (0, 3)]\n"
+">>> output, lse = merge_attention(*zip(*parts))\n"
+">>> np.allclose(output, dot_product_attention(q, k, v), atol=1e-6)\n"
+"True\n");
+
+/* Calls the core on inputs and outputs that are ready. */
+static int
+run_merge(attnext_state *state, const merge_inputs *in, PyArrayObject *output,
+          PyArrayObject *lse)
+{
+    Py_ssize_t parts = in->outputs.count;
+    int result = -1;
+    py_run run;
+
+    if (in->rows == 0) {
+        return 0; /* however many parts there are */
+    }
+    float **outputs = new_pointers(in, 2);
+    if (outputs == NULL) {
+        return -1;
+    }
+    float **lses = outputs + parts;
+    point_to_parts(outputs, &in->outputs, in->rows * in->Dv);
+    point_to_parts(lses, &in->lses, in->rows);
+    py_plan(&run, state, merge_work(in));
+    void *scratch = py_scratch(&run, attn_merge_workspace(parts, run.run.threads));
+    if (scratch != NULL) {
+        py_enter(&run);
+        int rc = attn_merge(py_data(output), py_data(lse),
+                            (const float *const *)outputs, (const float *const *)lses,
+                            parts, in->rows, in->Dv, scratch, &run.run);
+        result = py_leave(&run, rc);
+    }
+    PyMem_Free(outputs);
+    return result;
+}
+
+static PyObject *
+merge_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_module(module);
+    PyObject *given[ARG_COUNT], *result = NULL;
+    PyArrayObject *output = NULL, *lse = NULL;
+    merge_inputs in;
+
+    merge_inputs_init(&in);
+    if (py_parse(state, &merge_signature, args, nargs, kwnames, given) < 0 ||
+        merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0) {
+        goto done;
+    }
+    output = py_new_float32(in.outputs.ndim, in.outputs.dims);
+    lse = py_new_float32(in.lses.ndim, in.lses.dims);
+    if (output == NULL || lse == NULL || run_merge(state, &in, output, lse) < 0) {
+        goto done;
+    }
+    result = PyTuple_Pack(2, output, lse);
+done:
+    Py_XDECREF(lse);
+    Py_XDECREF(output);
+    merge_inputs_clear(&in);
+    return result;
+}
+
+/* ---- backward -------------------------------------------------------------------- */
+
+static const py_signature merge_backward_signature = {
+    .function = "merge_attention_backward",
+    .required = 3,
+    .positional = 3,
+    .args = {ARG_GRAD_OUTPUT, ARG_OUTPUTS, ARG_LSES, ARG_GRAD_LSE},
+};
+
+PyDoc_STRVAR(merge_attention_backward_doc,
+"merge_attention_backward(grad_output, outputs, lses, *, grad_lse=None)\n"
+"--\n\n"
+"Gradients of `merge_attention`.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"grad_output : array_like, shape (..., M, Dv)\n"
+"    Gradient of the loss with respect to the merged output.\n"
+DOC_FLOAT32
+"outputs : sequence of array_like, each of shape (..., M, Dv)\n"
+"    As in the forward.\n"
+"lses : sequence of array_like, each of shape (..., M)\n"
+"    As in the forward.\n"
+"grad_lse : array_like, shape (..., M), optional\n"
+"    Gradient that flows into the merged lse, if any.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"d_outputs : ndarray, float32, shape (parts, ..., M, Dv)\n"
+"    Gradient with respect to each of `outputs`; exactly 0 for a part without weight.\n"
+"d_lses : ndarray, float32, shape (parts, ..., M)\n"
+"    Gradient with respect to each of `lses`, likewise.\n"
+"\n"
+DOC_RAISES
+"\n"
+"See Also\n"
+"--------\n"
+"merge_attention : The function these are the gradients of.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"With ``w_i = exp(lses[i] - lse)`` and g = `grad_output`: ``d_outputs[i] = w_i g``\n"
+"and ``d_lses[i] = w_i (g . (outputs[i] - output) + grad_lse)``. Each part's\n"
+"gradients are what its own backward takes as `grad_output` and `grad_lse`.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import merge_attention_backward\n"
+">>> d_outputs, d_lses = merge_attention_backward(\n"
+"...     [[1.0]], outputs=[[[2.0]], [[6.0]]], lses=[[0.0], [0.0]])\n"
+">>> d_outputs[:, 0, 0]\n"
+"array([0.5, 0.5], dtype=float32)\n"
+">>> d_lses[:, 0]\n"
+"array([-1.,  1.], dtype=float32)\n");
+
+/* A new array of shape (parts, ...) for the gradients of the parts. */
+static PyArrayObject *
+new_stacked(const merge_parts *parts)
+{
+    npy_intp dims[PY_MAX_AXES + 1];
+    dims[0] = parts->count;
+    memcpy(dims + 1, parts->dims, (size_t)parts->ndim * sizeof *dims);
+    return py_new_float32(parts->ndim + 1, dims);
+}
+
+/* Calls the core on inputs and gradients that are ready; grad_lse may be NULL. */
+static int
+run_merge_backward(attnext_state *state, const merge_inputs *in, PyArrayObject *grad,
+                   PyArrayObject *grad_lse, PyArrayObject *d_outputs,
+                   PyArrayObject *d_lses)
+{
+    Py_ssize_t parts = in->outputs.count;
+    npy_intp size = in->rows * in->Dv;
+    int result = -1;
+    py_run run;
+
+    if (in->rows == 0) {
+        return 0;
+    }
+    float **outputs = new_pointers(in, 4);
+    if (outputs == NULL) {
+        return -1;
+    }
+    float **lses = outputs + parts, **to_outputs = lses + parts,
+          **to_lses = to_outputs + parts;
+    point_to_parts(outputs, &in->outputs, size);
+    point_to_parts(lses, &in->lses, in->rows);
+    point_into(to_outputs, d_outputs, parts, size);
+    point_into(to_lses, d_lses, parts, in->rows);
+    py_plan(&run, state, 2.0 * merge_work(in));
+    void *scratch = py_scratch(&run, attn_merge_workspace(parts, run.run.threads));
+    if (scratch != NULL) {
+        py_enter(&run);
+        int rc = attn_merge_backward(to_outputs, to_lses, py_data(grad),
+                                     py_data(grad_lse), (const float *const *)outputs,
+                                     (const float *const *)lses, parts, in->rows,
+                                     in->Dv, scratch, &run.run);
+        result = py_leave(&run, rc);
+    }
+    PyMem_Free(outputs);
+    return result;
+}
+
+static PyObject *
+merge_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_module(module);
+    PyObject *given[ARG_COUNT], *result = NULL;
+    PyArrayObject *grad = NULL, *grad_lse = NULL, *d_outputs = NULL, *d_lses = NULL;
+    merge_inputs in;
+
+    merge_inputs_init(&in);
+    if (py_parse(state, &merge_backward_signature, args, nargs, kwnames, given) < 0 ||
+        merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0) {
+        goto done;
+    }
+    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", NULL,
+                             in.outputs.ndim, in.outputs.dims);
+    if (grad == NULL) {
+        goto done;
+    }
+    if (py_is_given(given[ARG_GRAD_LSE])) {
+        grad_lse = py_float32_shaped(given[ARG_GRAD_LSE], "grad_lse", NULL,
+                                     in.lses.ndim, in.lses.dims);
+        if (grad_lse == NULL) {
+            goto done;
+        }
+    }
+    d_outputs = new_stacked(&in.outputs);
+    d_lses = new_stacked(&in.lses);
+    if (d_outputs == NULL || d_lses == NULL ||
+        run_merge_backward(state, &in, grad, grad_lse, d_outputs, d_lses) < 0) {
+        goto done;
+    }
+    result = PyTuple_Pack(2, d_outputs, d_lses);
+done:
+    Py_XDECREF(d_lses);
+    Py_XDECREF(d_outputs);
+    Py_XDECREF(grad_lse);
+    Py_XDECREF(grad);
+    merge_inputs_clear(&in);
+    return result;
+}
+
+PyMethodDef py_merge_functions[] = {
+    PY_FUNCTION(merge_attention),
+    PY_FUNCTION(merge_attention_backward),
+    {0},
+};

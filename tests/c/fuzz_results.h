@@ -1,0 +1,258 @@
+/*
+ * fuzz_results.h -- everything that attn.h computes of a fuzzed problem.
+ *
+ * Outputs and workspace start as NaN, so that what is not written, or is read before it
+ * is, shows.
+ */
+#ifndef FUZZ_RESULTS_H
+#define FUZZ_RESULTS_H
+
+#include <stdio.h>
+
+#include "fuzz_problem.h"
+
+enum {
+    OUTPUT,
+    WEIGHTS,
+    LSE,
+    D_QUERIES,
+    D_KEYS,
+    D_VALUES,
+    D_W_Q,
+    D_W_K,
+    D_W_V,
+    D_B_H,
+    D_W,
+    D_BIAS,
+    SOFTMAX,
+    D_X,
+    SCORES,
+    RESULTS,
+};
+
+static const char *const names[RESULTS] = {
+    [OUTPUT] = "output",
+    [WEIGHTS] = "weights",
+    [LSE] = "lse",
+    [D_QUERIES] = "dq",
+    [D_KEYS] = "dk",
+    [D_VALUES] = "dv",
+    [D_W_Q] = "dW_q",
+    [D_W_K] = "dW_k",
+    [D_W_V] = "dw_v",
+    [D_B_H] = "db_h",
+    [D_W] = "dw",
+    [D_BIAS] = "dbias",
+    [SOFTMAX] = "masked softmax",
+    [D_X] = "masked softmax backward",
+    [SCORES] = "scores",
+};
+
+typedef struct {
+    const char *set;
+    float *of[RESULTS]; /* NULL: not computed */
+    int64_t n[RESULTS];
+} results;
+
+static void
+print_view(const char *name, const attn_view *v)
+{
+    if (v->data == NULL) {
+        return;
+    }
+    fprintf(stderr, "%s (", name);
+    for (int i = v->axis_count - 1; i >= 0; i--) {
+        fprintf(stderr, "%d: %d, ", (int)v->axes[i].size, (int)v->axes[i].stride);
+    }
+    fprintf(stderr, "M: %d, N: %d)\n", (int)v->stride_m, (int)v->stride_j);
+}
+
+static void
+print_problem(const problem *c)
+{
+    const attn_problem *p = &c->p;
+    const attn_masks *masks = &p->masks;
+    for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
+        fprintf(stderr, "%s", p->score == scores[i].score ? scores[i].name : "");
+    }
+    fprintf(stderr, " B %d M %d N %d Dq %d Dk %d Dv %d H %d, ", (int)p->B, (int)p->M,
+            (int)p->N, (int)p->Dq, (int)p->Dk, (int)p->Dv, (int)p->H);
+    fprintf(stderr, "group %d, scale %g, eps %g, empty rows %d, threads %d\n",
+            (int)p->group, (double)p->scale, (double)p->eps, (int)p->empty_rows,
+            c->threads);
+    fprintf(stderr, "lengths %d (%d, %d, %d), ", masks->valid.lens != NULL,
+            (int)masks->valid.heads, (int)masks->valid.stride_b,
+            (int)masks->valid.stride_m);
+    fprintf(stderr, "left %d (%d), right %d (%d), offset %d (%d)\n",
+            masks->band.has_left, (int)masks->band.left, masks->band.has_right,
+            (int)masks->band.right, masks->band.offset != NULL, (int)masks->band.heads);
+    print_view("mask", &masks->mask);
+    print_view("bias", &masks->bias);
+    print_view("keep", &p->dropout.keep);
+    fprintf(stderr, "dropout %g; dweights %d, dlse %d, dbias %d; ",
+            (double)p->dropout.p, c->dweights != NULL, c->dlse != NULL, c->wants_dbias);
+    fprintf(stderr, "handed back: output %d, weights %d, lse %d\n",
+            c->hands_back_output, c->hands_back_weights, c->hands_back_lse);
+}
+
+static void
+check(bool holds, const problem *c, const char *set, int which, const char *what)
+{
+    if (!holds) {
+        fprintf(stderr, "%s: %s: %s\n", set, names[which], what);
+        print_problem(c);
+        abort();
+    }
+}
+
+/* ---- computing them -------------------------------------------------------------- */
+
+static void
+allocate_results(results *r, const problem *c)
+{
+    const attn_problem *p = &c->p;
+    const bool additive = p->score == &attn_score_additive;
+    const int64_t n[RESULTS] = {
+        [OUTPUT] = p->B * p->M * p->Dv,
+        [WEIGHTS] = p->B * p->M * p->N,
+        [LSE] = p->B * p->M,
+        [D_QUERIES] = p->B * p->M * p->Dq,
+        [D_KEYS] = p->B / p->group * p->N * p->Dk,
+        [D_VALUES] = p->B / p->group * p->N * p->Dv,
+        [D_W_Q] = additive ? p->H * p->Dq : -1,
+        [D_W_K] = additive ? p->H * p->Dk : -1,
+        [D_W_V] = additive ? p->H : -1,
+        [D_B_H] = p->b_h != NULL ? p->H : -1,
+        [D_W] = p->score == &attn_score_gaussian ? 1 : -1,
+        [D_BIAS] = c->wants_dbias ? c->bias_size : -1,
+        [SOFTMAX] = p->B * p->M * p->N,
+        [D_X] = p->B * p->M * p->N,
+        [SCORES] = p->B * p->M * p->N,
+    };
+    for (int i = 0; i < RESULTS; i++) {
+        r->n[i] = n[i] < 0 ? 0 : n[i];
+        r->of[i] = n[i] < 0 ? NULL : nan_floats(n[i]);
+    }
+}
+
+/* What the forward computed, as a caller may hand it back: NaN where it does not count. */
+static attn_saved
+hand_back(const problem *c, const results *r)
+{
+    const attn_problem *p = &c->p;
+    attn_saved saved = {0};
+    float *output = copy_floats(r->of[OUTPUT], r->n[OUTPUT]);
+    float *weights = copy_floats(r->of[WEIGHTS], r->n[WEIGHTS]);
+    float *lse = copy_floats(r->of[LSE], r->n[LSE]);
+    for (int64_t row = 0; row < p->B * p->M; row++) {
+        if (is_empty(p, c->pairs, row)) {
+            poison_row(output, row, p->Dv);
+            poison_row(lse, row, 1);
+        }
+        if (!is_empty(p, c->pairs, row) || !is_uniform(p)) {
+            poison_pairs(weights + row * p->N, c->pairs + row * p->N, p->N);
+        }
+    }
+    saved.output = c->hands_back_output ? output : NULL;
+    saved.weights = c->hands_back_weights ? weights : NULL;
+    saved.lse = c->hands_back_lse ? lse : NULL;
+    return saved;
+}
+
+static void
+compute_attention(results *r, const problem *c)
+{
+    const attn_problem *p = &c->p;
+    attn_run run = {.threads = c->threads};
+    void *work = nan_bytes(attn_forward_workspace(p, c->threads));
+    attn_forward(r->of[OUTPUT], r->of[WEIGHTS], r->of[LSE], c->queries, c->keys,
+                 c->values, p, work, &run);
+
+    attn_gradients d = {
+        r->of[D_QUERIES], r->of[D_KEYS], r->of[D_VALUES], r->of[D_W_Q],  r->of[D_W_K],
+        r->of[D_W_V],     r->of[D_B_H],  r->of[D_W],      r->of[D_BIAS],
+    };
+    attn_grad_outputs grad = {c->dout, c->dweights, c->dlse};
+    attn_saved saved = hand_back(c, r);
+    run = (attn_run){.threads = c->threads};
+    work = nan_bytes(attn_backward_workspace(p, &d, &grad, c->threads));
+    attn_backward(&d, &grad, &saved, c->queries, c->keys, c->values, p, work, &run);
+
+    attn_problem every_pair = *p; /* as the callers of attn_scores have it */
+    every_pair.masks = (attn_masks){0};
+    run = (attn_run){.threads = c->threads};
+    work = nan_bytes(attn_scores_workspace(&every_pair, c->threads));
+    attn_scores(r->of[SCORES], c->queries, c->keys, &every_pair, work, &run);
+}
+
+static void
+compute_softmax(results *r, const problem *c)
+{
+    const attn_problem *p = &c->p;
+    attn_run run = {.threads = c->threads};
+    attn_masked_softmax(r->of[SOFTMAX], c->X, p->B, p->M, p->N, &c->softmax_masks,
+                        p->empty_rows, &run);
+    float *weights = copy_floats(r->of[SOFTMAX], r->n[SOFTMAX]);
+    poison_pairs(weights, c->softmax_pairs, r->n[SOFTMAX]);
+    run = (attn_run){.threads = c->threads};
+    attn_masked_softmax_backward(r->of[D_X], c->dsoftmax, weights, p->B, p->M, p->N,
+                                 &c->softmax_masks, p->empty_rows, &run);
+}
+
+static results
+compute(const problem *c, const char *set)
+{
+    results r = {.set = set};
+    allocate_results(&r, c);
+    compute_attention(&r, c);
+    compute_softmax(&r, c);
+    return r;
+}
+
+/* ---- comparing them -------------------------------------------------------------- */
+
+/* A NaN equals any other NaN. */
+static bool
+same_bits(const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The bits of `n` of the results, one after another from `first`. */
+static void
+check_same(const problem *c, const results *a, const results *b, int first, int n,
+           const char *what)
+{
+    for (int i = first; i < first + n; i++) {
+        check(same_bits(a->of[i], b->of[i], a->n[i]), c, b->set, i, what);
+    }
+}
+
+static double
+largest_of(const float *x, int64_t n)
+{
+    double largest = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        largest = isfinite(x[i]) ? fmax(largest, fabs((double)x[i])) : largest;
+    }
+    return largest;
+}
+
+/* Equal to within 1/1000 of `size`, that of the numbers that they were made of: not a
+ * test of accuracy. */
+static void
+check_near(const problem *c, const char *set, int which, const float *a, const float *b,
+           int64_t n, double size, const char *what)
+{
+    for (int64_t i = 0; i < n; i++) {
+        bool near = fabs((double)a[i] - (double)b[i]) <= 1e-3 * size + 1e-6;
+        check(near || same_bits(&a[i], &b[i], 1), c, set, which, what);
+    }
+}
+
+#endif

@@ -1,0 +1,249 @@
+/*
+ * fuzz_variants.h -- the same problem asked in another way: what has to stay as it was.
+ */
+#ifndef FUZZ_VARIANTS_H
+#define FUZZ_VARIANTS_H
+
+#include "fuzz_results.h"
+
+/* Asking for nothing but the output, on one thread, changes no bit of it. */
+static void
+check_output_alone(const problem *c, const results *r)
+{
+    const attn_problem *p = &c->p;
+    attn_run run = {.threads = 1};
+    float *output = nan_floats(r->n[OUTPUT]);
+    void *work = nan_bytes(attn_forward_workspace(p, 1));
+    attn_forward(output, NULL, NULL, c->queries, c->keys, c->values, p, work, &run);
+    check(same_bits(output, r->of[OUTPUT], r->n[OUTPUT]), c, r->set, OUTPUT,
+          "depends on the extras or the threads");
+}
+
+/* ---- some rows of one entry ------------------------------------------------------ */
+
+/* A copy of the first n of `stride` columns of rows [first, first + count); NULL of NULL. */
+static float *
+columns_of(const float *x, int64_t first, int64_t count, int64_t stride, int64_t n)
+{
+    if (x == NULL) {
+        return NULL;
+    }
+    float *copy = nan_floats(count * n);
+    for (int64_t row = 0; row < count; row++) {
+        for (int64_t j = 0; j < n; j++) {
+            copy[row * n + j] = x[(first + row) * stride + j];
+        }
+    }
+    return copy;
+}
+
+/* The view of entry b alone, from its query m0 on. */
+static attn_view
+view_from(const attn_view *v, size_t item, int64_t b, int64_t m0)
+{
+    attn_view part = *v;
+    part.axis_count = 0;
+    if (v->data != NULL) {
+        part.data = (const char *)v->data + view_at(v, b, m0, 0) * (int64_t)item;
+    }
+    return part;
+}
+
+/* The masks of queries m0 .. m0 + count - 1 of entry b and the first N keys. */
+static attn_masks
+masks_from(const attn_masks *masks, int64_t b, int64_t m0, int64_t count, int64_t N)
+{
+    attn_masks part = *masks;
+    const attn_valid_lens *valid = &masks->valid;
+    if (valid->lens != NULL) {
+        int64_t *lens = allocate((size_t)count * sizeof *lens);
+        const int64_t *from = valid->lens + b / valid->heads * valid->stride_b;
+        for (int64_t m = 0; m < count; m++) {
+            int64_t n = from[(m0 + m) * valid->stride_m];
+            lens[m] = n < N ? n : N;
+        }
+        part.valid = (attn_valid_lens){.lens = lens, .heads = 1, .stride_m = 1};
+    }
+    int64_t *offset = allocate(sizeof *offset);
+    const attn_band *band = &masks->band;
+    *offset = m0 + (band->offset ? band->offset[b / band->heads] : 0);
+    part.band.offset = offset;
+    part.band.heads = 1;
+    part.mask = view_from(&masks->mask, 1, b, m0);
+    part.bias = view_from(&masks->bias, sizeof(float), b, m0);
+    return part;
+}
+
+/* Query rows [row, row + count) of entry b as a problem of their own, cut off behind the
+ * last key they use. */
+static problem
+part_of(const problem *c, int64_t b, int64_t row, int64_t count)
+{
+    const attn_problem *p = &c->p;
+    int64_t N = p->N > 0, e = b / p->group, m0 = row - b * p->M;
+    for (int64_t i = row * p->N; i < (row + count) * p->N; i++) {
+        bool used = c->pairs[i] || c->softmax_pairs[i] ||
+                    (is_uniform(p) && (is_empty(p, c->pairs, i / p->N) ||
+                                       is_empty(p, c->softmax_pairs, i / p->N)));
+        N = used && i % p->N >= N ? i % p->N + 1 : N;
+    }
+    problem part = *c;
+    part.p.B = part.p.group = 1;
+    part.p.M = count;
+    part.p.N = N;
+    part.p.masks = part.softmax_masks = masks_from(&p->masks, b, m0, count, N);
+    part.p.dropout.keep = view_from(&p->dropout.keep, 1, b, m0);
+    part.wants_dbias = false;
+    part.queries = columns_of(c->queries, row, count, p->Dq, p->Dq);
+    part.keys = columns_of(c->keys, e * p->N, N, p->Dk, p->Dk);
+    part.values = columns_of(c->values, e * p->N, N, p->Dv, p->Dv);
+    part.X = columns_of(c->X, row, count, p->N, N);
+    part.dsoftmax = columns_of(c->dsoftmax, row, count, p->N, N);
+    part.dout = columns_of(c->dout, row, count, p->Dv, p->Dv);
+    part.dweights = columns_of(c->dweights, row, count, p->N, N);
+    part.dlse = columns_of(c->dlse, row, count, 1, 1);
+    part.pairs = pairs_of(&part.p, &part.p.masks, takes_part);
+    part.softmax_pairs = pairs_of(&part.p, &part.p.masks, is_valid);
+    return part;
+}
+
+/* Some rows alone give what they gave among all: neither the neighbours nor the padding
+ * mattered. Not with dropout by seed, whose pattern goes by the place in the batch, nor
+ * the gradients from saved results, which the number of tiles decides the use of. */
+static void
+check_part(source *s, const problem *c, const results *whole)
+{
+    static const int by_row[] = {OUTPUT, WEIGHTS, LSE, SOFTMAX, D_X, D_QUERIES};
+    const attn_problem *p = &c->p;
+    bool by_seed = p->dropout.p > 0.0f && p->dropout.keep.data == NULL;
+    if (p->B == 0 || p->M == 0 || by_seed) {
+        return;
+    }
+    int64_t b = next_byte(s) % p->B, m0 = next_byte(s) % p->M;
+    int64_t count = 1 + next_byte(s) % (p->M - m0), row = b * p->M + m0;
+    const problem part = part_of(c, b, row, count);
+    const results r = compute(&part, whole->set);
+
+    for (size_t i = 0; i < sizeof by_row / sizeof *by_row - hands_back(c); i++) {
+        int which = by_row[i];
+        int64_t n = r.n[which] / count, stride = whole->n[which] / (p->B * p->M);
+        for (int64_t m = 0; m < count; m++) {
+            const float *expected = whole->of[which] + (row + m) * stride;
+            check(same_bits(r.of[which] + m * n, expected, n), c, whole->set, which,
+                  "of some rows depends on the others, or on padding");
+        }
+    }
+}
+
+/* ---- nothing broadcast, nothing shared, nothing saved ----------------------------- */
+
+/* The bias written out for every pair. */
+static float *
+full_bias(const attn_problem *p)
+{
+    float *bias = nan_floats(p->B * p->M * p->N);
+    for (int64_t i = 0; i < p->B * p->M * p->N; i++) {
+        bias[i] = float_at(&p->masks.bias, i / p->N / p->M, i / p->N % p->M, i % p->N);
+    }
+    return bias;
+}
+
+static bool
+is_kept(const attn_masks *keep, int64_t b, int64_t m, int64_t j)
+{
+    return byte_at(&keep->mask, b, m, j);
+}
+
+/* All rules in one byte for each pair, and one bias: the same bits. The gradient of a
+ * bias that pairs share is the sum of theirs. */
+static void
+check_full_masks(const problem *c, const results *r)
+{
+    const attn_problem *p = &c->p;
+    problem full = *c;
+    full.p.masks = full.softmax_masks = (attn_masks){0};
+    full.p.masks.mask = full_view(p, pairs_of(p, &p->masks, is_allowed));
+    full.softmax_masks.mask = full_view(p, c->softmax_pairs);
+    if (p->masks.bias.data != NULL) {
+        full.p.masks.bias = full_view(p, full_bias(p));
+        full.bias_size = p->B * p->M * p->N;
+    }
+    if (p->dropout.keep.data != NULL) {
+        const attn_masks keep = {.mask = p->dropout.keep};
+        full.p.dropout.keep = full_view(p, pairs_of(p, &keep, is_kept));
+    }
+    const results f = compute(&full, r->set);
+    check_same(c, r, &f, OUTPUT, D_BIAS, "not the bits of masks written out");
+    check_same(c, r, &f, SOFTMAX, 2, "not the bits of masks written out");
+    if (!c->wants_dbias || !c->tame) {
+        return;
+    }
+    float *sum = memset(nan_floats(c->bias_size), 0,
+                        (size_t)c->bias_size * sizeof *sum);
+    for (int64_t i = 0; i < full.bias_size; i++) {
+        int64_t j = i % p->N, m = i / p->N % p->M, b = i / p->N / p->M;
+        sum[view_at(&p->masks.bias, b, m, j)] += f.of[D_BIAS][i];
+    }
+    check_near(c, r->set, D_BIAS, r->of[D_BIAS], sum, c->bias_size,
+               largest_of(f.of[D_BIAS], full.bias_size),
+               "not the sum over the pairs that share it");
+}
+
+/* Each entry of x, n numbers, `group` times. */
+static float *
+repeated(const float *x, int64_t entries, int64_t n, int64_t group)
+{
+    float *copy = nan_floats(entries * group * n);
+    for (int64_t e = 0; e < entries * group; e++) {
+        memcpy(copy + e * n, x + e / group * n, (size_t)n * sizeof *x);
+    }
+    return copy;
+}
+
+/* Keys and values written out for each head that shares them: the same bits, and the
+ * values' gradient is the sum of theirs. */
+static void
+check_repeated_keys(const problem *c, const results *r)
+{
+    const attn_problem *p = &c->p;
+    const int64_t entries = p->B / p->group, n = p->N * p->Dv;
+    if (p->group == 1) {
+        return;
+    }
+    problem each = *c;
+    each.p.group = 1;
+    each.keys = repeated(c->keys, entries, p->N * p->Dk, p->group);
+    each.values = repeated(c->values, entries, n, p->group);
+    const results e = compute(&each, r->set);
+    check_same(c, r, &e, OUTPUT, 4, "not the bits of repeated keys");
+    if (!c->tame) {
+        return;
+    }
+    float *sum = memset(nan_floats(r->n[D_VALUES]), 0,
+                        (size_t)r->n[D_VALUES] * sizeof *sum);
+    for (int64_t i = 0; i < e.n[D_VALUES]; i++) {
+        sum[i / n / p->group * n + i % n] += e.of[D_VALUES][i];
+    }
+    check_near(c, r->set, D_VALUES, r->of[D_VALUES], sum, r->n[D_VALUES],
+               largest_of(e.of[D_VALUES], e.n[D_VALUES]),
+               "not the sum over the heads that share them");
+}
+
+/* Gradients from saved results are those without. */
+static void
+check_handed_back(const problem *c, const results *r)
+{
+    if (!hands_back(c) || !c->modest) {
+        return;
+    }
+    problem again = *c;
+    again.hands_back_output = again.hands_back_weights = again.hands_back_lse = false;
+    const results a = compute(&again, r->set);
+    for (int i = D_QUERIES; i <= D_BIAS; i++) {
+        check_near(c, r->set, i, r->of[i], a.of[i], r->n[i],
+                   1.0 + largest_of(a.of[i], r->n[i]),
+                   "with saved results is not what it is without");
+    }
+}
+
+#endif

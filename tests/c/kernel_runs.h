@@ -1,0 +1,406 @@
+/*
+ * kernel_runs.h -- every kernel of kernels.h once, in the order of the table, on the operands
+ * that its contract allows. Where the sets share plain code, so that equal bits prove little,
+ * the result is checked against the contract here.
+ */
+#ifndef KERNEL_RUNS_H
+#define KERNEL_RUNS_H
+
+#include "kernel_operands.h"
+
+static void
+run_matmul(run *r) /* rows, cols, K; options: add, X walked along columns */
+{
+    bool add = r->option & 1, columns = r->option & 2;
+    int64_t ldc = r->b + 3, ldx = columns ? 1 : r->c, sx = columns ? r->a : 1;
+    float *C = numbers(r, span(r->a, r->b, ldc), 2.0f);
+    float *X = numbers(r, (int64_t)r->a * r->c, 2.0f),
+          *Y = numbers(r, (int64_t)r->c * r->b, 2.0f);
+    r->set->matmul(C, ldc, X, ldx, sx, Y, r->b, r->a, r->b, r->c, add);
+    record(r, C, span(r->a, r->b, ldc));
+}
+
+static void
+run_pool(run *r) /* rows, lanes, K; options: alpha, live */
+{
+    int lanes = r->b;
+    float *C = numbers(r, (int64_t)r->a * lanes, 2.0f);
+    float *X = numbers(r, (int64_t)r->c * r->a, 2.0f),
+          *Y = numbers(r, (int64_t)r->c * lanes, 2.0f);
+    float *alpha = r->option & 1 ? numbers(r, lanes, 1.0f) : NULL;
+    uint64_t *live = r->option & 2 ? live_words(r, r->c, lanes) : NULL;
+    poison(Y, r->c, lanes, live);
+    r->set->pool(C, X, 1, r->a, Y, lanes, r->a, r->c, alpha, live);
+    record(r, C, (int64_t)r->a * lanes);
+}
+
+static void
+run_matmul_live(run *r) /* rows, cols, K */
+{
+    int lanes = (r->c + 15) / 16 * 16;
+    float *C = numbers(r, (int64_t)r->a * r->b, 2.0f),
+          *X = numbers(r, (int64_t)r->a * lanes, 2.0f);
+    float *Y = numbers(r, (int64_t)r->c * r->b, 2.0f);
+    uint64_t *live = live_words(r, r->a, lanes);
+    poison(X, r->a, lanes, live);
+    r->set->matmul_live(C, r->b, X, lanes, Y, r->b, r->a, r->b, r->c, live);
+    record(r, C, (int64_t)r->a * r->b);
+}
+
+static void
+run_distance(run *r) /* rows, lanes, K */
+{
+    float *S = numbers(r, (int64_t)r->a * r->b, 2.0f),
+          *X = numbers(r, (int64_t)r->a * r->c, 2.0f);
+    float *Y = numbers(r, (int64_t)r->c * r->b, 2.0f);
+    r->set->distance(S, X, r->c, Y, r->b, r->a, r->c, -0.75f);
+    record(r, S, (int64_t)r->a * r->b);
+}
+
+static void
+run_difference_lanes(run *r) /* rows, lanes, D; option: live */
+{
+    float *dQ = numbers(r, (int64_t)r->c * r->b, 2.0f),
+          *G = numbers(r, (int64_t)r->a * r->b, 2.0f);
+    float *X = numbers(r, (int64_t)r->a * r->c, 2.0f),
+          *Q = numbers(r, (int64_t)r->c * r->b, 2.0f);
+    uint64_t *live = r->option ? live_words(r, r->a, r->b) : NULL;
+    poison(G, r->a, r->b, live);
+    r->set->difference_lanes(dQ, G, X, r->c, Q, r->b, r->a, r->c, live);
+    record(r, dQ, (int64_t)r->c * r->b);
+}
+
+static void
+run_difference_rows(run *r) /* rows, K, D; option: live */
+{
+    int lanes = (r->b + 15) / 16 * 16;
+    float *dX = numbers(r, (int64_t)r->a * r->c, 2.0f),
+          *G = numbers(r, (int64_t)r->a * lanes, 2.0f);
+    float *Y = numbers(r, (int64_t)r->b * r->c, 2.0f),
+          *X = numbers(r, (int64_t)r->a * r->c, 2.0f);
+    uint64_t *live = r->option ? live_words(r, r->a, lanes) : NULL;
+    poison(G, r->a, lanes, live);
+    r->set->difference_rows(dX, G, lanes, Y, X, r->a, r->b, r->c, 0.75f, live);
+    record(r, dX, (int64_t)r->a * r->c);
+}
+
+static void
+run_pack(run *r) /* rows, cols */
+{
+    int lanes = (r->a + 15) / 16 * 16;
+    int64_t lds = r->b + 5;
+    float *dst = numbers(r, (int64_t)r->b * lanes, 2.0f);
+    float *src = numbers(r, span(r->a, r->b, lds), 2.0f);
+    r->set->pack(dst, lanes, src, lds, r->a, r->b, 1.25f);
+    record(r, dst, (int64_t)r->b * lanes);
+}
+
+static void
+run_unpack(run *r) /* rows, cols; option: factor */
+{
+    int lanes = (r->a + 15) / 16 * 16;
+    int64_t ldd = r->b + 5;
+    float *dst = numbers(r, span(r->a, r->b, ldd), 2.0f);
+    float *src = numbers(r, (int64_t)r->b * lanes, 2.0f);
+    float *factor = r->option ? numbers(r, lanes, 2.0f) : NULL;
+    for (int64_t i = 0; i < (int64_t)r->b * lanes; i += 7) {
+        src[i] = -0.0f;
+    }
+    r->set->unpack(dst, ldd, src, lanes, r->a, r->b, factor);
+    for (int64_t l = 0; l < r->a; l++) {
+        for (int64_t c = 0; c < r->b; c++) {
+            float x = dst[l * ldd + c];
+            check(r, x != 0.0f || !signbit(x), "a -0", l * ldd + c);
+        }
+    }
+    record(r, dst, span(r->a, r->b, ldd));
+}
+
+/* Two halves of each live word as numbers, so that they can be compared. */
+static void
+record_words(run *r, const uint64_t *live, int n)
+{
+    for (int i = 0; i < n; i++) {
+        float halves[] = {(float)(live[i] & 0xffffff),
+                          (float)(live[i] >> 24 & 0xffffff), (float)(live[i] >> 48)};
+        record(r, halves, 3);
+    }
+}
+
+/* Bit l of live[i] is left iff it was set, and row l is there and allows key i. */
+static void
+check_word(run *r, const uint64_t *live, const uint64_t *before, int l, int i,
+           bool allows)
+{
+    bool was = before[i] >> l & 1, is = live[i] >> l & 1;
+    check(r, is == (was && l < r->a && allows), "wrong live bit", (int64_t)i * 64 + l);
+}
+
+static void
+run_live_bytes(run *r) /* rows, keys; option: rows walked backwards */
+{
+    int64_t stride = r->b + 3, n = span(r->a, r->b, stride);
+    uint64_t *live = live_words(r, r->b, 64), *before = live_words(r, r->b, 64);
+    uint8_t *bytes = mask_bytes(r, n, true);
+    memcpy(before, live, (size_t)r->b * sizeof *live);
+    if (r->option && r->b > 0) {
+        bytes += (r->a - 1) * stride;
+        stride = -stride;
+    }
+    r->set->live_bytes(live, bytes, stride, r->a, r->b);
+    for (int i = 0; i < r->b * 64; i++) {
+        int l = i % 64, key = i / 64;
+        check_word(r, live, before, l, key, l < r->a && bytes[l * stride + key] != 0);
+    }
+    record_words(r, live, r->b);
+}
+
+static void
+run_live_floats(run *r) /* rows, keys */
+{
+    int64_t stride = r->b + 3, n = span(r->a, r->b, stride);
+    uint64_t *live = live_words(r, r->b, 64), *before = live_words(r, r->b, 64);
+    float *x = numbers(r, n, 2.0f);
+    memcpy(before, live, (size_t)r->b * sizeof *live);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = next_random(r) % 4 == 0 ? -INFINITY : x[i];
+    }
+    r->set->live_floats(live, x, stride, r->a, r->b);
+    for (int i = 0; i < r->b * 64; i++) {
+        int l = i % 64, key = i / 64;
+        check_word(r, live, before, l, key,
+                   l < r->a && x[l * stride + key] != -INFINITY);
+    }
+    record_words(r, live, r->b);
+}
+
+static void
+run_softmax_tile(run *r) /* rows, lanes; options: live, nothing seen before */
+{
+    float *S = numbers(r, (int64_t)r->a * r->b, 30.0f), *m = numbers(r, r->b, 30.0f);
+    float *l = numbers(r, r->b, 9.0f), *alpha = numbers(r, r->b, 1.0f);
+    uint64_t *live = r->option & 1 ? live_words(r, r->a, r->b) : NULL;
+    for (int i = 0; r->option & 2 && i < r->b; i++) {
+        m[i] = -INFINITY;
+        l[i] = 0.0f;
+    }
+    poison(S, r->a, r->b, live);
+    r->set->softmax_tile(S, r->b, r->a, m, l, alpha, live);
+    record(r, S, (int64_t)r->a * r->b);
+    record(r, l, r->b);
+    record(r, alpha, r->b);
+    for (int i = 0; i < r->b;
+         i++) { /* finite where it ought to be, for the check of poison */
+        m[i] = r->option & 2 && m[i] == -INFINITY ? -1.0f : m[i];
+    }
+    record(r, m, r->b);
+}
+
+static void
+run_prob_tile(run *r) /* rows, lanes; option: live */
+{
+    float *S = numbers(r, (int64_t)r->a * r->b, 30.0f), *m = numbers(r, r->b, 30.0f);
+    float *inv = numbers(r, r->b, 1.0f);
+    uint64_t *live = r->option ? live_words(r, r->a, r->b) : NULL;
+    poison(S, r->a, r->b, live);
+    r->set->prob_tile(S, r->b, r->a, m, inv, live);
+    record(r, S, (int64_t)r->a * r->b);
+}
+
+static void
+run_add_tile(run *r) /* rows, lanes; option: one row for all */
+{
+    int ldt = r->option ? 0 : r->b;
+    float *S = numbers(r, (int64_t)r->a * r->b, 2.0f);
+    float *T = numbers(r, r->option ? r->b : (int64_t)r->a * r->b, 2.0f);
+    r->set->add_tile(S, r->b, r->a, T, ldt, 1.5f);
+    record(r, S, (int64_t)r->a * r->b);
+}
+
+static void
+run_scale_tile(run *r) /* rows, lanes */
+{
+    float *S = numbers(r, (int64_t)r->a * r->b, 2.0f), *factor = numbers(r, r->b, 2.0f);
+    r->set->scale_tile(S, r->b, r->a, factor);
+    record(r, S, (int64_t)r->a * r->b);
+}
+
+static void
+run_dot_tile(run *r) /* rows, lanes; option: live */
+{
+    float *D = numbers(r, r->b, 2.0f), *X = numbers(r, (int64_t)r->a * r->b, 2.0f);
+    float *Y = numbers(r, (int64_t)r->a * r->b, 2.0f);
+    uint64_t *live = r->option ? live_words(r, r->a, r->b) : NULL;
+    poison(X, r->a, r->b, live);
+    poison(Y, r->a, r->b, live);
+    r->set->dot_tile(D, X, Y, r->b, r->a, live);
+    record(r, D, r->b);
+}
+
+static void
+run_dscore_tile(run *r) /* rows, lanes; option: live */
+{
+    float *dP = numbers(r, (int64_t)r->a * r->b, 2.0f),
+          *P = numbers(r, (int64_t)r->a * r->b, 1.0f);
+    float *D = numbers(r, r->b, 2.0f), *E = numbers(r, r->b, 1e-6f);
+    uint64_t *live = r->option ? live_words(r, r->a, r->b) : NULL;
+    poison(dP, r->a, r->b, live);
+    poison(P, r->a, r->b, live);
+    r->set->dscore_tile(dP, P, D, E, 0.125f, r->b, r->a, live);
+    record(r, dP, (int64_t)r->a * r->b);
+}
+
+static void
+run_keep_tile(run *r) /* rows, lanes */
+{
+    float *P = numbers(r, (int64_t)r->a * r->b, 1.0f);
+    uint64_t *keep = live_words(r, r->a, r->b);
+    r->set->keep_tile(P, r->b, r->a, 1.0f / 0.9f, keep);
+    record(r, P, (int64_t)r->a * r->b);
+}
+
+static void
+run_prob_row(run *r) /* n */
+{
+    float *w = numbers(r, r->a, 140.0f);
+    r->set->prob_row(w, r->a, 3.5f, 0.3f);
+    record(r, w, r->a);
+}
+
+static void
+check_dead_are_0(const run *r, const float *x, const uint8_t *mask)
+{
+    for (int i = 0; mask != NULL && i < r->a; i++) {
+        check(r, mask[i] != 0 || x[i] == 0.0f, "a masked element is not 0", i);
+    }
+}
+
+/* A row whose first key is live, as the caller makes sure. */
+static uint8_t *
+row_mask(run *r, bool wanted)
+{
+    uint8_t *mask = mask_bytes(r, r->a, wanted);
+    if (mask != NULL && r->a > 0) {
+        mask[0] = 1;
+    }
+    return mask;
+}
+
+static void
+run_softmax_row(run *r) /* n; options: of size 100, so that exp underflows; mask */
+{
+    float *out = numbers(r, r->a, 1.0f),
+          *x = numbers(r, r->a, r->option & 1 ? 100.0f : 4.0f);
+    uint8_t *mask = row_mask(r, r->option & 2);
+    poison_row(x, r->a, mask);
+    if (r->a > 0) { /* rows without a key are the caller's */
+        r->set->softmax_row(out, x, r->a, mask);
+    }
+    check_dead_are_0(r, out, mask);
+    record(r, out, r->a);
+}
+
+static void
+run_softmax_row_backward(run *r) /* n; option: mask */
+{
+    float *dx = numbers(r, r->a, 1.0f), *dw = numbers(r, r->a, 2.0f),
+          *w = numbers(r, r->a, 1.0f);
+    uint8_t *mask = row_mask(r, r->option);
+    poison_row(dw, r->a, mask);
+    poison_row(w, r->a, mask);
+    r->set->softmax_row_backward(dx, dw, w, r->a, mask);
+    check_dead_are_0(r, dx, mask);
+    record(r, dx, r->a);
+}
+
+static void
+run_dot_row(run *r) /* n */
+{
+    float *x = numbers(r, r->a, 2.0f), *y = numbers(r, r->a, 2.0f), sum = 0.0f;
+    sum = r->set->dot_row(x, y, r->a);
+    record(r, &sum, 1);
+}
+
+static void
+run_absmax_row(run *r) /* n */
+{
+    float *x = numbers(r, r->a, 2.0f), top = r->set->absmax_row(x, r->a);
+    record(r, &top, 1);
+}
+
+static void
+run_exp_form(run *r) /* n; option: of size 43, as the additive score has it */
+{
+    float *out = numbers(r, r->a, 1.0f),
+          *x = numbers(r, r->a, r->option ? 43.6f : 3.0f);
+    r->set->exp_form(out, x, r->a);
+    record(r, out, r->a);
+}
+
+static void
+run_tanh_form(run *r) /* n; option: of size 1, around the two ways tanh is computed */
+{
+    float *out = numbers(r, r->a, 1.0f),
+          *x = numbers(r, r->a, r->option ? 1.0f : 30.0f);
+    r->set->tanh_form(out, x, r->a);
+    record(r, out, r->a);
+}
+
+static void
+run_add_bias_absmax(run *r) /* H, lanes; option: bias */
+{
+    float *A = numbers(r, (int64_t)r->a * r->b, 3.0f), *top = numbers(r, r->b, 1.0f);
+    float *bias = r->option ? numbers(r, r->a, 3.0f) : NULL;
+    r->set->add_bias_absmax(A, bias, top, r->b, r->a);
+    record(r, A, (int64_t)r->a * r->b);
+    record(r, top, r->b);
+}
+
+/* Pre-activations of the regime's full range, in the form that the regime takes. */
+static float *
+additive_operand(run *r, int64_t n, additive_regime regime)
+{
+    static const float limit[] = {1.0f, 10.9f, 43.6f, 60.0f};
+    float *x = numbers(r, n, limit[regime]);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = i % 7 == 3 ? copysignf(limit[regime], x[i]) : x[i];
+        x[i] = regime == ADDITIVE_SMALL    ? (float)tanh(x[i])
+               : regime == ADDITIVE_DIRECT ? x[i]
+                                           : (float)exp(2.0 * x[i]);
+    }
+    return x;
+}
+
+static void
+run_additive_tile(run *r) /* rows, lanes, H; options: regime, live */
+{
+    additive_regime regime = (additive_regime)(r->option & 3);
+    float *A = additive_operand(r, (int64_t)r->c * r->b, regime);
+    float *B = additive_operand(r, (int64_t)r->a * r->c, regime);
+    float *w = numbers(r, r->c, 1.0f), *S = numbers(r, (int64_t)r->a * r->b, 1.0f);
+    uint64_t *live = r->option & 4 ? live_words(r, r->a, r->b) : NULL;
+    bool exp = regime == ADDITIVE_EXP || regime == ADDITIVE_CLAMPED;
+    r->set->additive_tile(S, A, B, w, exp ? 0.5f : 0.0f, r->b, r->a, r->c, regime,
+                          live);
+    record(r, S, (int64_t)r->a * r->b);
+}
+
+static void
+run_additive_tile_backward(run *r) /* rows, lanes, H; options: regime, live */
+{
+    additive_regime regime = (additive_regime)(r->option & 3);
+    float *A = additive_operand(r, (int64_t)r->c * r->b, regime);
+    float *B = additive_operand(r, (int64_t)r->a * r->c, regime);
+    float *dA = numbers(r, (int64_t)r->c * r->b, 1.0f),
+          *C = numbers(r, (int64_t)r->c * r->b, 1.0f);
+    float *dB = numbers(r, (int64_t)r->a * r->c, 1.0f),
+          *G = numbers(r, (int64_t)r->a * r->b, 1.0f);
+    uint64_t *live = r->option & 4 ? live_words(r, r->a, r->b) : NULL;
+    poison(G, r->a, r->b, live);
+    r->set->additive_tile_backward(dA, C, dB, A, B, G, r->b, r->a, r->c, regime, live);
+    record(r, dA, (int64_t)r->c * r->b);
+    record(r, C, (int64_t)r->c * r->b);
+    record(r, dB, (int64_t)r->a * r->c);
+}
+
+#endif

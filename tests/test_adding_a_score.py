@@ -1,0 +1,322 @@
+"""docs/adding_a_scoring_function.md does what it says: its C is compiled here, and runs.
+
+The blocks of C on the page become csrc/core/score_bilinear.c in a copy of the sources, its diff is
+applied to the copy of attn.h, and its command compiles the file. tests/c/run_bilinear.c then
+computes problems with the new score; the formulas it is held against are below.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compiling import compile_objects, compiler, link, run
+from helpers import (
+    EMPTY_ROWS,
+    REPOSITORY,
+    Array,
+    Problem,
+    assert_all_accurate,
+    assert_same_bits,
+    check_padding,
+    over_groups,
+)
+from numpy.typing import DTypeLike
+
+PAGE = (REPOSITORY / "docs" / "adding_a_scoring_function.md").read_text(encoding="utf-8")
+DRIVER = Path("tests", "c", "run_bilinear.c")
+FLAGS = ("-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-O2")
+FUSED_GENERIC = platform.machine() in ("aarch64", "arm64", "ppc64le", "s390x")
+
+
+# ---- the page and what it is made into -----------------------------------------------------------
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def patched(text: str, diff: str) -> str:
+    """The text with the lines of the diff that begin with + put where the diff has them."""
+    lines = diff.splitlines(keepends=True)
+    before = "".join(line[1:] for line in lines if line[0] == " ")
+    after = "".join(line[1:] for line in lines)
+    assert {line[0] for line in lines} == {" ", "+"}
+    assert text.count(before) == 1, f"not in attn.h, or more than once:\n{before}"
+    return text.replace(before, after)
+
+
+@pytest.fixture(scope="module")
+def program(c_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tests/c/run_bilinear.c with the score of the page."""
+    copy = tmp_path_factory.mktemp("copy")
+    for drawer in ("core", "simd"):
+        shutil.copytree(REPOSITORY / "csrc" / drawer, copy / "csrc" / drawer)
+    (copy / DRIVER).parent.mkdir(parents=True)
+    shutil.copy(REPOSITORY / DRIVER, copy / DRIVER)
+
+    (copy / "csrc" / "core" / "score_bilinear.c").write_text("\n".join(blocks("c")))
+    attn_h = copy / "csrc" / "core" / "attn.h"
+    [diff] = blocks("diff")
+    attn_h.write_text(patched(attn_h.read_text(), diff))
+
+    [command] = blocks("sh")
+    assert command.startswith("cc ")
+    command = shlex.join(compiler()) + command.removeprefix("cc")
+    run(["sh", "-c", f"cd {shlex.quote(str(copy))} && {command}"])
+    driver = compile_objects([copy / DRIVER], copy, *FLAGS)
+    return link(copy / "run_bilinear", [copy / "score_bilinear.o", *driver, *c_objects], "-pthread")
+
+
+# ---- problems ------------------------------------------------------------------------------------
+
+
+def make_problem(
+    rng: np.random.Generator,
+    *,
+    lead: tuple[int, ...] = (2,),
+    M: int = 70,
+    N: int = 300,
+    Dq: int = 19,
+    Dk: int = 33,
+    Dv: int = 17,
+    kv_heads: int | None = None,
+    masked: bool = True,
+    empty_rows: str = "uniform",
+) -> Problem:
+    """masked: by lengths and a mask, with empty rows and keys that nobody attends to."""
+
+    def normal(*shape: int) -> Array:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    options: dict[str, Any] = {"empty_rows": empty_rows}
+    kv_lead = lead
+    if kv_heads is not None:
+        kv_lead, options["enable_gqa"] = (*lead[:-1], kv_heads), True
+    if masked:
+        lens = rng.integers(0, N, size=(*lead, M))
+        lens[..., 1::5] = 0
+        mask = rng.random((*lead, M, N)) < 0.8
+        mask[..., 1] = False
+        mask[..., 2::7, :] = False
+        options |= {"valid_lens": lens, "mask": mask}
+    inputs = {
+        "queries": normal(*lead, M, Dq),
+        "keys": normal(*kv_lead, N, Dk),
+        "values": normal(*kv_lead, N, Dv),
+        "W_q": normal(Dk, Dq) / np.float32(Dk * Dq) ** np.float32(0.5),
+    }
+    grads = {
+        "grad_output": normal(*lead, M, Dv),
+        "grad_weights": normal(*lead, M, N),
+        "grad_lse": normal(*lead, M),
+    }
+    return Problem("bilinear", inputs, options, grads)
+
+
+def poisoned(problem: Problem) -> Problem:
+    """NaN in everything that takes no part."""
+    x = {name: a.copy() for name, a in problem.inputs.items()}
+    live = problem.takes_part()
+    empty = ~live.any(axis=-1)
+    by_query_head: Array = np.asarray(live.any(axis=-2))
+    used = over_groups(np.any, by_query_head[..., None], (*x["keys"].shape[:-1], 1))[..., 0]
+    assert empty.any() and not used.all()
+    x["queries"][empty] = np.nan
+    x["keys"][~used] = np.nan
+    if problem.options["empty_rows"] != "uniform":  # those rows pool every value
+        x["values"][~used] = np.nan
+    return Problem(problem.score, x, problem.options, problem.grads)
+
+
+def compute(
+    program: Path, problem: Problem, instruction_set: str = "scalar", threads: int = 1, *more: str
+) -> dict[str, Array]:
+    """What the program makes of the problem."""
+    x, options, g = problem.inputs, problem.options, problem.grads
+    *lead, M, Dq = x["queries"].shape
+    *kv_lead, N, Dk = x["keys"].shape
+    Dv = x["values"].shape[-1]
+    group = lead[-1] // kv_lead[-1] if options.get("enable_gqa") else 1
+    lens, mask = options.get("valid_lens"), options.get("mask")
+    mode = EMPTY_ROWS.index(options["empty_rows"])
+    B = int(np.prod(lead, dtype=int))
+    head = [B, group, M, N, Dq, Dk, Dv, mode, lens is not None, mask is not None]
+    floats = [x["W_q"], x["queries"], x["keys"], x["values"]]
+    floats += [g["grad_output"], g["grad_weights"], g["grad_lse"]]
+    data = np.array(head, dtype=np.int64).tobytes()
+    data += b"".join(a.astype(np.float32).tobytes() for a in floats)
+    data += b"" if lens is None else lens.astype(np.int64).tobytes()
+    data += b"" if mask is None else mask.astype(np.uint8).tobytes()
+
+    command = [str(program), instruction_set, str(threads), *more]
+    done = subprocess.run(command, input=data, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    shapes: dict[str, tuple[int, ...]] = {
+        "scores": (*lead, M, N),
+        "output": (*lead, M, Dv),
+        "weights": (*lead, M, N),
+        "lse": (*lead, M),
+        "d_queries": x["queries"].shape,
+        "d_keys": x["keys"].shape,
+        "d_values": x["values"].shape,
+        "d_W_q": (Dk, Dq),
+    }
+    ends = np.cumsum([0] + [np.prod(shape, dtype=int) for shape in shapes.values()])
+    numbers = np.frombuffer(done.stdout, dtype=np.float32)
+    assert numbers.size == ends[-1]
+    return {
+        name: numbers[start:end].reshape(shapes[name])
+        for name, (start, end) in zip(shapes, pairwise(ends), strict=True)
+    }
+
+
+# ---- the formulas --------------------------------------------------------------------------------
+
+
+def formulas(problem: Problem, dtype: DTypeLike) -> Mapping[str, Array]:
+    """score(q, k) = q^T W k with W = W_q^T, every array formed in full, in this dtype."""
+    x = {name: np.nan_to_num(a).astype(dtype) for name, a in problem.inputs.items()}
+    g = {name: a.astype(dtype) for name, a in problem.grads.items()}
+    q, k, v, W = x["queries"], x["keys"], x["values"], x["W_q"].T
+    if problem.options.get("enable_gqa"):
+        k, v = (np.repeat(a, q.shape[-3] // a.shape[-3], axis=-3) for a in (k, v))
+    live = problem.takes_part()
+    empty = ~live.any(axis=-1, keepdims=True)
+    mode = problem.options["empty_rows"]
+
+    scores = q @ W @ k.swapaxes(-1, -2)  # (..., M, N)
+    s = np.where(live, scores, -np.inf)
+    top = np.where(empty, 0, s.max(axis=-1, keepdims=True)).astype(dtype)
+    e = np.exp(s - top)
+    total = e.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (top + np.log(total))[..., 0]
+    w = e / np.where(empty, 1, total)
+    if mode == "uniform":
+        w = np.where(empty, 1 / np.asarray(k.shape[-2], dtype=dtype), w)
+    output = w @ v
+
+    d_w = g["grad_output"] @ v.swapaxes(-1, -2) + g["grad_weights"]
+    d_s = w * (d_w - (w * d_w).sum(axis=-1, keepdims=True) + g["grad_lse"][..., None])
+    d_s = np.where(live, d_s, 0)
+    d_a = d_s @ k  # (..., M, Dk)
+    d_q = d_a @ W.T
+    d_W = q.reshape(-1, W.shape[0]).T @ d_a.reshape(-1, W.shape[1])
+    d_k = d_s.swapaxes(-1, -2) @ (q @ W)
+    d_v = w.swapaxes(-1, -2) @ g["grad_output"]
+    if mode == "nan":
+        w, output, d_q = (np.where(empty, np.nan, a) for a in (w, output, d_q))
+    return {
+        "scores": scores,
+        "output": output,
+        "weights": w,
+        "lse": lse,
+        "d_queries": d_q,
+        "d_keys": over_groups(np.sum, d_k, problem.inputs["keys"].shape),
+        "d_values": over_groups(np.sum, d_v, problem.inputs["values"].shape),
+        "d_W_q": d_W.T,
+    }
+
+
+# ---- the score of the page -----------------------------------------------------------------------
+
+# A block has 32 queries in the forward and 64 in the backward, a tile 128 keys; sums of more than
+# 256 terms, and gradients of more than 256 queries, are summed in parts.
+CASES: dict[str, dict[str, Any]] = {
+    "one small block": {"lead": (), "M": 3, "N": 5, "Dq": 4, "Dk": 6, "Dv": 2, "masked": False},
+    "more than a tile": {},
+    "without masks": {"masked": False},
+    "shared heads": {"lead": (2, 4), "kv_heads": 2, "M": 40, "N": 140},
+    "many queries": {"lead": (1,), "M": 600, "N": 50},
+    "many features": {"M": 20, "N": 30, "Dq": 300, "Dk": 270},
+}
+
+
+@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(
+    case: str,
+    empty_rows: str,
+    program: Path,
+    instruction_sets: list[str],
+    rng: np.random.Generator,
+) -> None:
+    problem = make_problem(rng, empty_rows=empty_rows, **CASES[case])
+    exact = formulas(problem, np.float64)
+    for name in instruction_sets:
+        got = compute(program, problem, name)
+        assert_all_accurate(got, exact, problem, formulas)
+        check_padding(problem, got)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_set_and_any_threads_give_the_same_bits(
+    case: str, program: Path, instruction_sets: list[str], rng: np.random.Generator
+) -> None:
+    problem = make_problem(rng, **CASES[case])
+    scalar = compute(program, problem)
+    assert len(instruction_sets) > 1
+    for name in instruction_sets:
+        if name != "generic" or FUSED_GENERIC:
+            assert_same_bits(compute(program, problem, name), scalar)
+    for threads in (2, 3, 8):
+        assert_same_bits(compute(program, problem, "scalar", threads), scalar)
+
+
+@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
+def test_what_takes_no_part_may_be_nan(
+    empty_rows: str, program: Path, rng: np.random.Generator
+) -> None:
+    problem = make_problem(rng, empty_rows=empty_rows)
+    expected, got = compute(program, problem), compute(program, poisoned(problem))
+    del expected["scores"], got["scores"]  # of every pair, whether it takes part or not
+    assert_same_bits(got, expected)
+
+
+def test_identity_is_dot_product_attention(program: Path, rng: np.random.Generator) -> None:
+    problem = make_problem(rng, Dq=24, Dk=24)
+    problem.inputs["W_q"] = np.eye(24, dtype=np.float32)
+    bilinear, dot = compute(program, problem), compute(program, problem, "scalar", 1, "dot")
+    assert np.any(bilinear.pop("d_W_q")) and np.isnan(dot.pop("d_W_q")).all()
+    assert_same_bits(bilinear, dot)
+
+
+# ---- the rest of the page ------------------------------------------------------------------------
+
+
+def test_every_field_of_the_struct_is_explained() -> None:
+    walk_h = (REPOSITORY / "csrc" / "core" / "walk.h").read_text()
+    [body] = re.findall(r"^struct attn_score \{\n(.*?)^\};", walk_h, re.MULTILINE | re.DOTALL)
+    body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
+    fields = re.findall(r"\(\*(\w+)\)|^    \w+ (\w+);", body, re.MULTILINE)
+    names = [pointer or number for pointer, number in fields]
+    table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.MULTILINE)
+    assert len(names) > 10
+    assert re.findall(r"\w+", " ".join(table)) == names
+
+
+def test_what_the_page_names_exists() -> None:
+    """Files, and identifiers: each stands in some file that the page names."""
+    named = set(re.findall(r"`([\w./]+)`", PAGE))
+    files = {name for name in named if "/" in name or name.endswith(".py")}
+    to_be_written = {"csrc/core/score_bilinear.c", "csrc/python/py_bilinear.c"}
+    assert to_be_written <= files
+    texts = []
+    for name in files - to_be_written:
+        path = REPOSITORY / name
+        assert path.exists(), name
+        texts.append(path.read_text(encoding="utf-8") if path.is_file() else "")
+    words = set(re.findall(r"\w+", "\n".join(texts + blocks("c"))))
+    identifiers = {name for name in named - files if re.fullmatch(r"\w*_\w*", name)}
+    assert len(identifiers) > 15
+    assert identifiers - words == set()
