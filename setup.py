@@ -1,9 +1,14 @@
 """Build the one extension module, attnext._core; everything else is in pyproject.toml."""
 
+import os
 from glob import glob
 
 import numpy as np
 from setuptools import Extension, setup
+
+# Without -g, which CPython's own flags ask for, the build takes half the time and the module
+# an eighth of the space. CFLAGS=-g in the environment keeps it.
+debug = [] if "-g" in os.environ.get("CFLAGS", "") else ["-g0"]
 
 core = Extension(
     "attnext._core",
@@ -22,6 +27,7 @@ core = Extension(
         "-ffp-contract=off",
         "-fvisibility=hidden",
         "-pthread",
+        *debug,
     ],
     libraries=["m"],
     extra_link_args=["-pthread"],

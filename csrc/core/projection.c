@@ -69,3 +69,38 @@ attn_projection_backward(const attn_projection *y, attn_run *run)
            attn_parallel_for(run, (y->H + TASK_UNITS - 1) / TASK_UNITS, us, dw_task,
                              ctx);
 }
+
+/* ---- sums of rows ---------------------------------------------------------------- */
+
+typedef struct {
+    float *to;
+    const float *rows;
+    int64_t count, width;
+} row_sum;
+
+static void
+sum_task(void *ctx, int64_t task, int worker)
+{
+    const row_sum *s = ctx;
+    int64_t h = task * TASK_UNITS,
+            units = s->width - h < TASK_UNITS ? s->width - h : TASK_UNITS;
+    double sum[TASK_UNITS] = {0};
+    (void)worker;
+    for (int64_t i = 0; i < s->count; i++) {
+        for (int64_t u = 0; u < units; u++) {
+            sum[u] += (double)s->rows[i * s->width + h + u];
+        }
+    }
+    for (int64_t u = 0; u < units; u++) {
+        s->to[h + u] = (float)sum[u];
+    }
+}
+
+bool
+attn_sum_rows(float *to, const float *rows, int64_t count, int64_t width, attn_run *run)
+{
+    row_sum s = {to, rows, count, width};
+    double us = (double)count * (double)width / 2e3;
+    return attn_parallel_for(run, (width + TASK_UNITS - 1) / TASK_UNITS, us, sum_task,
+                             &s);
+}

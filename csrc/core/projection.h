@@ -1,5 +1,6 @@
 /*
- * projection.h -- the backward pass of a linear layer over the rows that take part.
+ * projection.h -- the backward pass of a linear layer over the rows that take part, and
+ * sums of rows.
  *
  *     forward was: Y (B, rows, H) = X (B, rows, D) W^T,  W (H, D)
  *     so now:      dX = dY W,  dW = dY^T X
@@ -22,5 +23,11 @@ typedef struct {
 /* Rows that take no part get a dX of 0 and do not count in dW, whatever they hold.
  * false: interrupted. */
 bool attn_projection_backward(const attn_projection *layer, attn_run *run);
+
+/* to[h] = sum of rows[i][h], i < count, h < width: the gradient of a bias, or of
+ * anything that all rows share. Added up in double: of so many numbers the rounding of
+ * a float sum would show. false: interrupted. */
+bool attn_sum_rows(float *to, const float *rows, int64_t count, int64_t width,
+                   attn_run *run);
 
 #endif

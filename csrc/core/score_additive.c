@@ -468,22 +468,14 @@ finish(attn_call *c)
         .X = c->keys,
         .W = p->W_k,
     };
-    const float one = 1.0f;
     int64_t entries = p->B / p->group;
     double us = (double)entries * (double)p->N * (double)p->H / 4e3;
-    if (!attn_parallel_for(c->run, entries * key_chunks(p), us, scale_db_task, c) ||
-        !attn_projection_backward(&of_queries, c->run) ||
-        !attn_projection_backward(&of_keys, c->run)) {
-        return false;
-    }
-    /* sums over rows, as products with a vector of ones */
-    attn_simd->matmul(c->d->w_v, p->H, &one, 0, 0, s->dw_blocks, p->H, 1, p->H,
-                      p->B * c->blocks, false);
-    if (c->d->b_h != NULL) {
-        attn_simd->matmul(c->d->b_h, p->H, &one, 0, 0, s->da, p->H, 1, p->H,
-                          p->B * p->M, false);
-    }
-    return true;
+    return attn_parallel_for(c->run, entries * key_chunks(p), us, scale_db_task, c) &&
+           attn_projection_backward(&of_queries, c->run) &&
+           attn_projection_backward(&of_keys, c->run) &&
+           attn_sum_rows(c->d->w_v, s->dw_blocks, p->B * c->blocks, p->H, c->run) &&
+           (c->d->b_h == NULL ||
+            attn_sum_rows(c->d->b_h, s->da, p->B * p->M, p->H, c->run));
 }
 
 const attn_score attn_score_additive = {

@@ -7,6 +7,7 @@
  * |k|^2 would be faster, and wrong wherever the coordinates are large and the distances
  * small.
  */
+#include "projection.h"
 #include "walk.h"
 
 #include <float.h>
@@ -185,12 +186,9 @@ static bool
 finish(attn_call *c)
 {
     const gaussian_shared *s = c->shared;
-    const float one = 1.0f;
-    float sum;
-    attn_simd->matmul(&sum, 1, &one, 0, 0, s->dw_rows, 1, 1, 1, c->p->B * c->p->M,
-                      false);
-    *c->d->w = -c->p->scale * sum;
-    return true;
+    bool done = attn_sum_rows(c->d->w, s->dw_rows, c->p->B * c->p->M, 1, c->run);
+    *c->d->w *= -c->p->scale;
+    return done;
 }
 
 const attn_score attn_score_gaussian = {

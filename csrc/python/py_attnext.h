@@ -225,6 +225,16 @@ int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
 enum { PY_SHAPE_TEXT = PY_MAX_AXES * 22 + 4 };
 const char *py_shape_text(char text[PY_SHAPE_TEXT], int ndim, const npy_intp *dims);
 
+/* dims = the shape of a; how many axes that is. */
+static inline int
+py_note_shape(PyArrayObject *a, npy_intp dims[PY_MAX_AXES])
+{
+    for (int i = 0; i < PyArray_NDIM(a); i++) {
+        dims[i] = PyArray_DIM(a, i);
+    }
+    return PyArray_NDIM(a);
+}
+
 static inline float *
 py_data(PyArrayObject *a) /* NULL for NULL */
 {

@@ -199,9 +199,7 @@ convert_bias(const attention_args *args, PyArrayObject *out, const npy_intp *dim
     if (in->bias == NULL) {
         return -1;
     }
-    in->bias_ndim = PyArray_NDIM(in->bias);
-    memcpy(in->bias_dims, PyArray_DIMS(in->bias),
-           (size_t)in->bias_ndim * sizeof *in->bias_dims);
+    in->bias_ndim = py_note_shape(in->bias, in->bias_dims);
     return 0;
 }
 

@@ -42,8 +42,7 @@ read_part(merge_parts *parts, PyObject *object, const char *name, Py_ssize_t i,
     }
     PyArrayObject *a = py_float32(object, part_name, NULL);
     if (a != NULL) {
-        parts->ndim = PyArray_NDIM(a);
-        memcpy(parts->dims, PyArray_DIMS(a), (size_t)parts->ndim * sizeof *parts->dims);
+        parts->ndim = py_note_shape(a, parts->dims);
     }
     if (a != NULL && parts->ndim < 2) {
         py_shape_error(a, part_name, "two axes or more: (..., M, Dv)");

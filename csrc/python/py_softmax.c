@@ -4,7 +4,6 @@
 #include "py_attnext.h"
 #include "py_docs.h"
 
-#include <string.h>
 
 /* Multiply-adds one element of a softmax counts as, its share of an exp included. */
 static const double softmax_work = 8.0;
@@ -26,7 +25,7 @@ read_shape(PyArrayObject *X, const char *name, scores_shape *s)
         return -1;
     }
     s->ndim = ndim;
-    memcpy(s->dims, PyArray_DIMS(X), (size_t)ndim * sizeof *s->dims);
+    py_note_shape(X, s->dims);
     s->N = s->dims[ndim - 1];
     s->M = ndim > 1 ? s->dims[ndim - 2] : 1;
     s->B = ndim > 2 ? PyArray_MultiplyList(s->dims, ndim - 2) : 1;
@@ -356,7 +355,7 @@ sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         py_shape_error(X, "X", "two axes or more: (B, T, ...)");
         goto done;
     }
-    memcpy(dims, PyArray_DIMS(X), (size_t)ndim * sizeof *dims);
+    py_note_shape(X, dims);
     lens = py_lens_per_entry(given[ARG_VALID_LEN], "valid_len", dims[0], dims[1],
                              PyArray_SIZE(X) > 0);
     if (lens == NULL) {
