@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -49,6 +50,9 @@ SCORES_FUNCTION = {
 }
 PARAMETERS = {"dot": (), "additive": ("W_q", "W_k", "w_v", "b_h"), "gaussian": ("w",), "cosine": ()}
 EMPTY_ROWS = ("uniform", "zero", "nan")
+
+# Machines whose every CPU has fused multiply-add: there the generic kernels give scalar's bits.
+FUSED_GENERIC = platform.machine() in ("aarch64", "arm64", "ppc64le", "s390x")
 
 
 # ---- a problem and what a module makes of it ---------------------------------------------------

@@ -7,7 +7,6 @@ computes problems with the new score; the formulas it is held against are below.
 
 from __future__ import annotations
 
-import platform
 import re
 import shlex
 import shutil
@@ -22,6 +21,7 @@ import pytest
 from compiling import compile_objects, compiler, link, run
 from helpers import (
     EMPTY_ROWS,
+    FUSED_GENERIC,
     REPOSITORY,
     Array,
     Problem,
@@ -35,7 +35,6 @@ from numpy.typing import DTypeLike
 PAGE = (REPOSITORY / "docs" / "adding_a_scoring_function.md").read_text(encoding="utf-8")
 DRIVER = Path("tests", "c", "run_bilinear.c")
 FLAGS = ("-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-O2")
-FUSED_GENERIC = platform.machine() in ("aarch64", "arm64", "ppc64le", "s390x")
 
 
 # ---- the page and what it is made into -----------------------------------------------------------

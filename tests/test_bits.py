@@ -6,21 +6,28 @@ Comparisons are exact, but for NaN: any NaN equals any other.
 from __future__ import annotations
 
 import hashlib
-import platform
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SCORES, TESTS, Array, Problem, assert_same_bits, bits, make_problem, run_python
+from helpers import (
+    FUSED_GENERIC,
+    SCORES,
+    TESTS,
+    Array,
+    Problem,
+    assert_same_bits,
+    bits,
+    make_problem,
+    run_python,
+)
 
 import attnext
 
 # Of everything workload.py computes. A change of it is a change of the project's results in their
 # last digits: the failure prints the new one, and the commit that takes it over says why.
 CHECKSUM = "2b4eefba95d51086"
-
-FUSED_GENERIC = platform.machine() in ("aarch64", "arm64", "ppc64le", "s390x")
 
 
 # ---- instruction sets ----------------------------------------------------------------------------

@@ -127,8 +127,8 @@ int attn_forward(float *output, float *weights, float *lse, const float *queries
 
 /* Where the gradients go; each has the shape of what it belongs to and is overwritten.
  * queries, keys, values are always wanted; parameters only if the score has them; the
- * bias's (its own shape, C-contiguous, as the view of the bias then must be) or
- * NULL. */
+ * bias's (its own shape, C-contiguous, as the view of the bias then must be) or NULL,
+ * as for a bias without elements. */
 typedef struct {
     float *queries, *keys, *values;
     float *W_q, *W_k, *w_v, *b_h; /* additive; b_h NULL without a bias */

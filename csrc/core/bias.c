@@ -1,7 +1,7 @@
 /*
  * bias.c -- see bias.h. A bias may lack any axis: then its numbers are shared, and its
  * gradient is a sum over that axis. Sums over a block are made here, sums over blocks
- * and entries in plan.c.
+ * and entries in plan_backward.c.
  */
 #include "bias.h"
 

@@ -84,12 +84,8 @@ shrink(const mask_row *r, int64_t *start, int64_t *limit)
 static void
 interval_of(const attn_problem *p, int64_t b, int64_t m, int64_t *start, int64_t *limit)
 {
-    const attn_valid_lens *valid = &p->masks.valid;
     const attn_band *band = &p->masks.band;
-    int64_t low = 0, high = p->N;
-    if (valid->lens != NULL) {
-        high = valid->lens[b / valid->heads * valid->stride_b + m * valid->stride_m];
-    }
+    int64_t low = 0, high = attn_limit(&p->masks.valid, b, m, p->N);
     if (band->has_left || band->has_right) {
         int64_t i = m + (band->offset ? band->offset[b / band->heads] : 0);
         low = band->has_left && i - band->left > low ? i - band->left : low;
@@ -351,10 +347,7 @@ used_task(void *ctx, int64_t entry, int worker)
     uint8_t *use = job->use + entry * p->N;
     int64_t unused = p->N;
     (void)worker;
-    memset(use, attn_may_be_empty(p) ? ATTN_UNUSED : 0, (size_t)p->N);
-    if (!attn_may_be_empty(p)) {
-        return;
-    }
+    memset(use, ATTN_UNUSED, (size_t)p->N);
     for (int64_t head = 0; head < p->group; head++) {
         for (int64_t end = rows_needed; end > 0 && unused > 0; end -= ATTN_LANES) {
             int64_t m0 = max(end - ATTN_LANES, 0);
@@ -370,6 +363,10 @@ attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run)
 {
     used_job job = {p, use};
     double us = (double)p->B * (double)p->M * (double)p->N / 4e3;
+    if (!attn_may_be_empty(p)) { /* nothing is masked: all of them */
+        memset(use, 0, (size_t)(p->B / p->group * p->N));
+        return true;
+    }
     return attn_parallel_for(run, p->B / p->group, us, used_task, &job);
 }
 

@@ -36,13 +36,9 @@ typedef struct {
 static softmax_keys
 keys_of(const row_job *job, int64_t row)
 {
-    const attn_valid_lens *valid = &job->masks->valid;
     const attn_view *view = &job->masks->mask;
     int64_t b = row / job->M, m = row % job->M;
-    softmax_keys keys = {.n = job->N};
-    if (valid->lens != NULL) {
-        keys.n = valid->lens[b / valid->heads * valid->stride_b + m * valid->stride_m];
-    }
+    softmax_keys keys = {.n = attn_limit(&job->masks->valid, b, m, job->N)};
     if (view->data == NULL) {
         return keys;
     }

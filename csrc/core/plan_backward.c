@@ -28,18 +28,7 @@ typedef struct {
     float *bias_partials; /* (wave, parts, bias_rows, bias_columns), NULL: not needed */
 } backward_plan;
 
-/* Does every row of the bias belong to one query of one entry? Then groups can write to
- * its gradient directly. */
-static bool
-bias_rows_are_owned(const attn_view *bias)
-{
-    bool owned = bias->stride_m != 0;
-    for (int i = 0; i < bias->axis_count; i++) {
-        owned = owned && (bias->axes[i].stride != 0 || bias->axes[i].size == 1);
-    }
-    return owned;
-}
-
+/* How many of the B entries have a slice of the view of their own. */
 static int64_t
 axes_size(const attn_view *v)
 {
@@ -74,8 +63,10 @@ lay_out_backward(backward_plan *q, attn_arena *a, int threads)
     attn_lay_out(c, a, threads);
     lay_out_groups(q);
     bool split = q->parts > 1;
-    bool shared_bias = attn_wants_dbias(c) && !(bias_rows_are_owned(&p->masks.bias) &&
-                                                axes_size(&p->masks.bias) == p->B);
+    /* where every row of the bias belongs to one query of one entry, groups write to
+     * its gradient directly */
+    bool owned = p->masks.bias.stride_m != 0 && axes_size(&p->masks.bias) == p->B;
+    bool shared_bias = attn_wants_dbias(c) && !owned;
     int64_t entries = p->B / p->group;
     q->wave = split || shared_bias ? attn_ceil_div(4 * (int64_t)c->workers, q->parts)
                                    : entries;
