@@ -22,11 +22,14 @@ import attnext
 pytestmark = pytest.mark.skipif(sys.getallocatedblocks() == 0, reason="PYTHONMALLOC=malloc")
 
 CALLS = 1000
-SLACK = 60  # blocks that caches of Python and NumPy may take; a leak takes one a call, 100 or more
+
+# Blocks a call. A leak loses one block or more each time; the caches of Python and NumPy take some
+# and then no more (np.ma of NumPy 1.26: 70, 50, 30, 10, 4 in rounds of a thousand calls).
+SLACK = 0.5
 
 
-def lost_blocks(call: Callable[[], Any], calls: int = CALLS) -> int:
-    """Blocks that are there after so many calls and were not before: the least of three tries."""
+def lost_blocks(call: Callable[[], Any], calls: int = CALLS) -> float:
+    """Blocks a call that are there after so many calls and were not before; the least of three."""
     for _ in range(20):
         call()
     gc.freeze()  # so that what other tests left behind is not looked through each time
@@ -37,8 +40,8 @@ def lost_blocks(call: Callable[[], Any], calls: int = CALLS) -> int:
             for _ in range(calls):
                 call()
             gc.collect()
-            lost = sys.getallocatedblocks() - before
-            if lost <= SLACK:
+            lost = (sys.getallocatedblocks() - before) / calls
+            if lost < SLACK:
                 break
         return lost
     finally:
@@ -47,7 +50,7 @@ def lost_blocks(call: Callable[[], Any], calls: int = CALLS) -> int:
 
 def test_a_leak_would_be_seen() -> None:
     kept = []
-    assert lost_blocks(lambda: kept.append(np.zeros(3))) >= CALLS
+    assert lost_blocks(lambda: kept.append(np.zeros(3))) >= 1
 
 
 CONVERSIONS: dict[str, Callable[[Any], Any]] = {
@@ -77,9 +80,9 @@ def test_attention(score: str, conversion: str, rng: np.random.Generator) -> Non
     out, output, lse = (
         np.zeros(shape, dtype=np.float32) for shape in ((2, 2, 1), (2, 2, 1), (2, 2))
     )
-    assert lost_blocks(lambda: problem.forward(return_weights=True, return_lse=True)) <= SLACK
-    assert lost_blocks(lambda: problem.forward(out=out)) <= SLACK
-    assert lost_blocks(lambda: problem.backward(output=output, lse=lse)) <= SLACK
+    assert lost_blocks(lambda: problem.forward(return_weights=True, return_lse=True)) < SLACK
+    assert lost_blocks(lambda: problem.forward(out=out)) < SLACK
+    assert lost_blocks(lambda: problem.backward(output=output, lse=lse)) < SLACK
 
 
 MASK_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
@@ -106,8 +109,8 @@ def test_attention_under_masks(score: str, conversion: str, rng: np.random.Gener
     }
     problem = make_problem(score, rng, lead=(2, 2), M=2, N=3, D=1, Dv=1, H=1, kv_heads=1, **options)
     weights = problem.forward(return_weights=True)[1]
-    assert lost_blocks(problem.forward) <= SLACK
-    assert lost_blocks(lambda: problem.backward(return_grad_bias=True, weights=weights)) <= SLACK
+    assert lost_blocks(problem.forward) < SLACK
+    assert lost_blocks(lambda: problem.backward(return_grad_bias=True, weights=weights)) < SLACK
 
 
 def test_the_other_functions(rng: np.random.Generator) -> None:
@@ -131,7 +134,7 @@ def test_the_other_functions(rng: np.random.Generator) -> None:
         lambda: attnext.show_config("dicts"),
     ]
     for call in calls:
-        assert lost_blocks(call) <= SLACK
+        assert lost_blocks(call) < SLACK
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 3), (0, 2, 3), (2, 3, 0)], ids=str)
@@ -141,7 +144,7 @@ def test_arrays_without_elements(
 ) -> None:
     B, M, N = shape
     problem = make_problem(score, rng, lead=(B,), M=M, N=N)
-    assert lost_blocks(problem.run) <= SLACK
+    assert lost_blocks(problem.run) < SLACK
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_error_paths(call: Callable[[], Any], error: type[Exception]) -> None:
             return
         raise AssertionError("no error")
 
-    assert lost_blocks(wrong_call) <= SLACK
+    assert lost_blocks(wrong_call) < SLACK
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -184,7 +187,7 @@ def test_an_error_in_each_argument_in_turn(score: str, rng: np.random.Generator)
                 return
             raise AssertionError("no error")
 
-        assert lost_blocks(call, 100) <= SLACK
+        assert lost_blocks(call, 200) < SLACK
 
 
 @pytest.mark.parametrize("at", range(6))
@@ -200,9 +203,9 @@ def test_an_error_in_each_part_of_a_merge_in_turn(at: int) -> None:
             return
         raise AssertionError("no error")
 
-    assert lost_blocks(lambda: call(attnext.merge_attention), 100) <= SLACK
+    assert lost_blocks(lambda: call(attnext.merge_attention), 200) < SLACK
     backward = attnext.merge_attention_backward
-    assert lost_blocks(lambda: call(backward, [[0.0] * 3] * 2), 100) <= SLACK
+    assert lost_blocks(lambda: call(backward, [[0.0] * 3] * 2), 200) < SLACK
 
 
 @pytest.mark.parametrize(
@@ -240,7 +243,7 @@ def test_error_paths_of_masks(wrong: dict[str, Any], rng: np.random.Generator) -
     if "enable_gqa" in wrong:
         for name in ("keys", "values"):
             problem.inputs[name] = np.concatenate([problem.inputs[name]] * 2)[:3]
-    assert lost_blocks(call, 200) <= SLACK
+    assert lost_blocks(call, 200) < SLACK
 
 
 def test_scratch_memory_is_freed() -> None:
