@@ -33,6 +33,7 @@ lanes_left(int64_t n)
 #include "kernels_layout.h"
 #include "kernels_live.h"
 #include "kernels_softmax.h"
+#include "kernels_rows.h"
 #include "kernels_additive.h"
 
 const attn_kernels KERNELS = {
