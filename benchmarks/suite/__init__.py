@@ -1,0 +1,8 @@
+"""The parts of ``benchmarks/run.py``, which says what they do together.
+
+cases.py     the named shapes             check.py    right results first
+problem.py   their arrays                 timing.py   all calls in turn
+masks.py     who attends to whom          limits.py   what the machine could do
+peer_*.py    who computes it              worker.py   one process for each number of threads
+peers.py     the list of them             report.py   the tables; paste.py puts them into documents
+"""

@@ -1,0 +1,131 @@
+"""PyTorch three ways: the book's (d2l's) layers in eager mode, SDPA, and the first compiled."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from .peers import Call
+from .problem import Problem
+
+torch: Any = importlib.import_module("torch")
+Tensor = Any
+
+
+# ---- the book's code: heads are merged into the batch, so that all tensors have three axes ------
+
+
+def masked_softmax(X: Tensor, valid_lens: Tensor | None, mask: Tensor | None) -> Tensor:
+    """Softmax of X (B, M, N) after scores of pairs that take no part are set to -1e6."""
+    if mask is not None:
+        X = X.masked_fill(~mask, -1e6)
+    if valid_lens is not None:
+        rows = X.reshape(-1, X.shape[-1])
+        lens = valid_lens.reshape(-1)
+        if valid_lens.dim() == 1:
+            lens = torch.repeat_interleave(valid_lens, X.shape[1])
+        padding = torch.arange(X.shape[-1])[None, :] >= lens[:, None]
+        if X.is_leaf and X.requires_grad:  # a leaf cannot be filled in place, as the book does
+            rows = rows.masked_fill(padding, -1e6)
+        else:
+            rows[padding] = -1e6
+        X = rows.reshape(X.shape)
+    return torch.softmax(X, dim=-1)
+
+
+def dot_scores(q: Tensor, k: Tensor) -> Tensor:
+    """Scaled dot products."""
+    return torch.bmm(q, k.transpose(1, 2)) / q.shape[-1] ** 0.5
+
+
+def additive_scores(q: Tensor, k: Tensor, W_q: Tensor, W_k: Tensor, w_v: Tensor) -> Tensor:
+    """w_v . tanh(W_q q + W_k k), through the (B, M, N, H) tensor."""
+    linear = torch.nn.functional.linear
+    features = torch.tanh(linear(q, W_q).unsqueeze(2) + linear(k, W_k).unsqueeze(1))
+    return linear(features, w_v[None]).squeeze(-1)
+
+
+def formula(problem: Problem) -> Callable[..., Any]:
+    """The case as a function of its input tensors."""
+    case, lead = problem.case, problem.case.lead
+    heads = lead[1] if len(lead) == 2 else 1
+    lens, mask = None, None
+    if "valid_lens" in problem.options:
+        lens = torch.from_numpy(problem.options["valid_lens"]).repeat_interleave(heads)
+    elif problem.options.get("causal"):
+        lens = torch.arange(1, case.M + 1).repeat(lead[0] * heads, 1)
+    elif problem.allowed is not None:
+        mask = torch.from_numpy(problem.pairs.reshape(-1, case.M, case.N).copy())
+    if case.score == "softmax":
+        return lambda X: masked_softmax(X, lens, mask)
+    scores = dot_scores if case.score == "dot" else additive_scores
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Any:
+        weights = masked_softmax(scores(q, k, *parameters), lens, mask)
+        output = torch.bmm(weights, v)
+        return (output, weights) if case.weights else output
+
+    return attention
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+def as_call(function: Callable[..., Any], tensors: list[Tensor], grad: Tensor, work: str) -> Call:
+    """Forward, the gradients of all tensors by autograd, or both."""
+    if work == "forward":
+        return lambda: function(*tensors)
+    inputs = [x.requires_grad_() for x in tensors]
+
+    def forward() -> tuple[Tensor, ...]:
+        outputs = function(*inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    def both() -> Any:
+        outputs = forward()
+        return *outputs, *torch.autograd.grad(outputs[0], inputs, grad)
+
+    if work == "forward+backward":
+        return both
+    output = forward()[0]
+    return lambda: torch.autograd.grad(output, inputs, grad, retain_graph=True)
+
+
+def merged(problem: Problem) -> tuple[list[Tensor], Tensor]:
+    """Copies of the inputs and the gradient with one batch axis."""
+    tensors = [torch.tensor(x) for x in (*problem.arrays, problem.grad_output)]
+    tensors = [x.flatten(0, -3) if x.dim() > 2 else x for x in tensors]
+    return tensors[:-1], tensors[-1]
+
+
+def eager(problem: Problem, work: str, threads: int) -> Call:
+    """The book's code."""
+    torch.set_num_threads(threads)
+    return as_call(formula(problem), *merged(problem), work)
+
+
+def compiled(problem: Problem, work: str, threads: int) -> Call | None:
+    """The book's code through torch.compile, which happens in the first call."""
+    if work == "backward":
+        return None  # compiled code gives its buffers away: one backward for each forward
+    torch.set_num_threads(threads)
+    torch.compiler.reset()
+    return as_call(torch.compile(formula(problem), dynamic=False), *merged(problem), work)
+
+
+def sdpa(problem: Problem, work: str, threads: int) -> Call | None:
+    """torch.nn.functional.scaled_dot_product_attention, which returns no weights."""
+    if problem.case.score != "dot" or problem.case.weights:
+        return None
+    torch.set_num_threads(threads)
+    how: dict[str, Any] = {}
+    if problem.options.get("causal"):
+        how["is_causal"] = True
+    elif problem.allowed is not None:
+        how["attn_mask"] = torch.tensor(problem.allowed)
+    function = torch.nn.functional.scaled_dot_product_attention
+    tensors = [torch.tensor(x) for x in problem.arrays]
+    return as_call(
+        lambda q, k, v: function(q, k, v, **how), tensors, torch.tensor(problem.grad_output), work
+    )

@@ -1,0 +1,46 @@
+"""Who takes part: attnext and its peers. A peer is imported when it is first asked for.
+
+Each is a function of a peer_*.py: from a problem, the work and the number of threads to a call
+without arguments, or None where the peer has no such function. By work, the call returns
+
+    forward            the output, and the weights if the case asks for them
+    forward+backward   the same, then the gradients of all inputs in their order
+    backward           these gradients alone, given what a forward has kept
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from .problem import Problem
+
+WORKS = ("forward", "forward+backward", "backward")
+
+Call = Callable[[], Any]
+Maker = Callable[[Problem, str, int], Call | None]
+
+PEERS = {
+    "attnext": ("peer_attnext", "call"),
+    "NumPy": ("peer_numpy", "call"),
+    "torch eager": ("peer_torch", "eager"),
+    "torch SDPA": ("peer_torch", "sdpa"),
+    "torch.compile": ("peer_torch", "compiled"),
+    "JAX jit": ("peer_jax", "call"),
+    "ONNX Runtime": ("peer_onnx", "call"),
+}
+SLOW_TO_COMPILE = ("torch.compile", "JAX jit")
+
+
+def load(names: list[str]) -> tuple[dict[str, Maker], dict[str, str]]:
+    """The makers of those that are installed and work; of the others, what went wrong."""
+    makers: dict[str, Maker] = {}
+    missing: dict[str, str] = {}
+    for name in names:
+        module, function = PEERS[name]
+        try:
+            makers[name] = getattr(importlib.import_module(f".{module}", __package__), function)
+        except Exception as error:  # whatever a broken installation raises
+            missing[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return makers, missing
