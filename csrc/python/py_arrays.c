@@ -277,12 +277,74 @@ copy_clipped_int(PyObject *object, int64_t low, int64_t high)
     return copy;
 }
 
+static int64_t
+clip(int64_t value, int64_t low, int64_t high)
+{
+    return value > high ? high : value < low ? low : value;
+}
+
+/* n Python ints; false: not all of them are ints, or fit. */
+static bool
+copy_ints_of_list(PyObject *list, npy_intp n, int64_t low, int64_t high, int64_t *to)
+{
+    for (npy_intp i = 0; i < n; i++) {
+        PyObject *item = PyList_GET_ITEM(list, i);
+        int overflow = 1;
+        int64_t value = PyLong_CheckExact(item)
+                            ? PyLong_AsLongLongAndOverflow(item, &overflow)
+                            : 0;
+        if (overflow != 0) {
+            return false;
+        }
+        to[i] = clip(value, low, high);
+    }
+    return true;
+}
+
+bool
+py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high, int64_t *to)
+{
+    if (PyList_CheckExact(object) && PyList_GET_SIZE(object) == n) {
+        return copy_ints_of_list(object, n, low, high, to);
+    }
+    PyArrayObject *a = (PyArrayObject *)object;
+    if (!is_plain(object, NPY_INT64) || !py_shape_fits(a, 1, &n)) {
+        return false;
+    }
+    for (npy_intp i = 0; i < n; i++) {
+        to[i] = clip(((const int64_t *)PyArray_DATA(a))[i], low, high);
+    }
+    return true;
+}
+
+/* A list, if it is one of ints. NumPy, for which it could hold anything, takes twice as
+ * long. NULL, maybe without an exception: that is not what it is. */
+static PyArrayObject *
+copy_clipped_list(PyObject *list, int64_t low, int64_t high)
+{
+    npy_intp n = PyList_GET_SIZE(list);
+    PyArrayObject *copy = NULL;
+    if (n > 0 && PyLong_CheckExact(PyList_GET_ITEM(list, 0))) {
+        copy = (PyArrayObject *)PyArray_SimpleNew(1, &n, NPY_INT64);
+    }
+    if (copy != NULL && !py_usual_integers(list, n, low, high, PyArray_DATA(copy))) {
+        Py_CLEAR(copy);
+    }
+    return copy;
+}
+
 PyArrayObject *
 py_int64_copy(PyObject *object, const char *name, const char *not_bools, int64_t low,
               int64_t high, PyArrayObject *out)
 {
     if (PyLong_Check(object) && !PyBool_Check(object)) {
         return copy_clipped_int(object, low, high);
+    }
+    if (PyList_CheckExact(object)) {
+        PyArrayObject *copy = copy_clipped_list(object, low, high);
+        if (copy != NULL || PyErr_Occurred()) {
+            return copy;
+        }
     }
     PyArrayObject *given = read_integers(object, name, not_bools, out);
     if (given == NULL) {

@@ -40,6 +40,7 @@ typedef struct {
     } dropout;
 
     bool want_weights, want_lse; /* forward */
+    bool keeps_inputs;           /* the caller keeps them, so lens has to be an array */
     PyObject *out;
 
     struct {
@@ -58,7 +59,8 @@ typedef struct {
 typedef struct {
     PyArrayObject *queries, *keys, *values;
     PyArrayObject *W_q, *W_k, *w_v, *b_h;
-    PyArrayObject *lens;    /* int64 in 0..N, in the shape given; NULL: every key */
+    PyArrayObject *lens;    /* int64 in 0..N, in the shape given; NULL: every key, or,
+                               unless the caller keeps them, few_lens */
     PyArrayObject *offsets; /* int64, of the band */
     PyArrayObject *mask, *bias, *dropout_mask;
     attn_problem problem; /* points into the arrays above, and those below */
@@ -69,6 +71,7 @@ typedef struct {
     npy_intp leading[PY_MAX_AXES];     /* the first ndim - 2 dims of queries */
     npy_intp key_leading[PY_MAX_AXES]; /* ... of keys and values */
     npy_intp bias_dims[PY_MAX_AXES];
+    int64_t few_lens[PY_FEW_LENS];
     attn_axis mask_axes[PY_MAX_AXES], bias_axes[PY_MAX_AXES], dropout_axes[PY_MAX_AXES];
 } attention_inputs;
 

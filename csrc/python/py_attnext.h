@@ -210,6 +210,12 @@ int py_out(PyObject *object, PyArrayObject **out);
 PyArrayObject *py_int64_copy(PyObject *object, const char *name, const char *not_bools,
                              int64_t low, int64_t high, PyArrayObject *out);
 
+/* The same of n integers in one of the forms they mostly have, without an array: a list
+ * of Python ints, or a plain int64 array of shape (n,). false: another form; nothing is
+ * raised. */
+bool py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high,
+                       int64_t *to);
+
 /* The arguments that are masks. */
 typedef enum { PY_MASK, PY_DROPOUT_MASK } py_mask_name;
 extern const char *const py_mask_names[];
@@ -253,12 +259,17 @@ py_or_none(PyArrayObject *array)
 /* How many batch entries share one entry of the first axis of rows (..., M). */
 npy_intp py_heads(int ndim, const npy_intp *rows);
 
+/* So many lengths, one per batch entry, need no array of their own. */
+enum { PY_FEW_LENS = 16 };
+
 /* The valid lengths of rows `rows` = queries.shape[:-1] with N keys: None, an int, or
  * integers of shape rows[:1], (rows[0], M) or rows. Fills *valid, and *lens with the
  * private int64 copy it points into (NULL if not given), in the shape given, every
- * length clipped to 0..N. */
+ * length clipped to 0..N. few: NULL, or room for PY_FEW_LENS, where the copy may lie
+ * instead; *lens is then NULL too. */
 int py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
-                  PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens);
+                  PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens,
+                  int64_t *few);
 
 /* One length in 0..N per entry of an axis of B: integers of shape (B,), or an int,
  * which is repeated B times if `expand` says so and else comes as a 0-d array. */

@@ -213,7 +213,8 @@ convert_masks(const attention_args *args, PyArrayObject *out, attention_inputs *
     attention_shape(in, p->M, p->N, dims);
 
     if (py_valid_lens(args->masks.valid_lens, ndim - 1, dims, p->N, out,
-                      &p->masks.valid, &in->lens) < 0) {
+                      &p->masks.valid, &in->lens,
+                      args->keeps_inputs ? NULL : in->few_lens) < 0) {
         return -1;
     }
     bool band = args->masks.causal || args->masks.causal_offset != NULL ||

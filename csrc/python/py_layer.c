@@ -172,6 +172,7 @@ forward(attnext_state *state, layer_object *layer, const layer_core *held,
         return NULL;
     }
     call->want_lse = true; /* it makes the backward cheaper */
+    call->keeps_inputs = true;
     call->dropout.p = held->training ? (float)held->dropout : 0.0f;
     if (call->dropout.p > 0.0f && draw_seed(held->rng, &call->dropout.seed) < 0) {
         return NULL;
@@ -345,9 +346,10 @@ done:
 }
 
 const char layer_attention_weights_doc[] = PyDoc_STR(
-"ndarray or None: the attention weights of the last call, shape (..., M, N), float32,\n"
-"before dropout; rows sum to 1. None before the first call, and after one with\n"
-"need_weights=False.");
+    "ndarray or None: the attention weights of the last call, shape (..., M, N), "
+    "float32,\n"
+    "before dropout; rows sum to 1. None before the first call, and after one with\n"
+    "need_weights=False.");
 
 PyObject *
 layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
@@ -357,8 +359,8 @@ layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
 }
 
 const char layer_context_doc[] = PyDoc_STR(
-"Context or None: what the last call saved for `backward`; None before the first.\n"
-"Keep it to run `backward` through several calls, such as a decoder's time steps.");
+    "Context or None: what the last call saved for `backward`; None before the first.\n"
+    "Keep it to run `backward` through several calls, such as a decoder's time steps.");
 
 PyObject *
 layer_get_context(PyObject *self, void *Py_UNUSED(closure))

@@ -73,13 +73,34 @@ py_heads(int ndim, const npy_intp *rows)
     return heads > 0 ? heads : 1; /* without entries any number but 0 does */
 }
 
+/* One length per entry of the first axis, as they mostly come; false: they come in
+ * another way, or there is something wrong with them. */
+static bool
+read_few(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
+         attn_valid_lens *valid, int64_t *few)
+{
+    bool fits = ndim > 1 && rows[0] <= PY_FEW_LENS &&
+                py_usual_integers(object, rows[0], -1, N, few);
+    for (npy_intp i = 0; fits && i < rows[0]; i++) {
+        fits = few[i] >= 0;
+    }
+    if (fits) {
+        *valid = (attn_valid_lens){few, py_heads(ndim, rows), 1, 0};
+    }
+    return fits;
+}
+
 int
 py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
-              PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens)
+              PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens,
+              int64_t *few)
 {
     *valid = (attn_valid_lens){.heads = 1};
     *lens = NULL;
     if (!py_is_given(object)) {
+        return 0;
+    }
+    if (few != NULL && out == NULL && read_few(object, ndim, rows, N, valid, few)) {
         return 0;
     }
     PyArrayObject *a = copy_lens(object, N, out, "valid_lens");

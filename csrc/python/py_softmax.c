@@ -4,7 +4,6 @@
 #include "py_attnext.h"
 #include "py_docs.h"
 
-
 /* Multiply-adds one element of a softmax counts as, its share of an exp included. */
 static const double softmax_work = 8.0;
 
@@ -36,7 +35,8 @@ read_shape(PyArrayObject *X, const char *name, scores_shape *s)
 typedef struct {
     PyArrayObject *lens, *mask;
     attn_masks masks;                 /* points into the arrays above and below */
-    attn_axis mask_axes[PY_MAX_AXES]; /* not set to zero first */
+    attn_axis mask_axes[PY_MAX_AXES]; /* these two are not set to zero first */
+    int64_t few_lens[PY_FEW_LENS];
 } softmax_masks;
 
 static void
@@ -52,7 +52,7 @@ softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape 
                    PyArrayObject *out)
 {
     if (py_valid_lens(given[ARG_VALID_LENS], s->ndim - 1, s->dims, s->N, out,
-                      &m->masks.valid, &m->lens) < 0) {
+                      &m->masks.valid, &m->lens, m->few_lens) < 0) {
         return -1;
     }
     if (py_is_given(given[ARG_MASK])) {
