@@ -9,7 +9,8 @@
 #include "../simd/kernels.h"
 
 enum {
-    TASK_ROWS = 64,  /* of dX */
+    TASK_ROWS = 64,  /* of dX; and rows of X that dW takes in at a time, so that they
+                      * stay in L1: 143 against 129 GF/s for 256 rows of 128 floats */
     TASK_UNITS = 16, /* of dW: the tasks read all of X, so not too few at a time */
 };
 
@@ -50,7 +51,8 @@ dw_task(void *ctx, int64_t task, int worker)
     for (int64_t b = 0; b < y->B; b++) {
         for (int64_t row = 0, n; row < y->rows; row += n) {
             int64_t at = b * y->rows + row;
-            int64_t used = attn_used_run(y->use + at, y->rows - row);
+            int64_t left = y->rows - row < TASK_ROWS ? y->rows - row : TASK_ROWS;
+            int64_t used = attn_used_run(y->use + at, left);
             n = used > 0 ? used : -used;
             if (used > 0) {
                 attn_simd->matmul(dW_h, y->D, y->dY + at * y->ldy + h, 1, y->ldy,

@@ -1,41 +1,13 @@
 /*
  * score_additive.c -- score(q, k) = w_v . tanh(W_q q + W_k k + b_h)  (Bahdanau et al.
- * 2015).
+ * 2015): blocks of queries. See additive.h for the forms in which numbers are kept.
  *
- * The sum over hidden units runs over pre-activations a = W_q q + b_h and b = W_k k.
- * Both are projected and transformed once, O((M + N) H) work, and the kernels then need
- * one division for two of the M N H terms (kernels_additive.h). Which transform,
- * depends on the size of the numbers. Each query and each key has a form of its own,
- *
- *     form    largest |a_h|    stored as
- *     SMALL        <= 1        tanh a     relative accuracy for small sums
- *     EXP          <= 10.9     e^2a
- *     CLAMPED      <= 43.6     e^2a       e^2a e^2b may overflow: clamped
- *     DIRECT                   a itself
- *
- * and a pair is computed in the larger of its two forms. So what a pair gives depends
- * on that pair alone, never on its neighbours. Almost always all pairs of a tile agree;
- * a tile in which they do not is computed once for each form present, with live words
- * that pick the pairs.
+ * Almost always all pairs of a tile agree on a form; a tile in which they do not is
+ * computed once for each form present, with live words that pick the pairs.
  */
-#include "walk.h"
+#include "additive.h"
 
 #include <string.h>
-
-#include "projection.h"
-
-typedef struct {
-    int64_t H;          /* hidden units, made even: the last one then has weight 0 */
-    float *W_kT;        /* [Dk][padded H]  W_k transposed */
-    float *raw;         /* (B, N, H)  W_k k */
-    float *stored;      /* (B, N, H)  tanh of it in form SMALL, else e^2 of it */
-    uint8_t *form;      /* (B, N); ATTN_UNUSED where no query needs the key */
-    float *w, *w_exp;   /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
-    float bias_exp;     /* unit * sum of w_v */
-    float *da;          /* (B, M, p->H)  backward: gradient of a */
-    uint8_t *query_use; /* (B, M)  backward: ATTN_UNUSED for empty rows */
-    float *dw_blocks;   /* (B, blocks, p->H)  backward: each block's share of dw_v */
-} additive_shared;
 
 typedef struct {
     float *Q;                  /* [Dq][lanes] */
@@ -49,34 +21,13 @@ typedef struct {
     float *da, *dw;           /* [H][lanes]  backward: sums of G (1 - t^2) and of G t */
 } additive_scratch;
 
-static int
-form_of(float largest)
-{
-    return largest <= 1.0f    ? ADDITIVE_SMALL
-           : largest <= 10.9f ? ADDITIVE_EXP
-           : largest <= 43.6f ? ADDITIVE_CLAMPED
-                              : ADDITIVE_DIRECT;
-}
-
 static double
 pair_work(const attn_problem *p)
 {
     return 4.0 * (double)p->H;
 }
 
-static int64_t
-key_width(const attn_problem *p)
-{
-    return p->H + p->H % 2;
-}
-
 /* ---- arrays ---------------------------------------------------------------------- */
-
-static int64_t
-padded(int64_t H)
-{
-    return (H + 15) / 16 * 16;
-}
 
 static void
 take_shared(attn_call *c, attn_arena *a)
@@ -85,13 +36,18 @@ take_shared(attn_call *c, attn_arena *a)
     additive_shared local, *s = attn_take(a, sizeof *s, 1, 1);
     c->shared = s;
     s = s == NULL ? &local : s;
-    s->H = key_width(p);
+    s->H = attn_additive_width(p);
     int64_t keys = 0;
     if (__builtin_mul_overflow(p->B / p->group, p->N, &keys)) {
         a->used = SIZE_MAX;
         return;
     }
-    s->W_kT = attn_take_floats(a, p->Dk, padded(s->H));
+    s->W_kT = attn_take_floats(a, p->Dk, attn_additive_lanes(s->H));
+    s->W_qT = s->few = NULL;
+    if (c->lanes == 1) {
+        s->W_qT = attn_take_floats(a, p->Dq, attn_additive_lanes(s->H));
+        s->few = attn_take_floats(a, p->B * p->M, s->H);
+    }
     s->raw = attn_take_floats(a, keys, s->H);
     s->stored = attn_take_floats(a, keys, s->H);
     s->form = attn_take(a, 1, keys, 1);
@@ -116,7 +72,7 @@ static void
 take_block(attn_block *k, attn_arena *a)
 {
     const attn_call *c = k->call;
-    const int64_t H = key_width(c->p);
+    const int64_t H = attn_additive_width(c->p);
     const int64_t keys = c->p->N < ATTN_KEYS ? c->p->N : ATTN_KEYS;
     additive_scratch local, *s = attn_take(a, sizeof *s, 1, 1);
     k->scratch = s;
@@ -131,113 +87,44 @@ take_block(attn_block *k, attn_arena *a)
     s->dw = c->backward ? attn_take_floats(a, H, k->lanes) : NULL;
 }
 
-/* ---- prepare: project the keys that any query may attend to ---------------------- */
-
-enum { PROJECT_KEYS = 64 }; /* keys of one task */
-
-static int64_t
-key_chunks(const attn_problem *p)
-{
-    return (p->N + PROJECT_KEYS - 1) / PROJECT_KEYS;
-}
-
-/* The keys of a task: row <= i < end in (B / group, N, ...). */
-static void
-chunk_of(const attn_problem *p, int64_t task, int64_t *row, int64_t *end)
-{
-    int64_t j = task % key_chunks(p) * PROJECT_KEYS;
-    *row = task / key_chunks(p) * p->N + j;
-    *end = *row + (p->N - j < PROJECT_KEYS ? p->N - j : PROJECT_KEYS);
-}
-
-/* Keys `row`, `row` + 1, ..., n of them. */
-static void
-project_keys(const attn_call *c, int64_t row, int64_t n)
-{
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    attn_simd->matmul(s->raw + row * s->H, s->H, c->keys + row * p->Dk, p->Dk, 1,
-                      s->W_kT, padded(s->H), n, s->H, p->Dk, false);
-    for (int64_t i = row; i < row + n; i++) {
-        float *raw_i = s->raw + i * s->H;
-        if (s->H > p->H) {
-            raw_i[p->H] = 0.0f; /* the added unit: 0 times an infinite key is not 0 */
-        }
-        s->form[i] = (uint8_t)form_of(attn_simd->absmax_row(raw_i, s->H));
-        if (s->form[i] == ADDITIVE_SMALL) {
-            attn_simd->tanh_form(s->stored + i * s->H, raw_i, s->H);
-        } else {
-            attn_simd->exp_form(s->stored + i * s->H, raw_i, s->H);
-        }
-    }
-}
-
-/* Keys that no query needs are not read; their rows are 0, so that tiles which they lie
- * in need not care. */
-static void
-project_task(void *ctx, int64_t task, int worker)
-{
-    const attn_call *c = ctx;
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    int64_t row, end;
-    (void)worker;
-    chunk_of(p, task, &row, &end);
-    for (int64_t n; row < end; row += n) {
-        int64_t used = attn_used_run(s->form + row, end - row);
-        n = used > 0 ? used : -used;
-        if (used > 0) {
-            project_keys(c, row, n);
-        } else {
-            memset(s->raw + row * s->H, 0, (size_t)(n * s->H) * sizeof(float));
-            memset(s->stored + row * s->H, 0, (size_t)(n * s->H) * sizeof(float));
-        }
-    }
-}
-
-static bool
-prepare(attn_call *c)
-{
-    const attn_problem *p = c->p;
-    additive_shared *s = c->shared;
-    double sum = 0.0;
-    for (int64_t h = 0; h < s->H; h++) {
-        float w_h = h < p->H ? p->w_v[h] : 0.0f;
-        sum += (double)w_h;
-        s->w[h] = c->unit * w_h;
-        s->w_exp[h] = -2.0f * s->w[h];
-    }
-    s->bias_exp = (float)((double)c->unit * sum);
-    attn_simd->pack(s->W_kT, (int)padded(s->H), p->W_k, p->Dk, (int)p->H, p->Dk, 1.0f);
-    int64_t entries = p->B / p->group;
-    double us = (double)entries * (double)p->N * (double)p->Dk * (double)p->H / 30e3;
-    return attn_used_keys(s->form, p, c->run) &&
-           attn_parallel_for(c->run, entries * key_chunks(p), us, project_task, c);
-}
-
 /* ---- the block's queries --------------------------------------------------------- */
+
+/* raw = W_q q, in lanes. */
+static void
+project(attn_block *k)
+{
+    const attn_call *c = k->call;
+    const attn_problem *p = c->p;
+    const additive_shared *shared = c->shared;
+    additive_scratch *s = k->scratch;
+    if (k->lanes == 1) {
+        memcpy(s->raw, shared->few + attn_row_offset(k, shared->H),
+               (size_t)p->H * sizeof(float));
+        return;
+    }
+    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, p->Dq), p->Dq,
+                    k->rows.count, p->Dq, 1.0f);
+    attn_simd->matmul(s->raw, k->lanes, p->W_q, p->Dq, 1, s->Q, k->lanes, p->H,
+                      k->lanes, p->Dq, false);
+}
 
 static void
 load(attn_block *k)
 {
     const attn_call *c = k->call;
     const attn_problem *p = c->p;
-    const int64_t H = key_width(p);
+    const int64_t H = attn_additive_width(p);
     additive_scratch *s = k->scratch;
 
-    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, p->Dq), p->Dq,
-                    k->rows.count, p->Dq, 1.0f);
-    attn_simd->matmul(s->raw, k->lanes, p->W_q, p->Dq, 1, s->Q, k->lanes, p->H,
-                      k->lanes, p->Dq, false);
+    project(k);
     attn_simd->add_bias_absmax(s->raw, p->b_h, s->top, k->lanes, p->H);
-    if (H > p->H) {
-        memset(s->raw + p->H * k->lanes, 0, (size_t)k->lanes * sizeof(float));
-    }
+    memset(s->raw + p->H * k->lanes, 0,
+           (size_t)((H - p->H) * k->lanes) * sizeof(float));
     memset(s->form, 0, sizeof s->form);
     s->least = ADDITIVE_DIRECT;
     s->most = ADDITIVE_SMALL;
     for (int l = 0; l < k->rows.count; l++) {
-        int form = form_of(s->top[l]);
+        int form = attn_additive_form(c->shared, s->top[l]);
         s->form[form] |= (uint64_t)1 << l;
         s->least = form < s->least ? form : s->least;
         s->most = form > s->most ? form : s->most;
@@ -353,7 +240,7 @@ static void
 load_backward(attn_block *k)
 {
     const additive_scratch *s = k->scratch;
-    size_t bytes = (size_t)(key_width(k->call->p) * k->lanes) * sizeof(float);
+    size_t bytes = (size_t)(attn_additive_width(k->call->p) * k->lanes) * sizeof(float);
     memset(s->da, 0, bytes);
     memset(s->dw, 0, bytes);
 }
@@ -395,19 +282,19 @@ store_backward(attn_block *k)
     const additive_shared *shared = c->shared;
     const additive_scratch *s = k->scratch;
     int64_t index = k->b * c->blocks + k->m0 / k->lanes;
-    float *dw_block = shared->dw_blocks + index * p->H;
+    float ones[ATTN_LANES];
 
     for (int64_t h = 0; h < p->H; h++) {
         float *da_h = s->da + h * k->lanes;
-        const float *dw_h = s->dw + h * k->lanes;
-        dw_block[h] = 0.0f;
         for (int l = 0; l < k->lanes; l++) {
             da_h[l] *= p->w_v[h];
         }
-        for (int l = 0; l < k->rows.count; l++) {
-            dw_block[h] += dw_h[l];
-        }
     }
+    for (int l = 0; l < k->lanes; l++) {
+        ones[l] = 1.0f; /* lanes without a query hold 0 in dw */
+    }
+    attn_simd->matmul(shared->dw_blocks + index * p->H, 1, s->dw, k->lanes, 1, ones, 1,
+                      p->H, 1, k->lanes, false);
     attn_simd->unpack(shared->da + attn_row_offset(k, p->H), p->H, s->da, k->lanes,
                       k->rows.count, p->H, NULL);
     for (int l = 0; l < k->rows.count; l++) {
@@ -416,80 +303,19 @@ store_backward(attn_block *k)
     }
 }
 
-/* ---- finish: through the projections --------------------------------------------- */
-
-/* db still lacks the factor w_h. */
-static void
-scale_db_task(void *ctx, int64_t task, int worker)
-{
-    const attn_call *c = ctx;
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    int64_t row, end;
-    (void)worker;
-    chunk_of(p, task, &row, &end);
-    for (int64_t i = row; i < end; i++) {
-        float *db_i = c->dkeys + i * s->H;
-        for (int64_t h = 0; h < p->H; h++) {
-            db_i[h] *= p->w_v[h];
-        }
-    }
-}
-
-/* forward was: a = W_q q + b_h, b = W_k k. */
-static bool
-finish(attn_call *c)
-{
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    const attn_projection of_queries = {
-        .use = s->query_use,
-        .B = p->B,
-        .rows = p->M,
-        .D = p->Dq,
-        .H = p->H,
-        .ldy = p->H,
-        .dX = c->d->queries,
-        .dW = c->d->W_q,
-        .dY = s->da,
-        .X = c->queries,
-        .W = p->W_q,
-    };
-    const attn_projection of_keys = {
-        .use = s->form,
-        .B = p->B / p->group,
-        .rows = p->N,
-        .D = p->Dk,
-        .H = p->H,
-        .ldy = s->H,
-        .dX = c->d->keys,
-        .dW = c->d->W_k,
-        .dY = c->dkeys,
-        .X = c->keys,
-        .W = p->W_k,
-    };
-    int64_t entries = p->B / p->group;
-    double us = (double)entries * (double)p->N * (double)p->H / 4e3;
-    return attn_parallel_for(c->run, entries * key_chunks(p), us, scale_db_task, c) &&
-           attn_projection_backward(&of_queries, c->run) &&
-           attn_projection_backward(&of_keys, c->run) &&
-           attn_sum_rows(c->d->w_v, s->dw_blocks, p->B * c->blocks, p->H, c->run) &&
-           (c->d->b_h == NULL ||
-            attn_sum_rows(c->d->b_h, s->da, p->B * p->M, p->H, c->run));
-}
-
 const attn_score attn_score_additive = {
     .pair_work = pair_work,
-    .key_width = key_width,
+    .key_width = attn_additive_width,
     .backward_lanes = 32,
+    .few_queries = 4,
     .take_shared = take_shared,
     .take_block = take_block,
-    .prepare = prepare,
+    .prepare = attn_additive_prepare,
     .load = load,
     .tile = tile,
     .dscore_gain = dscore_gain,
     .load_backward = load_backward,
     .tile_backward = tile_backward,
     .store_backward = store_backward,
-    .finish = finish,
+    .finish = attn_additive_finish,
 };

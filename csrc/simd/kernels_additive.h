@@ -3,106 +3,113 @@
  * anything.
  *
  * What decides: one tanh costs a dozen multiply-adds, but tanh(a + b) of operands that
- * were transformed once costs one division, and two hidden units can share it,
- *     n0/d0 + n1/d1 = (n0 d1 + n1 d0) / (d0 d1).
- * The four regimes (kernels.h) differ in n and d only; see additive_regime for the
- * ranges. In the exp form d <= 2^60 (clamped) or e^43.6 (small enough unclamped), so d0
- * d1 is finite.
+ * were transformed once costs one division, and four hidden units share it,
+ *     n0/d0 + n1/d1 = (n0 d1 + n1 d0) / (d0 d1),  and two such sums once more:
+ * 14 multiply-adds and a division, which on Intel CPUs still takes longer than they do.
+ * The regimes (kernels.h) differ in n and d only. Where four denominators meet, each is
+ * at most 1 + 2^31.2 (exp form of |a|, |b| <= 5.4; clamped: 1 + 2^30), so that their
+ * product is below 2^125 and the numerators, at most 4 |w| d^3, are finite up to |w| =
+ * 2^32. A B itself neither overflows nor underflows up to |a|, |b| = 21.8, which is
+ * where the clamped regime ends: subnormal products take a hundred cycles each.
  */
 
-/* Adds the terms of hidden units 0 and 1 to acc. */
+enum {
+    UNITS = 4,     /* hidden units that share one division */
+    SCORE_ROWS = 4 /* keys that a vector of queries' A is loaded for, forward */
+};
+
+/* One lane: kernels_additive_query.h. */
+static void additive_query(float *S, const float *A, const float *B, const float *w,
+                           float bias, int keys, int64_t H, additive_regime regime,
+                           const uint64_t *live);
+static void additive_query_backward(float *dA, float *C, float *dB, const float *A,
+                                    const float *B, const float *G, int keys, int64_t H,
+                                    additive_regime regime, const uint64_t *live);
+static float add_bias_query(float *A, const float *bias, int64_t H);
+
+/* n0/d0 + n1/d1 + n2/d2 + n3/d3 */
 V_FN vf
-additive_pair(additive_regime regime, vf acc, vf a0, vf a1, vf b0, vf b1, vf w0, vf w1)
+sum_of_quotients(const vf n[UNITS], const vf d[UNITS])
 {
-    const vf one = v_set1(1.0f), most = v_set1(0x1p60f);
-    vf d0, d1, n0 = w0, n1 = w1;
-    if (regime == ADDITIVE_DIRECT) {
-        acc = v_fma(w0, v_tanh(v_add(a0, b0)), acc);
-        return v_fma(w1, v_tanh(v_add(a1, b1)), acc);
-    }
-    if (regime == ADDITIVE_CLAMPED) {
-        d0 = v_add(one, v_min(most, v_mul(a0, b0)));
-        d1 = v_add(one, v_min(most, v_mul(a1, b1)));
-    } else {
-        d0 = v_fma(a0, b0, one);
-        d1 = v_fma(a1, b1, one);
-    }
-    if (regime == ADDITIVE_SMALL) {
-        n0 = v_mul(w0, v_add(a0, b0));
-        n1 = v_mul(w1, v_add(a1, b1));
-    }
-    return v_add(acc, v_div(v_fma(n0, d1, v_mul(n1, d0)), v_mul(d0, d1)));
+    vf n01 = v_fma(n[0], d[1], v_mul(n[1], d[0])), d01 = v_mul(d[0], d[1]);
+    vf n23 = v_fma(n[2], d[3], v_mul(n[3], d[2])), d23 = v_mul(d[2], d[3]);
+    return v_div(v_fma(n01, d23, v_mul(n23, d01)), v_mul(d01, d23));
 }
 
-/* mr keys by nv vectors of lanes; S, A, B at the tile's first key and lane. */
-V_FN void
-additive_block(int mr, int nv, additive_regime regime, float *S, const float *A,
-               const float *B, const float *w, float bias, int lanes, int64_t H,
-               const uint64_t *live, int lane)
+/* Adds the terms of four hidden units to acc. */
+V_FN vf
+additive_terms(additive_regime regime, vf acc, const vf a[UNITS], const vf b[UNITS],
+               const vf w[UNITS])
 {
-    vf acc[4][2];
-    for (int i = 0; i < mr; i++) {
-        for (int j = 0; j < nv; j++) {
-            acc[i][j] = v_set1(bias);
+    const vf one = v_set1(1.0f), most = v_set1(0x1p30f);
+    vf n[UNITS], d[UNITS];
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        if (regime == ADDITIVE_DIRECT) {
+            acc = v_fma(w[u], v_tanh(v_add(a[u], b[u])), acc);
+        } else if (regime == ADDITIVE_CLAMPED) {
+            d[u] = v_add(one, v_min(most, v_mul(a[u], b[u])));
+            n[u] = w[u];
+        } else {
+            d[u] = v_fma(a[u], b[u], one);
+            n[u] = regime == ADDITIVE_SMALL ? v_mul(w[u], v_add(a[u], b[u])) : w[u];
         }
     }
-    for (int64_t h = 0; h < H; h += 2) {
-        vf w0 = v_set1(w[h]), w1 = v_set1(w[h + 1]), a0[2], a1[2];
+    return regime == ADDITIVE_DIRECT ? acc : v_add(acc, sum_of_quotients(n, d));
+}
+
+/* mr keys by one vector of lanes; S, A, B at the tile's first key and lane. Two vectors
+ * at a time are no faster with AVX-512 and leave AVX2 without registers. */
+V_FN void
+additive_block(int mr, additive_regime regime, float *S, const float *A, const float *B,
+               const float *w, float bias, int lanes, int64_t H, const uint64_t *live,
+               int lane)
+{
+    vf acc[SCORE_ROWS];
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        acc[i] = v_set1(bias);
+    }
+    for (int64_t h = 0; h < H; h += UNITS) {
+        vf a[UNITS], b[UNITS], w_h[UNITS];
         UNROLL
-        for (int j = 0; j < nv; j++) {
-            a0[j] = v_load(A + h * lanes + j * VLEN);
-            a1[j] = v_load(A + (h + 1) * lanes + j * VLEN);
+        for (int u = 0; u < UNITS; u++) {
+            a[u] = v_load(A + (h + u) * lanes);
+            w_h[u] = v_set1(w[h + u]);
         }
         UNROLL
         for (int i = 0; i < mr; i++) {
-            vf b0 = v_set1(B[i * H + h]), b1 = v_set1(B[i * H + h + 1]);
             UNROLL
-            for (int j = 0; j < nv; j++) {
-                acc[i][j] = additive_pair(regime, acc[i][j], a0[j], a1[j], b0, b1, w0,
-                                          w1);
+            for (int u = 0; u < UNITS; u++) {
+                b[u] = v_set1(B[i * H + h + u]);
             }
+            acc[i] = additive_terms(regime, acc[i], a, b, w_h);
         }
     }
+    UNROLL
     for (int i = 0; i < mr; i++) {
-        for (int j = 0; j < nv; j++) {
-            float *s = S + i * lanes + j * VLEN;
-            vf r = acc[i][j];
-            if (live != NULL) {
-                r = v_select(live_lanes(live, i, lane + j * VLEN), r, v_load(s));
-            }
-            v_store(s, r);
+        float *s = S + i * lanes;
+        bool all = live == NULL;
+        v_store(s,
+                all ? acc[i] : v_select(live_lanes(live, i, lane), acc[i], v_load(s)));
+    }
+}
+
+V_FN void
+additive_scores(additive_regime regime, float *S, const float *A, const float *B,
+                const float *w, float bias, int lanes, int rows, int64_t H,
+                const uint64_t *live)
+{
+    for (int l = 0; l < lanes; l += VLEN) {
+        int i = 0;
+        for (; i + SCORE_ROWS <= rows; i += SCORE_ROWS) {
+            additive_block(SCORE_ROWS, regime, S + i * lanes + l, A + l, B + i * H, w,
+                           bias, lanes, H, live == NULL ? NULL : live + i, l);
         }
-    }
-}
-
-V_FN void
-additive_rows(int nv, additive_regime regime, float *S, const float *A, const float *B,
-              const float *w, float bias, int lanes, int rows, int64_t H,
-              const uint64_t *live, int lane)
-{
-    enum { MR = TILE_ROWS / 2 };
-    int i = 0;
-    for (; i + MR <= rows; i += MR) {
-        additive_block(MR, nv, regime, S + i * lanes, A, B + i * H, w, bias, lanes, H,
-                       live == NULL ? NULL : live + i, lane);
-    }
-    for (; i < rows; i++) {
-        additive_block(1, nv, regime, S + i * lanes, A, B + i * H, w, bias, lanes, H,
-                       live == NULL ? NULL : live + i, lane);
-    }
-}
-
-V_FN void
-additive_lanes(additive_regime regime, float *S, const float *A, const float *B,
-               const float *w, float bias, int lanes, int rows, int64_t H,
-               const uint64_t *live)
-{
-    int l = 0;
-    for (; l + 2 * VLEN <= lanes; l += 2 * VLEN) {
-        additive_rows(2, regime, S + l, A + l, B, w, bias, lanes, rows, H, live, l);
-    }
-    if (l < lanes) {
-        additive_rows(1, regime, S + l, A + l, B, w, bias, lanes, rows, H, live, l);
+        for (; i < rows; i++) {
+            additive_block(1, regime, S + i * lanes + l, A + l, B + i * H, w, bias,
+                           lanes, H, live == NULL ? NULL : live + i, l);
+        }
     }
 }
 
@@ -111,18 +118,22 @@ additive_tile(float *S, const float *A, const float *B, const float *w, float bi
               int lanes, int rows, int64_t H, additive_regime regime,
               const uint64_t *live)
 {
+    if (lanes == 1) {
+        additive_query(S, A, B, w, bias, rows, H, regime, live);
+        return;
+    }
     switch (regime) {
     case ADDITIVE_SMALL:
-        additive_lanes(ADDITIVE_SMALL, S, A, B, w, bias, lanes, rows, H, live);
+        additive_scores(ADDITIVE_SMALL, S, A, B, w, bias, lanes, rows, H, live);
         break;
     case ADDITIVE_EXP:
-        additive_lanes(ADDITIVE_EXP, S, A, B, w, bias, lanes, rows, H, live);
+        additive_scores(ADDITIVE_EXP, S, A, B, w, bias, lanes, rows, H, live);
         break;
     case ADDITIVE_CLAMPED:
-        additive_lanes(ADDITIVE_CLAMPED, S, A, B, w, bias, lanes, rows, H, live);
+        additive_scores(ADDITIVE_CLAMPED, S, A, B, w, bias, lanes, rows, H, live);
         break;
     case ADDITIVE_DIRECT:
-        additive_lanes(ADDITIVE_DIRECT, S, A, B, w, bias, lanes, rows, H, live);
+        additive_scores(ADDITIVE_DIRECT, S, A, B, w, bias, lanes, rows, H, live);
         break;
     }
 }
@@ -131,85 +142,172 @@ additive_tile(float *S, const float *A, const float *B, const float *w, float bi
  *      da_h = w_h sum_keys G (1 - t^2),  db_h = w_h sum_queries G (1 - t^2),
  *      dw_h = sum G t.
  * t is computed again: loading it would cost 4 bytes a triple, more time than
- * computing it. */
+ * computing it. Nothing cancels in the slope 1 - t^2 of the exp forms, 4 p r^2 with p =
+ * A B and r = 1 / (1 + p), however near t is to 1 or -1, where computed from t it
+ * would have hardly a digit. */
 
-/* t = tanh(a + b) and its slope 1 - t^2. In the exp form, with p = A B and r = 1 / (1
- * + p), t = 1 - 2r and 1 - t^2 = 4 r (p r): nothing cancels however near t is to 1 or
- * -1, where 1 - t^2 computed from t would have hardly a digit. */
-V_FN vf
-tanh_and_slope(additive_regime regime, vf a, vf b, vf *slope)
+/* r[u] = x / d[u]. In pairs: two divisions, and denominators up to 2^62. */
+V_FN void
+quotients(vf r[UNITS], bool pairs, vf x, const vf d[UNITS])
 {
+    vf d01 = v_mul(d[0], d[1]), d23 = v_mul(d[2], d[3]), r01, r23;
+    if (pairs) {
+        r01 = v_div(x, d01);
+        r23 = v_div(x, d23);
+    } else {
+        vf all = v_div(x, v_mul(d01, d23));
+        r01 = v_mul(all, d23);
+        r23 = v_mul(all, d01);
+    }
+    r[0] = v_mul(r01, d[1]);
+    r[1] = v_mul(r01, d[0]);
+    r[2] = v_mul(r23, d[3]);
+    r[3] = v_mul(r23, d[2]);
+}
+
+/* The terms of one pair of a vector of queries and a key, four hidden units: G t goes
+ * into c, G (1 - t^2) into da and db. The exp regime leaves the factors of 1 - t^2 = A
+ * B (2 r)^2 that are the same in all terms of a sum to the end: A in da, B in db. The
+ * clamped regime may not, as (2 r)^2 alone underflows; and it divides in pairs, since
+ * four denominators could be as large as 2^30 only, and where t is 1 in float32 the
+ * slope, e^-2(a + b), would end at 2^-28. At 2^60 it ends at 2^-58. */
+V_FN void
+additive_gradients(additive_regime regime, bool all, vm live, vf c[UNITS], vf da[UNITS],
+                   vf db[UNITS], vf g, const vf a[UNITS], const vf b[UNITS])
+{
+    const bool small = regime == ADDITIVE_SMALL, clamped = regime == ADDITIVE_CLAMPED;
     const vf one = v_set1(1.0f), two = v_set1(2.0f);
-    if (regime == ADDITIVE_EXP || regime == ADDITIVE_CLAMPED) {
-        vf p = v_mul(a, b);
-        p = regime == ADDITIVE_CLAMPED ? v_min(v_set1(0x1p60f), p) : p;
-        vf r = v_div(two, v_add(one, p));
-        *slope = v_mul(r, v_mul(p, r));
-        return v_sub(one, r);
+    vf p[UNITS], d[UNITS], r[UNITS];
+    if (regime != ADDITIVE_DIRECT) {
+        UNROLL
+        for (int u = 0; u < UNITS; u++) {
+            p[u] = clamped ? v_min(v_set1(0x1p60f), v_mul(a[u], b[u])) : v_zero();
+            d[u] = clamped ? v_add(one, p[u]) : v_fma(a[u], b[u], one);
+        }
+        quotients(r, clamped, small ? one : two, d);
     }
-    if (regime == ADDITIVE_DIRECT) {
-        return v_tanh_and_slope(v_add(a, b), slope);
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        vf t, slope, da_factor = g, db_factor = g;
+        if (regime == ADDITIVE_DIRECT) {
+            t = v_tanh_and_slope(v_add(a[u], b[u]), &slope);
+        } else if (small) {
+            t = v_mul(v_add(a[u], b[u]), r[u]);
+            slope = v_fnma(t, t, one);
+        } else if (clamped) {
+            t = v_sub(one, r[u]);
+            slope = v_mul(r[u], v_mul(p[u], r[u]));
+        } else {
+            t = v_sub(one, r[u]);
+            slope = v_mul(g, v_mul(r[u], r[u]));
+            da_factor = b[u];
+            db_factor = a[u];
+        }
+        c[u] = all ? v_fma(g, t, c[u]) : v_fma_if(live, g, t, c[u]);
+        da[u] = all ? v_fma(slope, da_factor, da[u])
+                    : v_fma_if(live, slope, da_factor, da[u]);
+        db[u] = all ? v_fma(slope, db_factor, db[u])
+                    : v_fma_if(live, slope, db_factor, db[u]);
     }
-    vf t = v_div(v_add(a, b), v_fma(a, b, one));
-    *slope = v_fnma(t, t, one);
-    return t;
 }
 
-/* One hidden unit: nv vectors of lanes (1 or 2 groups of 16), all keys of the tile. */
+/* Keys whose sums across lanes are formed together, later: the division for the next
+ * key need not wait for them. 8 % with AVX-512. */
+enum { SUM_ROWS = 4 };
+
+/* dB[i][u] += B[i][u] (exp) times the sum of db[i][.][u] over its lanes, i < rows. */
 V_FN void
-additive_unit_backward(int nv, bool all, additive_regime regime, float *dA, float *C,
-                       float *dB, const float *A, const float *B, const float *G,
-                       int lanes, int rows, int64_t H, const uint64_t *live)
+additive_add_sums(bool exp, float *dB, const float *B,
+                  const vf db[SUM_ROWS][GROUP][UNITS], int rows, int64_t H,
+                  const uint64_t *live)
 {
-    vf a[2 * GROUP], da[2 * GROUP], c[2 * GROUP];
-    UNROLL
-    for (int j = 0; j < nv; j++) {
-        a[j] = v_load(A + j * VLEN);
-        da[j] = c[j] = v_zero();
-    }
+    static const float ones[UNITS] = {1.0f, 1.0f, 1.0f, 1.0f};
     for (int i = 0; i < rows; i++) {
-        vf b = v_set1(B[i * H]), db[GROUP];
-        UNROLL
-        for (int j = 0; j < GROUP; j++) {
-            db[j] = v_zero();
+        if (live == NULL || live[i] != 0) {
+            v_fma_sums16(dB + i * H, exp ? B + i * H : ones, db[i]);
         }
+    }
+}
+
+/* dA += da, times A if exp, in one vector of lanes; C += c. In lanes whose form is not
+ * this regime's A may be infinite, and da is 0. */
+V_FN void
+additive_add_lanes(bool exp, float *dA, float *C, const vf a[UNITS], const vf da[UNITS],
+                   const vf c[UNITS], int lanes)
+{
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        vf factor = exp ? v_min(a[u], v_set1(0x1p100f)) : v_set1(1.0f);
+        v_store(dA + u * lanes, v_fma(da[u], factor, v_load(dA + u * lanes)));
+        v_store(C + u * lanes, v_add(v_load(C + u * lanes), c[u]));
+    }
+}
+
+/* Four hidden units: nv vectors of lanes (1 or 2 groups of 16), all keys of the tile.
+ * A key without a live lane is passed over: B may be infinite there. */
+V_FN void
+additive_units_backward(int nv, bool all, additive_regime regime, float *dA, float *C,
+                        float *dB, const float *A, const float *B, const float *G,
+                        int lanes, int rows, int64_t H, const uint64_t *live)
+{
+    const bool exp = regime == ADDITIVE_EXP;
+    vf a[2 * GROUP][UNITS], da[2 * GROUP][UNITS], c[2 * GROUP][UNITS];
+    UNROLL
+    for (int j = 0; j < nv; j++) {
         UNROLL
-        for (int j = 0; j < nv; j++) {
-            vf g = v_load(G + i * lanes + j * VLEN), slope;
-            vf t = tanh_and_slope(regime, a[j], b, &slope);
-            if (all) {
-                c[j] = v_fma(g, t, c[j]);
-                da[j] = v_fma(g, slope, da[j]);
-                db[j % GROUP] = v_fma(g, slope, db[j % GROUP]);
-            } else {
-                vm m = m_from_bits(live[i] >> (j * VLEN));
-                c[j] = v_fma_if(m, g, t, c[j]);
-                da[j] = v_fma_if(m, g, slope, da[j]);
-                db[j % GROUP] = v_fma_if(m, g, slope, db[j % GROUP]);
+        for (int u = 0; u < UNITS; u++) {
+            a[j][u] = v_load(A + u * lanes + j * VLEN);
+            da[j][u] = c[j][u] = v_zero();
+        }
+    }
+    for (int i0 = 0; i0 < rows; i0 += SUM_ROWS) {
+        vf db[SUM_ROWS][GROUP][UNITS];
+        int n = rows - i0 < SUM_ROWS ? rows - i0 : SUM_ROWS;
+        for (int i = 0; i < n; i++) {
+            const float *B_i = B + (i0 + i) * H, *G_i = G + (i0 + i) * lanes;
+            uint64_t word = all ? ~(uint64_t)0 : live[i0 + i];
+            vf b[UNITS], db_i[GROUP][UNITS];
+            if (word == 0) {
+                continue;
             }
+            UNROLL
+            for (int u = 0; u < UNITS; u++) {
+                b[u] = v_set1(B_i[u]);
+                UNROLL
+                for (int j = 0; j < GROUP; j++) {
+                    db_i[j][u] = v_zero();
+                }
+            }
+            UNROLL
+            for (int j = 0; j < nv; j++) {
+                additive_gradients(regime, all, m_from_bits(word >> (j * VLEN)), c[j],
+                                   da[j], db_i[j % GROUP], v_load(G_i + j * VLEN), a[j],
+                                   b);
+            }
+            memcpy(db[i], db_i, sizeof db_i);
         }
-        dB[i * H] += v_sum16(db);
+        additive_add_sums(exp, dB + i0 * H, B + i0 * H, (const vf(*)[GROUP][UNITS])db,
+                          n, H, all ? NULL : live + i0);
     }
     UNROLL
     for (int j = 0; j < nv; j++) {
-        v_store(dA + j * VLEN, v_add(v_load(dA + j * VLEN), da[j]));
-        v_store(C + j * VLEN, v_add(v_load(C + j * VLEN), c[j]));
+        additive_add_lanes(exp, dA + j * VLEN, C + j * VLEN, a[j], da[j], c[j], lanes);
     }
 }
 
 V_FN void
-additive_units_backward(int nv, additive_regime regime, float *dA, float *C, float *dB,
-                        const float *A, const float *B, const float *G, int lanes,
-                        int rows, int64_t H, const uint64_t *live)
+additive_gradient(int nv, additive_regime regime, float *dA, float *C, float *dB,
+                  const float *A, const float *B, const float *G, int lanes, int rows,
+                  int64_t H, const uint64_t *live)
 {
-    for (int64_t h = 0; h < H; h++) {
+    for (int64_t h = 0; h < H; h += UNITS) {
         int64_t at = h * lanes;
         if (live == NULL) {
-            additive_unit_backward(nv, true, regime, dA + at, C + at, dB + h, A + at,
-                                   B + h, G, lanes, rows, H, live);
+            additive_units_backward(nv, true, regime, dA + at, C + at, dB + h, A + at,
+                                    B + h, G, lanes, rows, H, live);
         } else {
-            additive_unit_backward(nv, false, regime, dA + at, C + at, dB + h, A + at,
-                                   B + h, G, lanes, rows, H, live);
+            additive_units_backward(nv, false, regime, dA + at, C + at, dB + h, A + at,
+                                    B + h, G, lanes, rows, H, live);
         }
     }
 }
@@ -219,24 +317,28 @@ additive_tile_backward(float *dA, float *C, float *dB, const float *A, const flo
                        const float *G, int lanes, int rows, int64_t H,
                        additive_regime regime, const uint64_t *live)
 {
-#define UNITS(nv, regime) \
-    additive_units_backward(nv, regime, dA, C, dB, A, B, G, lanes, rows, H, live)
+    if (lanes == 1) {
+        additive_query_backward(dA, C, dB, A, B, G, rows, H, regime, live);
+        return;
+    }
+#define GRADIENT(nv, regime) \
+    additive_gradient(nv, regime, dA, C, dB, A, B, G, lanes, rows, H, live)
     bool two = lanes > 16;
     switch (regime) {
     case ADDITIVE_SMALL:
-        two ? UNITS(2 * GROUP, ADDITIVE_SMALL) : UNITS(GROUP, ADDITIVE_SMALL);
+        two ? GRADIENT(2 * GROUP, ADDITIVE_SMALL) : GRADIENT(GROUP, ADDITIVE_SMALL);
         break;
     case ADDITIVE_EXP:
-        two ? UNITS(2 * GROUP, ADDITIVE_EXP) : UNITS(GROUP, ADDITIVE_EXP);
+        two ? GRADIENT(2 * GROUP, ADDITIVE_EXP) : GRADIENT(GROUP, ADDITIVE_EXP);
         break;
     case ADDITIVE_CLAMPED:
-        two ? UNITS(2 * GROUP, ADDITIVE_CLAMPED) : UNITS(GROUP, ADDITIVE_CLAMPED);
+        two ? GRADIENT(2 * GROUP, ADDITIVE_CLAMPED) : GRADIENT(GROUP, ADDITIVE_CLAMPED);
         break;
     case ADDITIVE_DIRECT:
-        two ? UNITS(2 * GROUP, ADDITIVE_DIRECT) : UNITS(GROUP, ADDITIVE_DIRECT);
+        two ? GRADIENT(2 * GROUP, ADDITIVE_DIRECT) : GRADIENT(GROUP, ADDITIVE_DIRECT);
         break;
     }
-#undef UNITS
+#undef GRADIENT
 }
 
 /* ---- the operands' forms --------------------------------------------------------- */
@@ -262,6 +364,10 @@ tanh_form(float *out, const float *x, int64_t n)
 static void
 add_bias_absmax(float *A, const float *bias, float *top, int lanes, int64_t H)
 {
+    if (lanes == 1) {
+        *top = add_bias_query(A, bias, H);
+        return;
+    }
     for (int l = 0; l < lanes; l += VLEN) {
         vf most = v_zero();
         for (int64_t h = 0; h < H; h++) {

@@ -19,23 +19,13 @@ v_exp2_fraction(vf f)
     return v_fma(p, f, v_set1(1.0f));
 }
 
-/* 1.5 * 2^23 + 127. Adding it to t rounds t to an integer n, ties to even, and leaves
- * n + 127, the exponent field of 2^n, in the low bits of the sum. */
-V_FN vf
-v_magic(void)
-{
-    return v_set1(0x1.8p23f + 127.0f);
-}
-
 /* 2^t within 1 ulp. Results below 2^-126 are exactly 0, t above 127 counts as 127, NaN
  * stays NaN. */
 V_FN vf
 v_exp2(vf t)
 {
-    vf u = v_min(v_set1(127.0f), t), z = v_add(u, v_magic());
-    vf f = v_sub(u, v_sub(z, v_magic()));
-    vf r = v_mul(v_exp2_fraction(f), v_shift_to_exponent(z));
-    return v_select(v_lt(t, v_set1(-126.0f)), v_zero(), r);
+    vf f, u = v_min(v_set1(127.0f), t), n = v_split(u, &f);
+    return v_scale(v_not_lt(u, v_set1(-126.0f)), v_exp2_fraction(f), n);
 }
 
 /* e^x within 1.15 ulp for x <= 87: x - n ln 2 is taken in two steps, of which the
@@ -45,12 +35,12 @@ V_FN vf
 v_exp(vf x)
 {
     const vf log2e = v_set1(0x1.715476p0f);
-    vf t = v_mul(x, log2e), z = v_add(v_min(v_set1(127.0f), t), v_magic());
-    vf n = v_sub(z, v_magic());
-    vf rest = v_fnma(n, v_set1(0x1.62ep-1f), x);
-    rest = v_fnma(n, v_set1(0x1.0bfbe8p-15f), rest);
-    vf r = v_mul(v_exp2_fraction(v_mul(rest, log2e)), v_shift_to_exponent(z));
-    return v_select(v_lt(t, v_set1(-126.0f)), v_zero(), r);
+    vf f, t = v_min(v_set1(127.0f), v_mul(x, log2e)), n = v_split(t, &f);
+    vf whole = v_sub(t, f);
+    vf rest = v_fnma(whole, v_set1(0x1.62ep-1f), x);
+    rest = v_fnma(whole, v_set1(0x1.0bfbe8p-15f), rest);
+    return v_scale(v_not_lt(t, v_set1(-126.0f)), v_exp2_fraction(v_mul(rest, log2e)),
+                   n);
 }
 
 /* tanh x within 2 ulp: x + x^3 Q(x^2) below 0.625 (relative error 4.1e-9 before
@@ -80,3 +70,15 @@ v_tanh(vf x)
     vf slope;
     return v_tanh_and_slope(x, &slope);
 }
+
+/* An infinite maximum counts as 0: scores of -inf then get the weight 2^-inf = 0, and
+ * a row with a score of +inf is made NaN by whoever finishes the row. */
+V_FN vf
+finite_or_zero(vf m)
+{
+    return v_select(v_lt(v_abs(m), v_set1(INFINITY)), m, v_zero());
+}
+
+/* A bias counts as at least this: the lowest floats, with which many models mask, would
+ * be -inf in units of log2(e). */
+#define LOWEST_BIAS -0x1.6p127f

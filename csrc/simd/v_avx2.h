@@ -39,6 +39,7 @@ V_FN vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 
 /* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+V_FN vm v_not_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }
 V_FN vm m_from_bits(uint64_t bits)
 {
     __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -49,12 +50,23 @@ V_FN uint64_t m_to_bits(vm m) { return (uint64_t)_mm256_movemask_ps(m); }
 V_FN vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return v_select(m, v_fma(a, b, c), c); }
 
-/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the
- *      sign of s */
-V_FN vf v_shift_to_exponent(vf a)
+/* ---- powers of two: t = n + f, n a whole number, ties to even, |t| < 2^22, n in a
+ *      form for v_scale; p * 2^n where m, else 0, -126 <= n <= 127 */
+V_FN vf v_split(vf t, vf *f)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23));
+    /* 1.5 * 2^23: the sum has no bits for a fraction, and n in its low bits */
+    vf magic = v_set1(0x1.8p23f), n = v_add(t, magic);
+    *f = v_sub(t, v_sub(n, magic));
+    return n;
 }
+V_FN vf v_scale(vm m, vf p, vf n)
+{
+    __m256i one = _mm256_castps_si256(v_set1(1.0f));
+    __m256i power = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
+    power = _mm256_add_epi32(power, one);
+    return _mm256_and_ps(m, v_mul(p, _mm256_castsi256_ps(power)));
+}
+/* ---- bits: x with the sign of s */
 V_FN vf v_copysign(vf x, vf s)
 {
     vf sign = _mm256_set1_ps(-0.0f);
@@ -103,4 +115,18 @@ V_FN void v_transpose(vf v[8])
         v[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
         v[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
     }
+}
+V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[2][4])
+{
+    vf s8[4];
+    for (int u = 0; u < 4; u++) { s8[u] = _mm256_add_ps(v[0][u], v[1][u]); }
+    vf a = _mm256_add_ps(_mm256_permute2f128_ps(s8[0], s8[2], 0x20),
+                         _mm256_permute2f128_ps(s8[0], s8[2], 0x31));
+    vf b = _mm256_add_ps(_mm256_permute2f128_ps(s8[1], s8[3], 0x20),
+                         _mm256_permute2f128_ps(s8[1], s8[3], 0x31));
+    vf s2 = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    __m128 low = _mm256_castps256_ps128(s2), high = _mm256_extractf128_ps(s2, 1);
+    __m128 sum = _mm_add_ps(_mm_shuffle_ps(low, high, 0x88),
+                            _mm_shuffle_ps(low, high, 0xdd));
+    _mm_storeu_ps(to, _mm_fmadd_ps(sum, _mm_loadu_ps(factor), _mm_loadu_ps(to)));
 }

@@ -34,17 +34,21 @@ V_FN vf v_abs(vf a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
 
 /* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+V_FN vm v_not_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
 V_FN vm m_from_bits(uint64_t bits) { return (__mmask16)bits; }
 V_FN uint64_t m_to_bits(vm m) { return m; }
 V_FN vf v_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return _mm512_mask3_fmadd_ps(a, b, c, m); }
 
-/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the
- *      sign of s */
-V_FN vf v_shift_to_exponent(vf a)
+/* ---- powers of two: t = n + f, n a whole number, ties to even, |t| < 2^22, n in a
+ *      form for v_scale; p * 2^n where m, else 0, -126 <= n <= 127 */
+V_FN vf v_split(vf t, vf *f)
 {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23));
+    *f = _mm512_reduce_ps(t, _MM_FROUND_TO_NEAREST_INT);
+    return v_sub(t, *f);
 }
+V_FN vf v_scale(vm m, vf p, vf n) { return _mm512_maskz_scalef_ps(m, p, n); }
+/* ---- bits: x with the sign of s */
 V_FN vf v_copysign(vf x, vf s)
 {
     vf sign = _mm512_set1_ps(-0.0f);
@@ -101,4 +105,21 @@ V_FN void v_transpose(vf v[16])
         v[i + 8] = _mm512_shuffle_f32x4(p, r, 0xdd);
         v[i + 12] = _mm512_shuffle_f32x4(q, s, 0xdd);
     }
+}
+/* two vectors of halves, one of quarters, one that holds all four sums */
+V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[1][4])
+{
+    const vf *u = v[0];
+    vf a = _mm512_add_ps(_mm512_shuffle_f32x4(u[0], u[1], 0x44),
+                         _mm512_shuffle_f32x4(u[0], u[1], 0xee));
+    vf b = _mm512_add_ps(_mm512_shuffle_f32x4(u[2], u[3], 0x44),
+                         _mm512_shuffle_f32x4(u[2], u[3], 0xee));
+    vf s4 = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88),
+                          _mm512_shuffle_f32x4(a, b, 0xdd));
+    vf s2 = _mm512_add_ps(s4, _mm512_permute_ps(s4, 0xee));
+    vf s1 = _mm512_add_ps(s2, _mm512_permute_ps(s2, 0x55));
+    const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                            0, 0);
+    __m128 sum = _mm512_castps512_ps128(_mm512_permutexvar_ps(first, s1));
+    _mm_storeu_ps(to, _mm_fmadd_ps(sum, _mm_loadu_ps(factor), _mm_loadu_ps(to)));
 }

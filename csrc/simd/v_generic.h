@@ -58,6 +58,7 @@ V_FN vf v_abs(vf a) { return (vf)((vm)a & 0x7fffffff); }
 
 /* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return a < b; }
+V_FN vm v_not_lt(vf a, vf b) { return ~(a < b); }
 V_FN vm m_from_bits(uint64_t bits)
 {
     vm lane = {1, 2, 4, 8};
@@ -70,9 +71,22 @@ V_FN uint64_t m_to_bits(vm m)
 V_FN vf v_select(vm m, vf yes, vf no) { return v_blend(m, yes, no); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return v_blend(m, v_fma(a, b, c), c); }
 
-/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the
- *      sign of s */
-V_FN vf v_shift_to_exponent(vf a) { return (vf)((vm)a << 23); }
+/* ---- powers of two: t = n + f, n a whole number, ties to even, |t| < 2^22, n in a
+ *      form for v_scale; p * 2^n where m, else 0, -126 <= n <= 127 */
+V_FN vf v_split(vf t, vf *f)
+{
+    /* 1.5 * 2^23: the sum has no bits for a fraction, and n in its low bits */
+    vf magic = v_set1(0x1.8p23f), n = v_add(t, magic);
+    *f = v_sub(t, v_sub(n, magic));
+    return n;
+}
+V_FN vf v_scale(vm m, vf p, vf n)
+{
+    typedef uint32_t bits __attribute__((vector_size(16)));
+    vf power = (vf)(((bits)n << 23) + (bits)v_set1(1.0f));
+    return (vf)((vm)v_mul(p, power) & m);
+}
+/* ---- bits: x with the sign of s */
 V_FN vf v_copysign(vf x, vf s)
 {
     return (vf)(((vm)x & 0x7fffffff) | ((vm)s & ~0x7fffffff));
@@ -114,4 +128,12 @@ V_FN void v_transpose(vf v[4])
     v[1] = (vf){a[1], b[1], c[1], d[1]};
     v[2] = (vf){a[2], b[2], c[2], d[2]};
     v[3] = (vf){a[3], b[3], c[3], d[3]};
+}
+V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[4][4])
+{
+    vf s4[4];
+    for (int u = 0; u < 4; u++) { s4[u] = (v[0][u] + v[2][u]) + (v[1][u] + v[3][u]); }
+    v_transpose(s4);
+    vf sum = (s4[0] + s4[2]) + (s4[1] + s4[3]);
+    v_store(to, v_fma(sum, v_load(factor), v_load(to)));
 }

@@ -42,21 +42,30 @@ V_FN vf v_abs(vf a) { return fabsf(a); }
 
 /* ---- yes or no: comparisons with NaN are no -------------------------------------- */
 V_FN vm v_lt(vf a, vf b) { return a < b; }
+V_FN vm v_not_lt(vf a, vf b) { return !(a < b); }
 V_FN vm m_from_bits(uint64_t bits) { return (int)(bits & 1); }
 V_FN uint64_t m_to_bits(vm m) { return (uint64_t)m; }
 V_FN vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return m ? fmaf(a, b, c) : c; }
 
-/* ---- bits: the low 9 bits of a's pattern moved to sign and exponent; x with the
- *      sign of s */
-V_FN vf v_shift_to_exponent(vf a)
+/* ---- powers of two: t = n + f, n a whole number, ties to even, |t| < 2^22, n in a
+ *      form for v_scale; p * 2^n where m, else 0, -126 <= n <= 127 */
+V_FN vf v_split(vf t, vf *f)
+{
+    /* 1.5 * 2^23: the sum has no bits for a fraction, and n in its low bits */
+    vf magic = v_set1(0x1.8p23f), n = v_add(t, magic);
+    *f = v_sub(t, v_sub(n, magic));
+    return n;
+}
+V_FN vf v_scale(vm m, vf p, vf n)
 {
     uint32_t u;
-    memcpy(&u, &a, 4);
-    u <<= 23;
-    memcpy(&a, &u, 4);
-    return a;
+    memcpy(&u, &n, 4);
+    u = (u << 23) + (127u << 23);
+    memcpy(&n, &u, 4);
+    return m ? v_mul(p, n) : 0.0f;
 }
+/* ---- bits: x with the sign of s */
 V_FN vf v_copysign(vf x, vf s) { return copysignf(x, s); }
 /* bit i: p[i] is not 0, i < 64 */
 V_FN uint64_t v_nonzero64(const uint8_t *p)
@@ -81,3 +90,12 @@ V_FN float v_max16(const vf v[16])
     return m;
 }
 V_FN void v_transpose(vf v[1]) { (void)v; }
+/* to[u] = v_fma(factor[u], v_sum16 of v[.][u], to[u]), u < 4 */
+V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[16][4])
+{
+    for (int u = 0; u < 4; u++) {
+        vf lanes[16];
+        for (int i = 0; i < 16; i++) { lanes[i] = v[i][u]; }
+        to[u] = fmaf(v_sum16(lanes), factor[u], to[u]);
+    }
+}

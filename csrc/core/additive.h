@@ -1,0 +1,70 @@
+/*
+ * additive.h -- what the two files of the additive score share: score_additive.c, which
+ * works on blocks of queries, and additive_keys.c, which works on the whole call before
+ * and after: keys and parameters.
+ *
+ * The sum over hidden units runs over pre-activations a = W_q q + b_h and b = W_k k.
+ * Both are projected and transformed once, O((M + N) H) work, and the kernels then need
+ * one division for four of the M N H terms (kernels_additive.h). Which transform,
+ * depends on the size of the numbers. Each query and each key has a form of its own,
+ *
+ *     form    largest |a_h|    stored as
+ *     SMALL        <= 1        tanh a     relative accuracy for small sums
+ *     EXP          <= 5.4      e^2a
+ *     CLAMPED      <= 21.8     e^2a       e^2a e^2b is clamped
+ *     DIRECT                   a itself
+ *
+ * and a pair is computed in the larger of its two forms. So what a pair gives depends
+ * on that pair alone, never on its neighbours.
+ */
+#ifndef ATTN_ADDITIVE_H
+#define ATTN_ADDITIVE_H
+
+#include "walk.h"
+
+typedef struct {
+    int64_t H;     /* hidden units, made a multiple of 4 by some of weight 0 */
+    bool direct;   /* w_v too large for forms that divide: all are DIRECT */
+    float *W_kT;   /* [Dk][attn_additive_lanes(H)]  W_k transposed */
+    float *W_qT;   /* [Dq][attn_additive_lanes(H)]  W_q transposed, and ... */
+    float *few;    /* (B, M, H)  ... W_q q of all queries, where blocks have one lane */
+    float *raw;    /* (B, N, H)  W_k k */
+    float *stored; /* (B, N, H)  tanh of it in form SMALL, else e^2 of it */
+    uint8_t *form; /* (B, N); ATTN_UNUSED where no query needs the key */
+    float *w, *w_exp;   /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
+    float bias_exp;     /* unit * sum of w_v */
+    float *da;          /* (B, M, p->H)  backward: gradient of a */
+    uint8_t *query_use; /* (B, M)  backward: ATTN_UNUSED for empty rows */
+    float *dw_blocks;   /* (B, blocks, p->H)  backward: each block's share of dw_v */
+} additive_shared;
+
+/* A key's gradient has as many numbers as its operand. */
+static inline int64_t
+attn_additive_width(const attn_problem *p)
+{
+    return (p->H + 3) / 4 * 4;
+}
+
+/* Columns of W_k transposed: pack fills whole groups of lanes. */
+static inline int64_t
+attn_additive_lanes(int64_t H)
+{
+    return (H + 15) / 16 * 16;
+}
+
+/* The form of a row whose largest |a_h| this is. */
+static inline int
+attn_additive_form(const additive_shared *s, float largest)
+{
+    return s->direct          ? ADDITIVE_DIRECT
+           : largest <= 1.0f  ? ADDITIVE_SMALL
+           : largest <= 5.4f  ? ADDITIVE_EXP
+           : largest <= 21.8f ? ADDITIVE_CLAMPED
+                              : ADDITIVE_DIRECT;
+}
+
+/* additive_keys.c: the score's prepare and finish. */
+bool attn_additive_prepare(attn_call *c);
+bool attn_additive_finish(attn_call *c);
+
+#endif
