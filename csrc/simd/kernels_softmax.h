@@ -8,19 +8,11 @@ live_lanes(const uint64_t *live, int i, int l)
     return m_from_bits(live == NULL ? ~(uint64_t)0 : live[i] >> l);
 }
 
-/* An infinite maximum counts as 0: scores of -inf then get the weight 2^-inf = 0, and
- * a row with a score of +inf is made NaN by whoever finishes the row. */
-V_FN vf
-finite_or_zero(vf m)
-{
-    return v_select(v_lt(v_abs(m), v_set1(INFINITY)), m, v_zero());
-}
-
 /* A lane's sum over the keys of a tile: fours of chains inside groups of 16 keys, the
  * groups one after another. The rounding error of such a sum is a third of that of one
  * long chain, which matters: sum_j dS_j = 0 of the backward pass holds as well as
  * these sums do. */
-enum { WAYS = 4, SUM_GROUP = 16 };
+enum { WAYS = 4 };
 
 V_FN vf
 sum_ways(const vf way[WAYS])
@@ -35,16 +27,18 @@ exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *l
           int lane)
 {
     vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
-    UNROLL
-    for (int i = 0; i < SUM_GROUP; i++) {
-        if (i < count) {
-            float *s = S + i * lanes;
-            vf p = v_exp2(v_sub(v_load(s), origin));
-            if (!all) {
-                p = v_select(live_lanes(live, i, lane), p, v_zero());
+    for (int i = 0; i < count; i += WAYS) {
+        UNROLL
+        for (int w = 0; w < WAYS; w++) {
+            if (i + w < count) {
+                float *s = S + (i + w) * lanes;
+                vf p = v_exp2(v_sub(v_load(s), origin));
+                if (!all) {
+                    p = v_select(live_lanes(live, i + w, lane), p, v_zero());
+                }
+                v_store(s, p);
+                way[w] = v_add(way[w], p);
             }
-            v_store(s, p);
-            way[i % WAYS] = v_add(way[i % WAYS], p);
         }
     }
     return sum_ways(way);
@@ -56,8 +50,8 @@ exp_column(bool all, float *S, int lanes, int rows, vf origin, const uint64_t *l
 {
     vf total = v_zero();
     int i = 0;
-    for (; i + SUM_GROUP <= rows; i += SUM_GROUP) {
-        total = v_add(total, exp_group(SUM_GROUP, all, S + i * lanes, lanes, origin,
+    for (; i + ATTN_GROUP <= rows; i += ATTN_GROUP) {
+        total = v_add(total, exp_group(ATTN_GROUP, all, S + i * lanes, lanes, origin,
                                        all ? NULL : live + i, lane));
     }
     if (i < rows) {
@@ -67,24 +61,55 @@ exp_column(bool all, float *S, int lanes, int rows, vf origin, const uint64_t *l
     return total;
 }
 
+/* The largest live score of a column, at least `before`. One chain of maxima would take
+ * as long as all the rest: 4 cycles a key. */
+V_FN vf
+top_of_column(bool all, const float *S, int lanes, int rows, vf before,
+              const uint64_t *live, int lane)
+{
+    vf way[WAYS] = {before, before, before, before};
+    for (int i = 0; i < rows; i += WAYS) {
+        UNROLL
+        for (int w = 0; w < WAYS; w++) {
+            if (i + w < rows) {
+                vf s = v_load(S + (i + w) * lanes), top = v_max(s, way[w]);
+                way[w] = all ? top
+                             : v_select(live_lanes(live, i + w, lane), top, way[w]);
+            }
+        }
+    }
+    return v_max(v_max(way[0], way[2]), v_max(way[1], way[3]));
+}
+
+/* One vector of lanes. */
+V_FN void
+softmax_column(bool all, float *S, int lanes, int rows, float *m, float *l,
+               float *alpha, const uint64_t *live, int lane)
+{
+    vf before = v_load(m);
+    vf top = top_of_column(all, S, lanes, rows, before, live, lane);
+    vf origin = finite_or_zero(top);
+    vf sum = exp_column(all, S, lanes, rows, origin, live, lane);
+    vf a = v_exp2(v_sub(before, origin));
+    v_store(m, top);
+    v_store(l, v_fma(v_load(l), a, sum));
+    v_store(alpha, a);
+}
+
 static void
 softmax_tile(float *S, int lanes, int rows, float *m, float *l, float *alpha,
              const uint64_t *live)
 {
+    if (lanes == 1) {
+        softmax_query(S, rows, m, l, alpha, live);
+        return;
+    }
     for (int j = 0; j < lanes; j += VLEN) {
-        vf before = v_load(m + j), top = before;
-        for (int i = 0; i < rows; i++) {
-            vf s = v_load(S + i * lanes + j);
-            top = live == NULL ? v_max(s, top)
-                               : v_select(live_lanes(live, i, j), v_max(s, top), top);
+        if (live == NULL) {
+            softmax_column(true, S + j, lanes, rows, m + j, l + j, alpha + j, live, j);
+        } else {
+            softmax_column(false, S + j, lanes, rows, m + j, l + j, alpha + j, live, j);
         }
-        vf origin = finite_or_zero(top);
-        vf sum = live == NULL ? exp_column(true, S + j, lanes, rows, origin, live, j)
-                              : exp_column(false, S + j, lanes, rows, origin, live, j);
-        vf a = v_exp2(v_sub(before, origin));
-        v_store(m + j, top);
-        v_store(l + j, v_fma(v_load(l + j), a, sum));
-        v_store(alpha + j, a);
     }
 }
 
@@ -92,11 +117,14 @@ static void
 prob_tile(float *S, int lanes, int rows, const float *m, const float *inv,
           const uint64_t *live)
 {
-    for (int j = 0; j < lanes; j += VLEN) {
-        vf top = v_load(m + j), f = v_load(inv + j);
-        for (int i = 0; i < rows; i++) {
+    if (lanes == 1) {
+        prob_query(S, rows, *m, *inv, live);
+        return;
+    }
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < lanes; j += VLEN) {
             float *s = S + i * lanes + j;
-            vf p = v_mul(v_exp2(v_sub(v_load(s), top)), f);
+            vf p = v_mul(v_exp2(v_sub(v_load(s), v_load(m + j))), v_load(inv + j));
             v_store(s,
                     live == NULL ? p : v_select(live_lanes(live, i, j), p, v_zero()));
         }
@@ -109,7 +137,7 @@ dot_group(int count, const float *X, const float *Y, int lanes, const uint64_t *
 {
     vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
     UNROLL
-    for (int i = 0; i < SUM_GROUP; i++) {
+    for (int i = 0; i < ATTN_GROUP; i++) {
         if (i < count) {
             vm m = live_lanes(live, i, lane);
             vf x = v_load(X + i * lanes), y = v_load(Y + i * lanes);
@@ -123,12 +151,16 @@ static void
 dot_tile(float *D, const float *X, const float *Y, int lanes, int rows,
          const uint64_t *live)
 {
+    if (lanes == 1) {
+        dot_query(D, X, Y, rows, live);
+        return;
+    }
     for (int j = 0; j < lanes; j += VLEN) {
         vf total = v_zero();
         int i = 0;
-        for (; i + SUM_GROUP <= rows; i += SUM_GROUP) {
+        for (; i + ATTN_GROUP <= rows; i += ATTN_GROUP) {
             total = v_add(total,
-                          dot_group(SUM_GROUP, X + i * lanes + j, Y + i * lanes + j,
+                          dot_group(ATTN_GROUP, X + i * lanes + j, Y + i * lanes + j,
                                     lanes, live == NULL ? NULL : live + i, j));
         }
         if (i < rows) {
@@ -143,8 +175,11 @@ dot_tile(float *D, const float *X, const float *Y, int lanes, int rows,
 static void
 add_tile(float *S, int lanes, int rows, const float *T, int ldt, float gain)
 {
-    /* The lowest floats, with which many models mask, would be -inf in units. */
-    const vf lowest = v_set1(-0x1.6p127f);
+    if (lanes == 1) {
+        add_query(S, rows, T, ldt, gain);
+        return;
+    }
+    const vf lowest = v_set1(LOWEST_BIAS);
     for (int i = 0; i < rows; i++) {
         for (int j = 0; j < lanes; j += VLEN) {
             float *s = S + i * lanes + j;
@@ -157,10 +192,14 @@ add_tile(float *S, int lanes, int rows, const float *T, int ldt, float gain)
 static void
 scale_tile(float *S, int lanes, int rows, const float *factor)
 {
-    for (int j = 0; j < lanes; j += VLEN) {
-        vf f = v_load(factor + j);
-        for (int i = 0; i < rows; i++) {
-            v_store(S + i * lanes + j, v_mul(v_load(S + i * lanes + j), f));
+    if (lanes == 1) {
+        scale_row(S, S, rows, *factor, false);
+        return;
+    }
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < lanes; j += VLEN) {
+            float *s = S + i * lanes + j;
+            v_store(s, v_mul(v_load(s), v_load(factor + j)));
         }
     }
 }
@@ -169,12 +208,15 @@ static void
 dscore_tile(float *dP, const float *P, const float *D, const float *E, float gain,
             int lanes, int rows, const uint64_t *live)
 {
-    for (int j = 0; j < lanes; j += VLEN) {
-        vf d = v_load(D + j), e = v_load(E + j), g = v_set1(gain);
-        for (int i = 0; i < rows; i++) {
+    if (lanes == 1) {
+        dscore_query(dP, P, *D, *E, gain, rows, live);
+        return;
+    }
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < lanes; j += VLEN) {
             float *to = dP + i * lanes + j;
-            vf inner = v_add(v_sub(v_load(to), d), e);
-            vf s = v_mul(v_mul(v_load(P + i * lanes + j), inner), g);
+            vf inner = v_add(v_sub(v_load(to), v_load(D + j)), v_load(E + j));
+            vf s = v_mul(v_mul(v_load(P + i * lanes + j), inner), v_set1(gain));
             v_store(to,
                     live == NULL ? s : v_select(live_lanes(live, i, j), s, v_zero()));
         }
@@ -184,6 +226,10 @@ dscore_tile(float *dP, const float *P, const float *D, const float *E, float gai
 static void
 keep_tile(float *P, int lanes, int rows, float scale, const uint64_t *keep)
 {
+    if (lanes == 1) {
+        keep_query(P, rows, scale, keep);
+        return;
+    }
     for (int i = 0; i < rows; i++) {
         for (int j = 0; j < lanes; j += VLEN) {
             float *p = P + i * lanes + j;
