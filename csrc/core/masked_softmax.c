@@ -26,52 +26,118 @@ fill(float *to, int64_t n, float value)
     }
 }
 
-/* Who takes part in a row: keys j < n whose byte of the mask, if there is one, is not
- * 0; n = 0 if the row is empty. */
-typedef struct {
-    int64_t n;
-    const uint8_t *mask;
-} softmax_keys;
+/* ---- who takes part -------------------------------------------------------------- */
 
-static softmax_keys
-keys_of(const row_job *job, int64_t row)
+enum { BLOCK = 64 }; /* most rows that go to the kernels at once */
+
+/* The rows of a block: keys j < n[i] whose byte of mask[i], if there are masks, is not
+ * 0; n[i] = 0 if row i is empty. */
+typedef struct {
+    int64_t n[BLOCK];
+    const uint8_t *mask[BLOCK];
+    const uint8_t *const *masks; /* mask, or NULL: every key below n[i] */
+    bool some_empty;
+} block_keys;
+
+/* n without the zeros that the first n bytes end with. They come in long runs: padding,
+ * and what is left of a causal mask. */
+static int64_t
+without_end(const uint8_t *mask, int64_t n)
 {
+    uint64_t eight = 0;
+    for (; n >= 8; n -= 8) {
+        memcpy(&eight, mask + n - 8, sizeof eight);
+        if (eight != 0) {
+            break;
+        }
+    }
+    while (n > 0 && mask[n - 1] == 0) {
+        n--;
+    }
+    return n;
+}
+
+/* Rows `row` to `row + count - 1`, one batch entry after the other. */
+static void
+find_keys(block_keys *keys, const row_job *job, int64_t row, int count)
+{
+    const attn_valid_lens *valid = &job->masks->valid;
     const attn_view *view = &job->masks->mask;
     int64_t b = row / job->M, m = row % job->M;
-    softmax_keys keys = {.n = attn_limit(&job->masks->valid, b, m, job->N)};
-    if (view->data == NULL) {
-        return keys;
+    keys->masks = view->data != NULL && view->stride_j != 0 ? keys->mask : NULL;
+    keys->some_empty = false;
+    for (int i = 0; i < count; b++, m = 0) {
+        const int64_t *lens = valid->lens;
+        const uint8_t *mask = view->data;
+        lens += lens == NULL ? 0 : b / valid->heads * valid->stride_b;
+        mask += mask == NULL ? 0 : attn_view_row(view, b, 0);
+        for (; i < count && m < job->M; i++, m++) {
+            int64_t n = lens == NULL ? job->N : lens[m * valid->stride_m];
+            if (mask != NULL) {
+                keys->mask[i] = mask + m * view->stride_m;
+                n = view->stride_j != 0   ? without_end(keys->mask[i], n)
+                    : *keys->mask[i] != 0 ? n
+                                          : 0;
+            }
+            keys->n[i] = n;
+            keys->some_empty = keys->some_empty || n == 0;
+        }
     }
-    const uint8_t *mask = (const uint8_t *)view->data + attn_view_row(view, b, m);
-    if (view->stride_j == 0) {
-        keys.n = *mask != 0 ? keys.n : 0;
-        return keys;
+}
+
+/* ---- softmax --------------------------------------------------------------------- */
+
+/* Gives the empty rows of a block `value` throughout. */
+static void
+fill_empty(const block_keys *keys, float *out, int64_t N, int count, float value)
+{
+    for (int i = 0; keys->some_empty && i < count; i++) {
+        if (keys->n[i] == 0) {
+            fill(out + i * N, N, value);
+        }
     }
-    while (keys.n > 0 && mask[keys.n - 1] == 0) {
-        keys.n--;
-    }
-    keys.mask = mask;
-    return keys;
+}
+
+/* The rows of a task in blocks: for (row_block k = first_block(job, task); k.count > 0;
+ * next_block(&k)). */
+typedef struct {
+    int64_t row, end;
+    int count;
+} row_block;
+
+static void
+next_block(row_block *k)
+{
+    k->row += k->count;
+    k->count = (int)(k->end - k->row < BLOCK ? k->end - k->row : BLOCK);
+}
+
+static row_block
+first_block(const row_job *job, int64_t task)
+{
+    row_block k = {.row = task * job->rows_per_task};
+    int64_t left = job->rows - k.row;
+    k.end = k.row + (left < job->rows_per_task ? left : job->rows_per_task);
+    next_block(&k);
+    return k;
 }
 
 static void
 softmax_task(void *ctx, int64_t task, int worker)
 {
     const row_job *job = ctx;
-    int64_t N = job->N, row = task * job->rows_per_task, end = row + job->rows_per_task;
+    const int64_t N = job->N;
+    float empty = job->empty_rows == ATTN_EMPTY_UNIFORM ? 1.0f / (float)N
+                  : job->empty_rows == ATTN_EMPTY_NAN   ? NAN
+                                                        : 0.0f;
+    block_keys keys;
     (void)worker;
-    for (; row < job->rows && row < end; row++) {
-        softmax_keys keys = keys_of(job, row);
-        float *out = job->out + row * N;
-        if (keys.n > 0) {
-            attn_simd->softmax_row(out, job->x + row * N, keys.n, keys.mask);
-            memset(out + keys.n, 0, (size_t)(N - keys.n) * sizeof(float));
-        } else {
-            float each = job->empty_rows == ATTN_EMPTY_UNIFORM ? 1.0f / (float)N
-                         : job->empty_rows == ATTN_EMPTY_NAN   ? NAN
-                                                               : 0.0f;
-            fill(out, N, each);
-        }
+    for (row_block k = first_block(job, task); k.count > 0; next_block(&k)) {
+        int64_t at = k.row * N;
+        find_keys(&keys, job, k.row, k.count);
+        attn_simd->softmax_rows(job->out + at, job->x + at, N, k.count, keys.n,
+                                keys.masks);
+        fill_empty(&keys, job->out + at, N, k.count, empty);
     }
 }
 
@@ -80,17 +146,16 @@ static void
 softmax_backward_task(void *ctx, int64_t task, int worker)
 {
     const row_job *job = ctx;
-    int64_t N = job->N, row = task * job->rows_per_task, end = row + job->rows_per_task;
+    const int64_t N = job->N;
+    float empty = job->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f;
+    block_keys keys;
     (void)worker;
-    for (; row < job->rows && row < end; row++) {
-        softmax_keys keys = keys_of(job, row);
-        float *out = job->out + row * N;
-        bool nan_row = keys.n == 0 && job->empty_rows == ATTN_EMPTY_NAN;
-        if (keys.n > 0) {
-            attn_simd->softmax_row_backward(out, job->y + row * N, job->x + row * N,
-                                            keys.n, keys.mask);
-        }
-        fill(out + keys.n, N - keys.n, nan_row ? NAN : 0.0f);
+    for (row_block k = first_block(job, task); k.count > 0; next_block(&k)) {
+        int64_t at = k.row * N;
+        find_keys(&keys, job, k.row, k.count);
+        attn_simd->softmax_rows_backward(job->out + at, job->y + at, job->x + at, N,
+                                         k.count, keys.n, keys.masks);
+        fill_empty(&keys, job->out + at, N, k.count, empty);
     }
 }
 
@@ -102,8 +167,11 @@ run_rows(row_job *job, int64_t B, attn_task *task, attn_run *run)
     }
     job->rows = B * job->M;
     job->rows_per_task = job->N >= 16384 ? 1 : 16384 / job->N;
+    if (job->rows_per_task > BLOCK) {
+        job->rows_per_task -= job->rows_per_task % BLOCK;
+    }
     int64_t tasks = (job->rows + job->rows_per_task - 1) / job->rows_per_task;
-    double us = (double)job->rows * (double)job->N / 2e3;
+    double us = (double)job->rows * ((double)job->N + 10.0) / 2e3;
     return attn_parallel_for(run, tasks, us, task, job) ? 0 : ATTN_INTERRUPTED;
 }
 

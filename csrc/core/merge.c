@@ -40,7 +40,7 @@ weights_of_parts(const merge_job *job, const merge_scratch *s, int64_t row)
         any = any || s->dots[i] != -INFINITY;
     }
     if (any) {
-        attn_simd->softmax_row(s->w, s->dots, job->parts, NULL);
+        attn_simd->softmax_rows(s->w, s->dots, job->parts, 1, &job->parts, NULL);
     }
     return any;
 }

@@ -7,7 +7,6 @@
  * one, in loops the compiler vectorises: 1.6 us.
  */
 #include <float.h>
-#include <string.h>
 
 enum { WORD = 64 };
 
@@ -38,16 +37,36 @@ transpose_bits(uint64_t a[WORD])
     swap_squares(a, 1, 0x5555555555555555);
 }
 
+/* Bit i: bytes[i] is not 0, i < 8. */
+V_FN uint64_t
+nonzero_bits8(const uint8_t *p)
+{
+    const uint64_t ones = 0x0101010101010101;
+    uint64_t x = (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 |
+                 (uint64_t)p[3] << 24 | (uint64_t)p[4] << 32 | (uint64_t)p[5] << 40 |
+                 (uint64_t)p[6] << 48 | (uint64_t)p[7] << 56;
+    x |= x >> 4 & ones * 15; /* each byte folded to its lowest bit */
+    x |= x >> 2 & ones * 3;
+    x = (x | (x >> 1 & ones)) & ones;
+    return (x * 0x0102040810204080) >> 56;
+}
+
 /* Bit i: bytes[i] is not 0, i < n <= 64. */
 V_FN uint64_t
 nonzero_bits(const uint8_t *bytes, int n)
 {
-    uint8_t some[WORD] = {0};
+    uint64_t bits = 0;
+    int i = 0;
     if (n == WORD) {
         return v_nonzero64(bytes);
     }
-    memcpy(some, bytes, (size_t)n);
-    return v_nonzero64(some);
+    for (; i + 8 <= n; i += 8) {
+        bits |= nonzero_bits8(bytes + i) << i;
+    }
+    for (; i < n; i++) {
+        bits |= (uint64_t)(bytes[i] != 0) << i;
+    }
+    return bits;
 }
 
 /* Bit i: numbers[i] is not -inf, i < n <= 64. A NaN is not less than anything. */
@@ -95,20 +114,10 @@ live_floats(uint64_t *live, const float *numbers, int64_t stride, int rows, int 
     }
 }
 
-/* Elements j, ..., j + 15 of a row of n: the live ones as bits. */
+/* Elements j, ..., j + 63 of a row of n, j < n: the live ones as bits. */
 V_FN uint64_t
-live_bits(const uint8_t *mask, int64_t j, int64_t n)
+live_word(const uint8_t *mask, int64_t j, int64_t n)
 {
-    int64_t left = n - j;
-    if (mask == NULL) {
-        return left < 16 ? ((uint64_t)1 << left) - 1 : 0xffff;
-    }
-    return nonzero_bits(mask + j, left < WORD ? (int)left : WORD) & 0xffff;
-}
-
-/* All 16 next ones are there and live. */
-V_FN bool
-is_whole(const uint8_t *mask, int64_t n)
-{
-    return mask == NULL && n >= 16;
+    int left = n - j < WORD ? (int)(n - j) : WORD;
+    return mask != NULL ? nonzero_bits(mask + j, left) : ~(uint64_t)0 >> (WORD - left);
 }

@@ -1,5 +1,5 @@
 /*
- * kernels_rows.h -- rows in memory: softmax, dot product, maximum. Lanes are keys (or
+ * kernels_rows.h -- rows in memory: weights, dot product, maximum. Lanes are keys (or
  * features): 16 canonical lanes, joined by one fixed tree.
  */
 
@@ -15,19 +15,27 @@ prob_row(float *w, int64_t n, float m, float inv)
     }
 }
 
-/* The elements of g that are not live become `rest`; a whole group needs no looking. */
 V_FN void
-fill_dead(vf g[GROUP], bool whole, uint64_t live, vf rest)
+set_group(vf g[GROUP], vf x)
 {
-    if (!whole) {
-        UNROLL
-        for (int v = 0; v < GROUP; v++) {
-            g[v] = v_select(m_from_bits(live >> (v * VLEN)), g[v], rest);
-        }
+    UNROLL
+    for (int v = 0; v < GROUP; v++) {
+        g[v] = x;
     }
 }
 
-/* The next 16 numbers of a row, n of them present. */
+/* The elements of g whose bit is not set become `rest`. */
+V_FN void
+fill_dead(vf g[GROUP], uint64_t live, vf rest)
+{
+    UNROLL
+    for (int v = 0; v < GROUP; v++) {
+        g[v] = v_select(m_from_bits(live >> (v * VLEN)), g[v], rest);
+    }
+}
+
+/* The next 16 numbers of a row, n of them present. Inlined with a constant 16 there is
+ * nothing to decide; so every loop over a row takes its whole groups first. */
 V_FN void
 load_group(vf g[GROUP], const float *x, int64_t n)
 {
@@ -51,139 +59,78 @@ store_group(float *out, const vf g[GROUP], int64_t n)
     }
 }
 
-V_FN vf
-max_of_row(const float *x, int64_t n, const uint8_t *mask)
-{
-    vf top[GROUP], g[GROUP];
-    for (int v = 0; v < GROUP; v++) {
-        top[v] = v_set1(-INFINITY);
-    }
-    for (int64_t j = 0; j < n; j += 16) {
-        load_group(g, x + j, n - j);
-        fill_dead(g, is_whole(mask, n - j), live_bits(mask, j, n), v_set1(-INFINITY));
-        UNROLL
-        for (int v = 0; v < GROUP; v++) {
-            top[v] = v_max(g[v], top[v]);
-        }
-    }
-    return v_set1(v_max16(top));
-}
+/* One row: its first n elements, of which those with a byte of 0 in the mask, if there
+ * is one, are dead. `ahead` numbers further begins a row to come soon, of which the
+ * cache is told in time; 0: none. */
+typedef struct {
+    int64_t n;
+    const uint8_t *mask;
+    int64_t ahead;
+} row_shape;
 
-/* out = exp(x - m), 0 where not live; the sum. */
-V_FN vf
-exp_row(float *out, const float *x, int64_t n, const uint8_t *mask, vf m)
+/* Tells the cache of what lies `ahead` numbers behind p, of this array or not. */
+V_FN void
+fetch(const float *p, int64_t ahead)
 {
-    vf sum[GROUP], g[GROUP];
-    for (int v = 0; v < GROUP; v++) {
-        sum[v] = v_zero();
+    if (ahead > 0) {
+        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead * sizeof *p));
     }
-    for (int64_t j = 0; j < n; j += 16) {
-        load_group(g, x + j, n - j);
-        UNROLL
-        for (int v = 0; v < GROUP; v++) {
-            g[v] = v_exp(v_sub(g[v], m));
-        }
-        fill_dead(g, is_whole(mask, n - j), live_bits(mask, j, n), v_zero());
-        UNROLL
-        for (int v = 0; v < GROUP; v++) {
-            sum[v] = v_add(sum[v], g[v]);
-        }
-        store_group(out + j, g, n - j);
-    }
-    return v_set1(v_sum16(sum));
 }
 
 V_FN void
-softmax_live(float *out, const float *x, int64_t n, const uint8_t *mask)
+dot_step(const float *x, const float *y, int64_t n, bool masked, uint64_t live,
+         vf sum[GROUP])
 {
-    vf g[GROUP], total = exp_row(out, x, n, mask, max_of_row(x, n, mask));
-    for (int64_t j = 0; j < n; j += 16) {
-        load_group(g, out + j, n - j);
-        UNROLL
-        for (int v = 0; v < GROUP; v++) {
-            g[v] = v_div(g[v], total);
-        }
-        if (mask != NULL) { /* the total may be NaN */
-            fill_dead(g, false, live_bits(mask, j, n), v_zero());
-        }
-        store_group(out + j, g, n - j);
+    vf a[GROUP], b[GROUP];
+    load_group(a, x, n);
+    load_group(b, y, n);
+    if (masked) {
+        fill_dead(a, live, v_zero());
+        fill_dead(b, live, v_zero());
+    }
+    UNROLL
+    for (int v = 0; v < GROUP; v++) {
+        sum[v] = v_fma(a[v], b[v], sum[v]);
     }
 }
 
+/* sum_j x[j] y[j] of the live; dx is where the result of the row will go. */
 V_FN float
-dot_live(const float *x, const float *y, int64_t n, const uint8_t *mask)
+dot_of_row(const float *x, const float *y, const float *dx, const row_shape *s,
+           bool masked)
 {
-    vf a[GROUP], b[GROUP], sum[GROUP];
-    for (int v = 0; v < GROUP; v++) {
-        sum[v] = v_zero();
-    }
-    for (int64_t j = 0; j < n; j += 16) {
-        load_group(a, x + j, n - j);
-        load_group(b, y + j, n - j);
-        fill_dead(a, is_whole(mask, n - j), live_bits(mask, j, n), v_zero());
-        fill_dead(b, is_whole(mask, n - j), live_bits(mask, j, n), v_zero());
-        UNROLL
-        for (int v = 0; v < GROUP; v++) {
-            sum[v] = v_fma(a[v], b[v], sum[v]);
+    vf sum[GROUP];
+    uint64_t live = 0;
+    int64_t j = 0;
+    set_group(sum, v_zero());
+    for (; j + 16 <= s->n; j += 16) {
+        if (masked) {
+            live = j % WORD == 0 ? live_word(s->mask, j, s->n) : live >> 16;
         }
+        fetch(x + j, s->ahead);
+        fetch(y + j, s->ahead);
+        fetch(dx + j, s->ahead);
+        dot_step(x + j, y + j, 16, masked, live, sum);
+    }
+    if (j < s->n) {
+        live = masked ? live_word(s->mask, j, s->n) : 0;
+        dot_step(x + j, y + j, s->n - j, masked, live, sum);
     }
     return v_sum16(sum);
-}
-
-V_FN void
-softmax_backward_live(float *dx, const float *dw, const float *w, int64_t n,
-                      const uint8_t *mask)
-{
-    vf a[GROUP], b[GROUP], total = v_set1(dot_live(w, dw, n, mask));
-    for (int64_t j = 0; j < n; j += 16) {
-        load_group(a, w + j, n - j);
-        load_group(b, dw + j, n - j);
-        UNROLL
-        for (int v = 0; v < GROUP; v++) {
-            a[v] = v_mul(a[v], v_sub(b[v], total));
-        }
-        if (mask != NULL) {
-            fill_dead(a, false, live_bits(mask, j, n), v_zero());
-        }
-        store_group(dx + j, a, n - j);
-    }
-}
-
-/* Each in two versions: without a mask there is nothing to look at. */
-static void
-softmax_row(float *out, const float *x, int64_t n, const uint8_t *mask)
-{
-    if (mask == NULL) {
-        softmax_live(out, x, n, NULL);
-    } else {
-        softmax_live(out, x, n, mask);
-    }
-}
-
-static void
-softmax_row_backward(float *dx, const float *dw, const float *w, int64_t n,
-                     const uint8_t *mask)
-{
-    if (mask == NULL) {
-        softmax_backward_live(dx, dw, w, n, NULL);
-    } else {
-        softmax_backward_live(dx, dw, w, n, mask);
-    }
 }
 
 static float
 dot_row(const float *x, const float *y, int64_t n)
 {
-    return dot_live(x, y, n, NULL);
+    const row_shape s = {.n = n};
+    return dot_of_row(x, y, x, &s, false);
 }
 
 static float
 absmax_row(const float *x, int64_t n)
 {
     vf top[GROUP], g[GROUP];
-    for (int v = 0; v < GROUP; v++) {
-        top[v] = v_zero();
-    }
+    set_group(top, v_zero());
     for (int64_t j = 0; j < n; j += 16) {
         load_group(g, x + j, n - j);
         UNROLL
