@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import compile_objects, link, run
+from compiling import compile_objects, link, run, sources
 from helpers import (
     EMPTY_ROWS,
     REPOSITORY,
@@ -57,7 +57,7 @@ KNOWN_ANSWERS = [  # counter, key, words: Random123's vectors, in its file kat_v
 def c_test(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dropout")
     files = [TESTS / "c" / "test_dropout.c", REPOSITORY / "csrc" / "core" / "dropout.c"]
-    return link(folder / "test_dropout", compile_objects(files, folder))
+    return link(folder / "test_dropout", compile_objects([*files, *sources("simd")], folder))
 
 
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)

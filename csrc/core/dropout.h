@@ -10,9 +10,6 @@
 #include "../simd/kernels.h"
 #include "attn.h"
 
-/* Philox4x32-10 (Salmon et al. 2011): four random words from a counter and a key. */
-void attn_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
-
 /* Bit l of keep[i] is set iff pair (b, m0 + l, k0 + i) is kept: the word i & 3 of
  * Philox4x32-10 at counter i >> 2, i = (b M + m) N + j, is at least p 2^32. */
 void attn_keep_words(uint64_t keep[ATTN_KEYS], const attn_problem *p, int64_t b,

@@ -2,7 +2,7 @@
  * test_dropout.c -- what Python cannot reach of dropout: the generator by itself, and pairs
  * with an index over 2^34, whose counters need their second word.
  *
- *     cc -std=c11 tests/c/test_dropout.c csrc/core/dropout.c -lm
+ *     cc -std=c11 tests/c/test_dropout.c csrc/core/dropout.c csrc/simd/(all).c -lm
  *
  *     ./a.out philox c0 c1 c2 c3 k0 k1     prints four words; arguments and words in hex
  *     ./a.out keep b m j N seed            prints 0 or 1: is pair (b, m, j) kept at p = 1/2?
@@ -21,7 +21,8 @@ main(int argc, char **argv)
         for (int i = 0; i < 6; i++) {
             in[i] = (uint32_t)strtoul(argv[2 + i], NULL, 16);
         }
-        attn_philox(out, in, in + 4);
+        attn_simd->philox(out, 1, (uint64_t)in[1] << 32 | in[0],
+                          (uint64_t)in[3] << 32 | in[2], (uint64_t)in[5] << 32 | in[4]);
         printf("%08x %08x %08x %08x\n", out[0], out[1], out[2], out[3]);
         return 0;
     }
