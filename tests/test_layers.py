@@ -64,6 +64,10 @@ def test_algorithms_have_no_if_on_an_instruction_set(file: Path) -> None:
         "kernels_matmul.h",
         "kernels_layout.h",
         "kernels_softmax.h",
+        "kernels_softmax_rows.h",
+        "kernels_query.h",
+        "kernels_additive_query.h",
+        "kernels_random.h",
         "kernels_rows.h",
         "kernels_additive.h",
     )

@@ -124,6 +124,16 @@ def problems() -> Iterator[tuple[str, Problem]]:
         yield f"{score} nasty", nasty
         for name, masks in masks_of(number):
             yield f"{score} {name}", make((2, 6), 33, 140, 8, 17, 6, **masks)
+        few = Numbers(i + 31)
+        for M in (1, 2):
+            yield f"{score} few {M}", problem_of(score, few, (2, 4), M, 140, 19, 70, 9)
+            all_masks = {"mask": few.bools(M, 140), "bias": few.bias(4, M, 140), "window": (99, 99)}
+            all_masks |= {"valid_lens": few.integers(0, 150, 2, M), "dropout_p": 0.3, "seed": 7}
+            yield (
+                f"{score} few masked {M}",
+                problem_of(score, few, (2, 4), M, 140, 8, 17, 6, kv_heads=2, **all_masks),
+            )
+        yield f"{score} few split", problem_of(score, few, (1,), 1, 9000, 3, 2, 4)
     yield "dot scale", problem_of("dot", Numbers(9), (2,), 20, 150, 12, 5, 0, scale=-3.5)
     yield "gaussian w", problem_of("gaussian", Numbers(10), (2,), 20, 150, 12, 5, 0, w=0.3)
     cosine = problem_of("cosine", Numbers(11), (2,), 20, 150, 12, 5, 0, scale=9.0, eps=0.5)

@@ -24,6 +24,7 @@
 #include "bias.h"
 #include "dropout.h"
 #include "row.h"
+#include "sums.h"
 #include "walk.h"
 
 /* S of the tile at hand. Rows that are empty under "uniform" score 0 everywhere; keys
@@ -80,8 +81,16 @@ drop(const attn_block *k, float *P)
 
 /* ---- forward --------------------------------------------------------------------- */
 
-void
-attn_forward_block(attn_block *k)
+/* Nothing seen yet. */
+static void
+start_sums(attn_block *k)
+{
+    attn_row_start(k);
+    memset(k->O, 0, (size_t)(k->call->p->Dv * k->lanes) * sizeof(float));
+}
+
+static void
+forward_tiles(attn_block *k)
 {
     const attn_call *c = k->call;
     const int64_t N = c->p->N, Dv = c->p->Dv;
@@ -89,9 +98,6 @@ attn_forward_block(attn_block *k)
     float *weights_b = c->weights == NULL ? NULL : c->weights + attn_row_offset(k, N);
     attn_tile *t = &k->tile;
 
-    c->p->score->load(k);
-    attn_row_start(k);
-    memset(k->O, 0, (size_t)(Dv * k->lanes) * sizeof(float));
     for (attn_first_tile(t, &k->rows); attn_next_tile(t, &k->rows) && !stopped(k);) {
         score_tile(k);
         if (weights_b !=
@@ -106,12 +112,46 @@ attn_forward_block(attn_block *k)
         attn_simd->pool(k->O, values_b + t->k0 * Dv, 1, Dv, k->S, k->lanes, Dv, t->keys,
                         k->alpha, t->live);
     }
+}
+
+void
+attn_forward_part(attn_block *k, int64_t part)
+{
+    const int64_t first = part * ATTN_PART, end = first + ATTN_PART;
+    const int64_t low = k->rows.low, high = k->rows.high;
+    start_sums(k);
+    k->rows.low = low > first ? low : first;
+    k->rows.high = high < end ? high : end;
+    forward_tiles(k);
+    k->rows.low = low;
+    k->rows.high = high;
+}
+
+void
+attn_forward_end(attn_block *k)
+{
+    const attn_call *c = k->call;
+    const int64_t Dv = c->p->Dv;
     attn_row_end(k, c->lse == NULL ? NULL : c->lse + attn_row_offset(k, 1));
     attn_simd->unpack(c->output + attn_row_offset(k, Dv), Dv, k->O, k->lanes,
                       k->rows.count, Dv, k->l);
-    if (weights_b != NULL) {
-        attn_row_weights(k, weights_b);
+    if (c->weights != NULL) {
+        attn_row_weights(k, c->weights + attn_row_offset(k, c->p->N));
     }
+}
+
+void
+attn_forward_block(attn_block *k)
+{
+    const attn_call *c = k->call;
+    c->p->score->load(k);
+    attn_forward_part(k, 0);
+    for (int64_t part = 1; part < c->parts; part++) {
+        attn_sums_save(k, k->part);
+        attn_forward_part(k, part);
+        attn_sums_merge(k, k->part);
+    }
+    attn_forward_end(k);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
@@ -214,6 +254,12 @@ attn_add_pairs(const attn_block *k, float *C, const float *X, const float *Y, in
 }
 
 bool
+attn_rows_finite(const attn_block *k, const float *rows, int64_t D)
+{
+    return !attn_rows_whole(&k->rows) && attn_is_finite(rows, k->rows.count * D);
+}
+
+bool
 attn_is_finite(const float *x, int64_t n)
 {
     const uint32_t exponent = 0x7f800000; /* all ones in infinities and NaN */
@@ -292,7 +338,7 @@ attn_backward_block(attn_block *k)
     }
     attn_row_load_grad_lse(k);
     k->P_is_0 = saved->weights == NULL && attn_is_finite(k->l, k->rows.count) &&
-                attn_is_finite(dout_b, k->rows.count * Dv);
+                attn_rows_finite(k, dout_b, Dv);
     gradient_tiles(k, one_tile, P_in_S);
     if (k->dbias != NULL) {
         attn_bias_store_gradient(k);

@@ -214,8 +214,8 @@ interval_words(uint64_t words[ATTN_KEYS], const attn_rows *rows, int64_t k0, int
     }
 }
 
-/* words[i] loses the bits of the lanes that the view, of bytes or of floats, forbids key
- * k0 + i. */
+/* words[i] loses the bits of the lanes that the view, of bytes or of floats, forbids
+ * key k0 + i. */
 static void
 view_words(uint64_t words[ATTN_KEYS], const attn_view *v, bool floats,
            const attn_rows *rows, int64_t k0, int keys)
@@ -273,6 +273,13 @@ find_pairs(attn_tile *t, const attn_rows *rows)
     t->live = whole ? NULL : live;
     t->scored = whole ? NULL : rows->uniform == 0 ? live : scored;
     return some != 0;
+}
+
+bool
+attn_rows_whole(const attn_rows *rows)
+{
+    return !rows->holes && rows->uniform == 0 && rows->low >= rows->whole_low &&
+           rows->high <= rows->whole_high;
 }
 
 void

@@ -54,6 +54,9 @@ typedef struct {
 void attn_rows_of(attn_rows *rows, const attn_problem *p, int64_t b, int64_t m0,
                   int count);
 
+/* Do all pairs take part in every tile that is visited? */
+bool attn_rows_whole(const attn_rows *rows);
+
 /* for (attn_first_tile(&t, &rows); attn_next_tile(&t, &rows);) visits the tiles in
  * which any pair takes part. */
 void attn_first_tile(attn_tile *t, const attn_rows *rows);

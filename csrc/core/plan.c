@@ -27,12 +27,22 @@ attn_walk_us(const attn_call *c)
     return pairs * work * (c->backward ? 4.0 : 1.0) / 30e3;
 }
 
+static int
+lanes_of(const attn_call *c)
+{
+    const attn_problem *p = c->p;
+    int most = c->backward ? p->score->backward_lanes : FORWARD_LANES;
+    if (p->M <= p->score->few_queries) {
+        return 1;
+    }
+    return p->M >= most ? most : (int)attn_ceil_div(p->M, 16) * 16;
+}
+
 void
 attn_lay_out(attn_call *c, attn_arena *a, int threads)
 {
     const attn_problem *p = c->p;
-    int most = c->backward ? p->score->backward_lanes : FORWARD_LANES;
-    c->lanes = p->M >= most ? most : (int)attn_ceil_div(p->M > 0 ? p->M : 1, 16) * 16;
+    c->lanes = lanes_of(c);
     c->blocks = attn_ceil_div(p->M, c->lanes);
     double tasks = (double)p->B * (double)(c->blocks + attn_ceil_div(p->N, 64));
     c->workers = tasks < threads ? (tasks < 1 ? 1 : (int)tasks) : threads;
@@ -40,6 +50,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         a->used = SIZE_MAX;
     }
     p->score->take_shared(c, a);
+    attn_take_parts(c, a);
     c->block = attn_take(a, sizeof *c->block, c->workers, 1);
     int64_t keys = p->N < ATTN_KEYS ? p->N : ATTN_KEYS;
     bool has_bias = p->masks.bias.data != NULL;
@@ -54,6 +65,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         k->l = attn_take_floats(a, 1, c->lanes);
         k->alpha = attn_take_floats(a, 1, c->lanes);
         k->O = c->backward ? NULL : attn_take_floats(a, p->Dv, c->lanes);
+        k->part = c->parts > 1 ? attn_take_floats(a, p->Dv + 2, c->lanes) : NULL;
         k->dO = c->backward ? attn_take_floats(a, p->Dv, c->lanes) : NULL;
         k->dP = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
         k->dW = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
@@ -86,11 +98,26 @@ forward_task(void *ctx, int64_t task, int worker)
     attn_forward_block(attn_begin_block(c, worker, task / c->blocks, task % c->blocks));
 }
 
+static bool
+walk_forward(attn_call *c)
+{
+    return attn_is_split(c) ? attn_forward_split(c)
+                            : attn_parallel_for(c->run, c->p->B * c->blocks,
+                                                attn_walk_us(c), forward_task, c);
+}
+
 static void
 scores_task(void *ctx, int64_t task, int worker)
 {
     attn_call *c = ctx;
     attn_scores_block(attn_begin_block(c, worker, task / c->blocks, task % c->blocks));
+}
+
+static bool
+walk_scores(attn_call *c)
+{
+    return attn_parallel_for(c->run, c->p->B * c->blocks, attn_walk_us(c), scores_task,
+                             c);
 }
 
 static size_t
@@ -103,16 +130,12 @@ workspace(const attn_problem *p, int threads)
 }
 
 static int
-run_blocks(attn_call *c, void *memory, attn_task *task)
+run_call(attn_call *c, void *memory, bool (*walk)(attn_call *c))
 {
     attn_arena a = attn_arena_over(memory);
     attn_lay_out(c, &a, c->run->threads);
     c->run->threads = c->workers;
-    if (c->p->score->prepare != NULL && !c->p->score->prepare(c)) {
-        return ATTN_INTERRUPTED;
-    }
-    bool done = attn_parallel_for(c->run, c->p->B * c->blocks, attn_walk_us(c), task,
-                                  c);
+    bool done = (c->p->score->prepare == NULL || c->p->score->prepare(c)) && walk(c);
     return done ? 0 : ATTN_INTERRUPTED;
 }
 
@@ -140,7 +163,7 @@ attn_forward(float *output, float *weights, float *lse, const float *queries,
     if (p->B == 0 || p->M == 0 || nothing) { /* however large the other sizes are */
         return 0;
     }
-    return run_blocks(&c, memory, forward_task);
+    return run_call(&c, memory, walk_forward);
 }
 
 size_t
@@ -162,5 +185,5 @@ attn_scores(float *scores, const float *queries, const float *keys,
     if (p->B == 0 || p->M == 0 || p->N == 0) {
         return 0;
     }
-    return run_blocks(&c, memory, scores_task);
+    return run_call(&c, memory, walk_scores);
 }

@@ -27,6 +27,12 @@ void attn_lay_out(attn_call *c, attn_arena *a, int threads);
 /* Block `index` of entry b, made ready on this worker. */
 attn_block *attn_begin_block(attn_call *c, int worker, int64_t b, int64_t index);
 
+/* plan_split.c: how many parts the keys have, and memory for their sums if they are
+ * shared out; whether they are; the forward that does it (false: interrupted). */
+void attn_take_parts(attn_call *c, attn_arena *a);
+bool attn_is_split(const attn_call *c);
+bool attn_forward_split(attn_call *c);
+
 /* Estimated microseconds of the walk on one thread. */
 double attn_walk_us(const attn_call *c);
 

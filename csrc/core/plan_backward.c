@@ -2,9 +2,10 @@
  * plan_backward.c -- how a backward call becomes tasks.
  *
  * A task is one group of blocks of one batch entry, which owns their dq. The gradients
- * of keys and values are sums over all queries (of all heads that share them): each
- * group sums its own (N, key_width + Dv) partial, and the partials are added in order.
- * So is the gradient of a bias that queries or entries share.
+ * of keys and values are sums over all queries (of all heads that share them): the
+ * first group sums where they belong, each other one in a (N, key_width + Dv) partial
+ * of its own, and the partials are added in order. So is the gradient of a bias that
+ * queries or entries share.
  */
 #include <math.h>
 #include <string.h>
@@ -23,7 +24,7 @@ typedef struct {
     int64_t first;   /* key entry of this wave */
     int64_t parts;   /* groups that add to one key entry */
     int64_t width;   /* key_width */
-    float *partials; /* (wave, parts, N, width + Dv), or NULL with one part */
+    float *partials; /* (wave, parts - 1, N, width + Dv) */
     int64_t bias_rows, bias_columns; /* of the bias that one group of queries meets */
     float *bias_partials; /* (wave, parts, bias_rows, bias_columns), NULL: not needed */
 } backward_plan;
@@ -78,9 +79,9 @@ lay_out_backward(backward_plan *q, attn_arena *a, int threads)
         a->used = SIZE_MAX;
         return;
     }
-    int64_t slots = q->wave * q->parts;
-    q->partials = attn_take_floats(a, split ? slots : 0, numbers);
-    q->bias_partials = attn_take_floats(a, shared_bias ? slots : 0, bias_numbers);
+    q->partials = attn_take_floats(a, split ? q->wave * (q->parts - 1) : 0, numbers);
+    q->bias_partials = attn_take_floats(a, shared_bias ? q->wave * q->parts : 0,
+                                        bias_numbers);
     q->bias_partials = shared_bias ? q->bias_partials : NULL;
 }
 
@@ -107,10 +108,14 @@ group_task(void *ctx, int64_t task, int worker)
     const int64_t N = c->p->N, Dv = c->p->Dv;
     int64_t entry = q->first + task / q->parts, g = task % q->groups;
     int64_t b = q->first * c->p->group + task / q->groups;
-    float *partial = q->partials + task * N * (q->width + Dv);
-    float *dkeys = q->parts > 1 ? partial : c->dkeys + entry * N * q->width;
-    float *dvalues = q->parts > 1 ? partial + N * q->width
-                                  : c->d->values + entry * N * Dv;
+    int64_t part = task % q->parts;
+    float *dkeys = c->dkeys + entry * N * q->width;
+    float *dvalues = c->d->values + entry * N * Dv;
+    if (part > 0) {
+        int64_t slot = task / q->parts * (q->parts - 1) + part - 1;
+        dkeys = q->partials + slot * N * (q->width + Dv);
+        dvalues = dkeys + N * q->width;
+    }
     float *dbias = attn_wants_dbias(c) ? begin_bias(q, task, b, g) : NULL;
     int64_t dbias_stride = c->p->masks.bias.stride_m != 0 ? q->bias_columns : 0;
 
@@ -136,12 +141,11 @@ group_task(void *ctx, int64_t task, int worker)
 
 /* ---- sums over groups and entries, in order -------------------------------------- */
 
-/* to[i] = parts[0][i] + parts[1][i] + ..., n numbers, parts `stride` apart. */
+/* to[i] += parts[0][i] + parts[1][i] + ..., n numbers, parts `stride` apart. */
 static void
 add_parts(float *to, const float *parts, int64_t stride, int64_t count, int64_t n)
 {
-    memcpy(to, parts, (size_t)n * sizeof(float));
-    for (int64_t g = 1; g < count; g++) {
+    for (int64_t g = 0; g < count; g++) {
         const float *part = parts + g * stride;
         for (int64_t i = 0; i < n; i++) {
             to[i] += part[i];
@@ -162,12 +166,12 @@ reduce_task(void *ctx, int64_t task, int worker)
             entry = q->first + e;
     int64_t j = task % chunks * REDUCE_KEYS,
             keys = N - j < REDUCE_KEYS ? N - j : REDUCE_KEYS;
-    const float *parts = q->partials + e * q->parts * stride;
+    const int64_t count = q->parts - 1;
+    const float *parts = q->partials + e * count * stride;
     (void)worker;
-    add_parts(c->dkeys + (entry * N + j) * W, parts + j * W, stride, q->parts,
-              keys * W);
+    add_parts(c->dkeys + (entry * N + j) * W, parts + j * W, stride, count, keys * W);
     add_parts(c->d->values + (entry * N + j) * Dv, parts + N * W + j * Dv, stride,
-              q->parts, keys * Dv);
+              count, keys * Dv);
 }
 
 /* A task is one row of the groups' partials, in all groups of the wave that have it. */

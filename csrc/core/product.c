@@ -25,7 +25,7 @@ attn_product_tile(const attn_product *s, const attn_block *k, float *S, int64_t 
 void
 attn_product_load_backward(attn_product *s, const attn_block *k)
 {
-    s->finite = attn_is_finite(s->rows, k->rows.count * s->D);
+    s->finite = attn_rows_finite(k, s->rows, s->D);
     memset(s->dQ, 0, (size_t)(s->D * k->lanes) * sizeof(float));
 }
 

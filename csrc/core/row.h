@@ -18,8 +18,8 @@ void attn_row_end(attn_block *k, float *lse);
 /* weights (count, N): from raw scores to weights; 0 where no pair takes part. */
 void attn_row_weights(const attn_block *k, float *weights);
 
-/* m and l as attn_row_end would leave them, from the saved lse; false: that is too large
- * to be accurate, and nothing was done. D from the saved output. */
+/* m and l as attn_row_end would leave them, from the saved lse; false: that is too
+ * large to be accurate, and nothing was done. D from the saved output. */
 bool attn_row_restore(attn_block *k);
 void attn_row_restore_dots(attn_block *k);
 

@@ -195,6 +195,7 @@ const attn_score attn_score_gaussian = {
     .pair_work = pair_work,
     .key_width = key_width,
     .backward_lanes = 64,
+    .few_queries = 2,
     .take_shared = take_shared,
     .take_block = take_block,
     .load = load,

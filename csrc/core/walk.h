@@ -16,6 +16,11 @@
 #include "attn.h"
 #include "mask.h"
 
+/* Keys of a part: however many keys there are, sums m, l, O run over so many, and the
+ * parts are merged in order (sums.c). 2 MiB of keys and values at 64 features, some
+ * 100 us of work for one query: worth a task of its own. A multiple of ATTN_KEYS. */
+enum { ATTN_PART = 4096 };
+
 typedef struct attn_block attn_block;
 typedef struct attn_call attn_call;
 
@@ -28,7 +33,8 @@ struct attn_score {
     /* Features of the operand that a key enters the tiles with; its gradient has as
      * many. */
     int64_t (*key_width)(const attn_problem *p);
-    int backward_lanes; /* most queries of a block in the backward walk: 32 or 64 */
+    int backward_lanes;  /* most queries of a block in the backward walk: 32 or 64 */
+    int64_t few_queries; /* so many, or fewer, are blocks of one lane each */
 
     /* Arrays of the whole call; of one block. */
     void (*take_shared)(attn_call *c, attn_arena *a);
@@ -57,7 +63,7 @@ struct attn_call {
     attn_run *run;
     float unit; /* what a score of 1 is in the tiles: log2(e), or 1 for attn_scores */
     bool backward;
-    int lanes;      /* lanes of a block: a multiple of 16 */
+    int lanes;      /* lanes of a block: a multiple of 16, or 1 */
     int64_t blocks; /* blocks of one batch entry */
     int workers;
     attn_block *block; /* one per worker */
@@ -65,6 +71,8 @@ struct attn_call {
 
     const float *queries, *keys, *values;
     float *output, *weights, *lse; /* forward; weights also takes attn_scores' result */
+    int64_t parts;                 /* of ATTN_PART keys each, forward */
+    float *part_sums; /* plan_split.c: (B, blocks, parts, attn_sums_size), or NULL */
 
     const attn_gradients *d; /* backward */
     const attn_grad_outputs *grad;
@@ -88,7 +96,8 @@ struct attn_block {
     /* [lanes]  softmax: running maximum, sum, rescaling; at the end of the row m is the
      * origin of the exponents and l the factor 1 / sum */
     float *m, *l, *alpha;
-    float *O; /* [Dv][lanes]  forward: the pooled values */
+    float *O;    /* [Dv][lanes]  forward: the pooled values */
+    float *part; /* forward: the sums of the parts before, if there are more than one */
 
     bool P_is_0;  /* backward: P of dead pairs is 0, and dO is finite */
     float *dO;    /* [Dv][lanes]  backward: the gradient of the output, transposed */
@@ -108,8 +117,15 @@ void attn_add_pairs(const attn_block *k, float *C, const float *X, const float *
                     int64_t D, const uint64_t *live, bool zeros);
 bool attn_is_finite(const float *x, int64_t n);
 
-/* attention.c: one block each. */
+/* Are these rows of D numbers, one for each query of the block, known to be finite?
+ * They are only looked at if a tile of the block has a dead pair. */
+bool attn_rows_finite(const attn_block *k, const float *rows, int64_t D);
+
+/* attention.c: one block each. The forward also in pieces: the queries being loaded,
+ * the sums m, l, O over the keys of one part; the results from the sums of all. */
 void attn_forward_block(attn_block *k);
+void attn_forward_part(attn_block *k, int64_t part);
+void attn_forward_end(attn_block *k);
 void attn_backward_block(attn_block *k);
 void attn_scores_block(attn_block *k);
 

@@ -4,12 +4,15 @@
  *
  * A block is up to ATTN_LANES queries of one batch entry; a tile is one block against
  * up to ATTN_KEYS keys. Tiles are stored [key][lane], operands of a block
- * [feature][lane], always with `lanes` (a multiple of 16) floats a row: lanes are
+ * [feature][lane], always with `lanes` (a multiple of 16, or 1) floats a row: lanes are
  * queries, and lanes never mix. That is why every instruction set gives the same bits
  * (docs in v_scalar.h): each lane runs one chain of operations, in an order that the
  * contracts below fix:
  *     a sum over t adds terms t = 0, 1, 2, ... to a fresh accumulator with v_fma;
  *     a sum that must run across lanes uses 16 canonical lanes and one tree (v_sum16).
+ *
+ * A block may also have a single lane (lanes = 1): one query, its tile a row of keys.
+ * It gives the bits that the query's lane gives among others (kernels_query.h).
  *
  * live: who takes part in a tile. Bit l of live[key] is set iff lane l attends to that
  * key; NULL means all do. What a dead pair holds is never used, be it NaN.
@@ -24,7 +27,9 @@ enum {
     ATTN_LANES = 64, /* most queries of a block; live words have 64 bits */
     ATTN_KEYS = 128, /* keys of a tile; tiles start at multiples of it from key 0 */
     ATTN_CHUNK =
-        256, /* longest chain of a sum: longer ones are summed chunk by chunk */
+        256,         /* longest chain of a sum: longer ones are summed chunk by chunk */
+    ATTN_POOL = 64,  /* keys that are pooled as one sum */
+    ATTN_GROUP = 16, /* keys whose softmax is one sum, of four chains */
 };
 
 /* How tanh(a + b) is computed, by the sizes |a|, |b| of the two pre-activations. A
@@ -32,8 +37,8 @@ enum {
  * said here. */
 typedef enum {
     ADDITIVE_SMALL,   /* both <= 1:    u = tanh a, v = tanh b: (u + v) / (1 + u v) */
-    ADDITIVE_EXP,     /* both <= 10.9: A = e^2a, B = e^2b: 1 - 2 / (1 + A B) */
-    ADDITIVE_CLAMPED, /* both <= 43.6: the same with A B at most 2^60 */
+    ADDITIVE_EXP,     /* both <= 5.4:  A = e^2a, B = e^2b: 1 - 2 / (1 + A B) */
+    ADDITIVE_CLAMPED, /* both <= 21.8: the same with A B at most 2^30 or 2^60 */
     ADDITIVE_DIRECT,  /* any:          a, b themselves: tanh(a + b) */
 } additive_regime;
 
@@ -135,13 +140,17 @@ typedef struct {
 
     /* -- masked softmax as its own function, rows in memory ------------------------ */
 
-    /* Element j < n is live iff mask[j] is not 0 (mask NULL: all are); the others give
-     * 0 whatever they hold. out[j] = exp(x[j] - max x) / sum_j exp(x[j] - max x). */
-    void (*softmax_row)(float *out, const float *x, int64_t n, const uint8_t *mask);
+    /* Rows i < rows of N >= 1 numbers each. Element j < n[i] of row i is live iff
+     * mask[i][j] is not 0 (mask NULL: all are); the others, those from n[i] to N among
+     * them, give 0 whatever they hold. With all live:
+     *     out[j] = exp(x[j] - max x) / sum_j exp(x[j] - max x). */
+    void (*softmax_rows)(float *out, const float *x, int64_t N, int rows,
+                         const int64_t *n, const uint8_t *const *mask);
 
     /* dx[j] = w[j] * (dw[j] - sum_j w[j] dw[j]). */
-    void (*softmax_row_backward)(float *dx, const float *dw, const float *w, int64_t n,
-                                 const uint8_t *mask);
+    void (*softmax_rows_backward)(float *dx, const float *dw, const float *w, int64_t N,
+                                  int rows, const int64_t *n,
+                                  const uint8_t *const *mask);
 
     /* sum_j x[j] y[j] on 16 canonical lanes; largest |x[j]| that is not NaN, at least
      * 0. */
@@ -159,9 +168,10 @@ typedef struct {
                             int64_t H);
 
     /* S[i][l] = sum_h w[h] tanh(a[h][l] + b[i][h]) where live (elsewhere S is left
-     * alone). A [H][lanes], B [rows][H] in the regime's form, H even. Exp forms: bias
-     * + sum_h w[h] / (1 + A B), the caller passing w = -2 w_v, bias = sum w_v; the
-     * other forms take w = w_v, bias = 0. Two hidden units share one division. */
+     * alone). A [H][lanes], B [rows][H] in the regime's form, H a multiple of 4. Exp
+     * forms: bias + sum_h w[h] / (1 + A B), the caller passing w = -2 w_v, bias = sum
+     * w_v; the other forms take w = w_v, bias = 0. Four hidden units share one
+     * division; |w| <= 2^32, but any with ADDITIVE_DIRECT. */
     void (*additive_tile)(float *S, const float *A, const float *B, const float *w,
                           float bias, int lanes, int rows, int64_t H,
                           additive_regime regime, const uint64_t *live);
@@ -169,11 +179,19 @@ typedef struct {
     /* With t = tanh(a + b) and G = dS, over the live pairs:
      *     dA[h][l] += sum_i G (1 - t^2),  dB[i][h] += sum_l G (1 - t^2),
      *     C[h][l] += sum_i G t.
-     * lanes 16 or 32; the factor w_v[h] is the caller's to apply. */
+     * lanes 1, 16 or 32, H a multiple of 4; the factor w_v[h] is the caller's to apply.
+     */
     void (*additive_tile_backward)(float *dA, float *C, float *dB, const float *A,
                                    const float *B, const float *G, int lanes, int rows,
                                    int64_t H, additive_regime regime,
                                    const uint64_t *live);
+
+    /* -- random words -------------------------------------------------------------- */
+
+    /* words[4*i + w] = word w of Philox4x32-10 at counter (counter + i, stream), both
+     * 64 bits wide, i < n. */
+    void (*philox)(uint32_t *words, int64_t n, uint64_t counter, uint64_t stream,
+                   uint64_t key);
 } attn_kernels;
 
 extern const attn_kernels attn_kernels_scalar, attn_kernels_generic;

@@ -29,12 +29,16 @@ lanes_left(int64_t n)
 }
 
 #include "kernels_math.h"
+#include "kernels_live.h"
+#include "kernels_rows.h"
+#include "kernels_query.h"
 #include "kernels_matmul.h"
 #include "kernels_layout.h"
-#include "kernels_live.h"
 #include "kernels_softmax.h"
-#include "kernels_rows.h"
+#include "kernels_softmax_rows.h"
 #include "kernels_additive.h"
+#include "kernels_additive_query.h"
+#include "kernels_random.h"
 
 const attn_kernels KERNELS = {
     .name = KERNELS_NAME,
@@ -56,8 +60,8 @@ const attn_kernels KERNELS = {
     .dscore_tile = dscore_tile,
     .keep_tile = keep_tile,
     .prob_row = prob_row,
-    .softmax_row = softmax_row,
-    .softmax_row_backward = softmax_row_backward,
+    .softmax_rows = softmax_rows,
+    .softmax_rows_backward = softmax_rows_backward,
     .dot_row = dot_row,
     .absmax_row = absmax_row,
     .exp_form = exp_form,
@@ -65,4 +69,5 @@ const attn_kernels KERNELS = {
     .add_bias_absmax = add_bias_absmax,
     .additive_tile = additive_tile,
     .additive_tile_backward = additive_tile_backward,
+    .philox = philox,
 };

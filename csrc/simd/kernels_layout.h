@@ -7,6 +7,10 @@ static void
 pack(float *dst, int lanes, const float *src, int64_t lds, int rows, int64_t cols,
      float gain)
 {
+    if (lanes == 1) {
+        scale_row(dst, src, cols, gain, false);
+        return;
+    }
     for (int l = 0; l < lanes; l += VLEN) {
         int here = lanes_left(rows - l);
         for (int64_t c = 0; c < cols; c += VLEN) {
@@ -27,6 +31,10 @@ static void
 unpack(float *dst, int64_t ldd, const float *src, int lanes, int rows, int64_t cols,
        const float *factor)
 {
+    if (lanes == 1) {
+        scale_row(dst, src, cols, factor == NULL ? 1.0f : *factor, true);
+        return;
+    }
     for (int l = 0; l < rows; l += VLEN) {
         vf f = factor != NULL ? v_load(factor + l) : v_set1(1.0f);
         int here = lanes_left(rows - l);

@@ -12,7 +12,8 @@ static void
 run_matmul(run *r) /* rows, cols, K; options: add, X walked along columns */
 {
     bool add = r->option & 1, columns = r->option & 2;
-    int64_t ldc = r->b + 3, ldx = columns ? 1 : r->c, sx = columns ? r->a : 1;
+    int64_t ldc = r->b == 1 ? 1 : r->b + 3; /* a column by itself is a case of its own */
+    int64_t ldx = columns ? 1 : r->c, sx = columns ? r->a : 1;
     float *C = numbers(r, span(r->a, r->b, ldc), 2.0f);
     float *X = numbers(r, (int64_t)r->a * r->c, 2.0f),
           *Y = numbers(r, (int64_t)r->c * r->b, 2.0f);
@@ -84,10 +85,17 @@ run_difference_rows(run *r) /* rows, K, D; option: live */
     record(r, dX, (int64_t)r->a * r->c);
 }
 
-static void
-run_pack(run *r) /* rows, cols */
+/* Lanes for so many rows; one lane, if that is enough and wanted. */
+static int
+lanes_for(int rows, bool one)
 {
-    int lanes = (r->a + 15) / 16 * 16;
+    return rows == 1 && one ? 1 : (rows + 15) / 16 * 16;
+}
+
+static void
+run_pack(run *r) /* rows, cols; option: one lane */
+{
+    int lanes = lanes_for(r->a, r->option);
     int64_t lds = r->b + 5;
     float *dst = numbers(r, (int64_t)r->b * lanes, 2.0f);
     float *src = numbers(r, span(r->a, r->b, lds), 2.0f);
@@ -96,13 +104,13 @@ run_pack(run *r) /* rows, cols */
 }
 
 static void
-run_unpack(run *r) /* rows, cols; option: factor */
+run_unpack(run *r) /* rows, cols; options: factor, one lane */
 {
-    int lanes = (r->a + 15) / 16 * 16;
+    int lanes = lanes_for(r->a, r->option & 2);
     int64_t ldd = r->b + 5;
     float *dst = numbers(r, span(r->a, r->b, ldd), 2.0f);
     float *src = numbers(r, (int64_t)r->b * lanes, 2.0f);
-    float *factor = r->option ? numbers(r, lanes, 2.0f) : NULL;
+    float *factor = r->option & 1 ? numbers(r, lanes, 2.0f) : NULL;
     for (int64_t i = 0; i < (int64_t)r->b * lanes; i += 7) {
         src[i] = -0.0f;
     }
@@ -267,50 +275,83 @@ run_prob_row(run *r) /* n */
     record(r, w, r->a);
 }
 
+/* Rows of a softmax: r->b rows of r->a elements, of which live[] says who takes part. */
+typedef struct {
+    int64_t n[ATTN_LANES];
+    const uint8_t *mask[ATTN_LANES];
+    const uint8_t *const *masks;
+    uint8_t *live; /* [rows][N] */
+} softmax_keys;
+
+/* mask: as bytes, else every element; uneven: every row has a length of its own, the
+ * first has none; else n = N. */
 static void
-check_dead_are_0(const run *r, const float *x, const uint8_t *mask)
+find_keys(softmax_keys *keys, run *r, bool mask, bool uneven)
 {
-    for (int i = 0; mask != NULL && i < r->a; i++) {
-        check(r, mask[i] != 0 || x[i] == 0.0f, "a masked element is not 0", i);
+    uint8_t *bytes = mask_bytes(r, (int64_t)r->a * r->b, mask);
+    keys->live = buffer(r, (size_t)r->a * (size_t)r->b);
+    keys->masks = mask ? keys->mask : NULL;
+    for (int i = 0; i < r->b; i++) {
+        int64_t N = r->a, n = uneven ? next_random(r) % (N + 1) : N;
+        keys->n[i] = uneven && i == 0 ? 0 : n;
+        keys->mask[i] = mask ? bytes + i * N : NULL;
+        for (int64_t j = 0; j < N; j++) {
+            keys->live[i * N + j] = j < keys->n[i] && (!mask || bytes[i * N + j] != 0);
+        }
     }
 }
 
-/* A row whose first key is live, as the caller makes sure. */
-static uint8_t *
-row_mask(run *r, bool wanted)
+static bool
+same(const float *x, const float *y, int64_t n)
 {
-    uint8_t *mask = mask_bytes(r, r->a, wanted);
-    if (mask != NULL && r->a > 0) {
-        mask[0] = 1;
+    bool equal = true;
+    for (int64_t i = 0; i < n; i++) {
+        equal = equal && ((isnan(x[i]) && isnan(y[i])) ||
+                          memcmp(x + i, y + i, sizeof *x) == 0);
     }
-    return mask;
+    return equal;
 }
 
 static void
-run_softmax_row(run *r) /* n; options: of size 100, so that exp underflows; mask */
+check_dead_are_0(const run *r, const float *x, const softmax_keys *keys)
 {
-    float *out = numbers(r, r->a, 1.0f),
-          *x = numbers(r, r->a, r->option & 1 ? 100.0f : 4.0f);
-    uint8_t *mask = row_mask(r, r->option & 2);
-    poison_row(x, r->a, mask);
-    if (r->a > 0) { /* rows without a key are the caller's */
-        r->set->softmax_row(out, x, r->a, mask);
+    for (int i = 0; i < r->a * r->b; i++) {
+        check(r, keys->live[i] || x[i] == 0.0f, "a dead element is not 0", i);
     }
-    check_dead_are_0(r, out, mask);
-    record(r, out, r->a);
 }
 
 static void
-run_softmax_row_backward(run *r) /* n; option: mask */
+run_softmax_rows(run *r) /* N, rows; options: exp underflows; mask; uneven */
 {
-    float *dx = numbers(r, r->a, 1.0f), *dw = numbers(r, r->a, 2.0f),
-          *w = numbers(r, r->a, 1.0f);
-    uint8_t *mask = row_mask(r, r->option);
-    poison_row(dw, r->a, mask);
-    poison_row(w, r->a, mask);
-    r->set->softmax_row_backward(dx, dw, w, r->a, mask);
-    check_dead_are_0(r, dx, mask);
-    record(r, dx, r->a);
+    int64_t N = r->a, all = N * r->b;
+    float *out = numbers(r, all, 1.0f), *x = numbers(r, all, r->option & 1 ? 100.0f : 4.0f);
+    float *alone = numbers(r, N, 1.0f);
+    softmax_keys keys;
+    find_keys(&keys, r, r->option & 2, r->option & 4);
+    poison_row(x, all, keys.live);
+    r->set->softmax_rows(out, x, N, r->b, keys.n, keys.masks);
+    check_dead_are_0(r, out, &keys);
+    for (int i = 0; i < r->b; i++) {
+        r->set->softmax_rows(alone, x + i * N, N, 1, keys.n + i,
+                             keys.masks ? keys.masks + i : NULL);
+        check(r, same(alone, out + i * N, N), "alone a row has other bits", i);
+    }
+    record(r, out, all);
+}
+
+static void
+run_softmax_rows_backward(run *r) /* N, rows; options: mask; uneven */
+{
+    int64_t N = r->a, all = N * r->b;
+    float *dx = numbers(r, all, 1.0f), *dw = numbers(r, all, 2.0f),
+          *w = numbers(r, all, 1.0f);
+    softmax_keys keys;
+    find_keys(&keys, r, r->option & 1, r->option & 2);
+    poison_row(dw, all, keys.live);
+    poison_row(w, all, keys.live);
+    r->set->softmax_rows_backward(dx, dw, w, N, r->b, keys.n, keys.masks);
+    check_dead_are_0(r, dx, &keys);
+    record(r, dx, all);
 }
 
 static void
@@ -356,14 +397,23 @@ run_add_bias_absmax(run *r) /* H, lanes; option: bias */
     record(r, top, r->b);
 }
 
+/* Three keys: all numbers are as large as the regime allows, so that denominators and
+ * numerators are. */
+static bool
+all_largest(const run *r)
+{
+    return r->a == 3;
+}
+
 /* Pre-activations of the regime's full range, in the form that the regime takes. */
 static float *
 additive_operand(run *r, int64_t n, additive_regime regime)
 {
-    static const float limit[] = {1.0f, 10.9f, 43.6f, 60.0f};
+    static const float limit[] = {1.0f, 5.4f, 21.8f, 60.0f};
     float *x = numbers(r, n, limit[regime]);
     for (int64_t i = 0; i < n; i++) {
         x[i] = i % 7 == 3 ? copysignf(limit[regime], x[i]) : x[i];
+        x[i] = all_largest(r) ? limit[regime] : x[i];
         x[i] = regime == ADDITIVE_SMALL    ? (float)tanh(x[i])
                : regime == ADDITIVE_DIRECT ? x[i]
                                            : (float)exp(2.0 * x[i]);
@@ -375,13 +425,14 @@ static void
 run_additive_tile(run *r) /* rows, lanes, H; options: regime, live */
 {
     additive_regime regime = (additive_regime)(r->option & 3);
-    float *A = additive_operand(r, (int64_t)r->c * r->b, regime);
-    float *B = additive_operand(r, (int64_t)r->a * r->c, regime);
-    float *w = numbers(r, r->c, 1.0f), *S = numbers(r, (int64_t)r->a * r->b, 1.0f);
+    int H = (r->c + 3) / 4 * 4;
+    float *A = additive_operand(r, (int64_t)H * r->b, regime);
+    float *B = additive_operand(r, (int64_t)r->a * H, regime);
+    float *w = numbers(r, H, all_largest(r) ? 0x1p32f : 1.0f);
+    float *S = numbers(r, (int64_t)r->a * r->b, 1.0f);
     uint64_t *live = r->option & 4 ? live_words(r, r->a, r->b) : NULL;
     bool exp = regime == ADDITIVE_EXP || regime == ADDITIVE_CLAMPED;
-    r->set->additive_tile(S, A, B, w, exp ? 0.5f : 0.0f, r->b, r->a, r->c, regime,
-                          live);
+    r->set->additive_tile(S, A, B, w, exp ? 0.5f : 0.0f, r->b, r->a, H, regime, live);
     record(r, S, (int64_t)r->a * r->b);
 }
 
@@ -389,18 +440,32 @@ static void
 run_additive_tile_backward(run *r) /* rows, lanes, H; options: regime, live */
 {
     additive_regime regime = (additive_regime)(r->option & 3);
-    float *A = additive_operand(r, (int64_t)r->c * r->b, regime);
-    float *B = additive_operand(r, (int64_t)r->a * r->c, regime);
-    float *dA = numbers(r, (int64_t)r->c * r->b, 1.0f),
-          *C = numbers(r, (int64_t)r->c * r->b, 1.0f);
-    float *dB = numbers(r, (int64_t)r->a * r->c, 1.0f),
+    int H = (r->c + 3) / 4 * 4;
+    float *A = additive_operand(r, (int64_t)H * r->b, regime);
+    float *B = additive_operand(r, (int64_t)r->a * H, regime);
+    float *dA = numbers(r, (int64_t)H * r->b, 1.0f),
+          *C = numbers(r, (int64_t)H * r->b, 1.0f);
+    float *dB = numbers(r, (int64_t)r->a * H, 1.0f),
           *G = numbers(r, (int64_t)r->a * r->b, 1.0f);
     uint64_t *live = r->option & 4 ? live_words(r, r->a, r->b) : NULL;
     poison(G, r->a, r->b, live);
-    r->set->additive_tile_backward(dA, C, dB, A, B, G, r->b, r->a, r->c, regime, live);
-    record(r, dA, (int64_t)r->c * r->b);
-    record(r, C, (int64_t)r->c * r->b);
-    record(r, dB, (int64_t)r->a * r->c);
+    r->set->additive_tile_backward(dA, C, dB, A, B, G, r->b, r->a, H, regime, live);
+    record(r, dA, (int64_t)H * r->b);
+    record(r, C, (int64_t)H * r->b);
+    record(r, dB, (int64_t)r->a * H);
+}
+
+static void
+run_philox(run *r) /* n; option: counters that carry into their second word */
+{
+    uint32_t *words = buffer(r, 4 * (size_t)r->a * sizeof *words);
+    uint64_t counter = r->option ? UINT64_C(0xfffffff9) : 12345;
+    r->set->philox(words, r->a, counter, UINT64_C(0x123456789abcdef0),
+                   UINT64_C(0xfedcba9876543210));
+    for (int i = 0; i < 4 * r->a; i++) {
+        float halves[] = {(float)(words[i] >> 16), (float)(words[i] & 0xffff)};
+        record(r, halves, 2);
+    }
 }
 
 #endif

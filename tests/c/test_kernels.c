@@ -37,8 +37,11 @@ static const int few_rows[] = {0, 1, 2, 3, 4, 5, 8, 9, END};
 static const int widths[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,  11, 12,
                              13, 15, 16, 17, 19, 20, 23, 24, 25, 31, 32,
                              33, 40, 47, 48, 49, 63, 64, 65, 67, END};
-static const int lane_counts[] = {16, 32, 48, 64, END};
-static const int backward_lanes[] = {16, 32, END};
+static const int row_widths[] = {1,  2,  3,  5,  7,  8,  9,  15, 16, 17,  31,
+                                 32, 33, 47, 48, 49, 55, 56, 57, 63, 64,  65,
+                                 79, 80, 81, 96, 127, 128, 129, 150, END};
+static const int lane_counts[] = {1, 16, 32, 48, 64, END};
+static const int backward_lanes[] = {1, 16, 32, END};
 static const int queries[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, END};
 static const int columns[] = {0,  1,  3,  4,  5,  7,  8,  9,  12, 15,
                               16, 17, 24, 31, 32, 33, 49, 64, END};
@@ -58,8 +61,8 @@ static const struct {
     {"distance", run_distance, row_counts, lane_counts, chunks, 1},
     {"difference_lanes", run_difference_lanes, row_counts, lane_counts, few_rows, 2},
     {"difference_rows", run_difference_rows, few_rows, queries, widths, 2},
-    {"pack", run_pack, queries, widths, none, 1},
-    {"unpack", run_unpack, queries, widths, none, 2},
+    {"pack", run_pack, queries, widths, none, 2},
+    {"unpack", run_unpack, queries, widths, none, 4},
     {"live_bytes", run_live_bytes, queries, tile_keys, none, 2},
     {"live_floats", run_live_floats, queries, tile_keys, none, 1},
     {"softmax_tile", run_softmax_tile, tile_keys, lane_counts, none, 4},
@@ -70,8 +73,8 @@ static const struct {
     {"dscore_tile", run_dscore_tile, tile_keys, lane_counts, none, 2},
     {"keep_tile", run_keep_tile, tile_keys, lane_counts, none, 1},
     {"prob_row", run_prob_row, widths, none, none, 1},
-    {"softmax_row", run_softmax_row, widths, none, none, 4},
-    {"softmax_row_backward", run_softmax_row_backward, widths, none, none, 2},
+    {"softmax_rows", run_softmax_rows, row_widths, row_counts, none, 8},
+    {"softmax_rows_backward", run_softmax_rows_backward, row_widths, few_rows, none, 4},
     {"dot_row", run_dot_row, widths, none, none, 1},
     {"absmax_row", run_absmax_row, widths, none, none, 1},
     {"exp_form", run_exp_form, widths, none, none, 2},
@@ -80,6 +83,7 @@ static const struct {
     {"additive_tile", run_additive_tile, row_counts, lane_counts, hidden, 8},
     {"additive_tile_backward", run_additive_tile_backward, row_counts, backward_lanes,
      hidden, 8},
+    {"philox", run_philox, widths, none, none, 2},
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 

@@ -1,0 +1,80 @@
+/*
+ * plan_split.c -- a query or two against very many keys: the parts of the keys are
+ * shared out as well, or a decoder's step over a long cache would keep one thread busy.
+ *
+ * A part in which no key takes part adds nothing, and the parts of a block are merged
+ * in the order in which a block that is not split goes through them: the bits do not
+ * change.
+ */
+#include "plan.h"
+#include "sums.h"
+
+void
+attn_take_parts(attn_call *c, attn_arena *a)
+{
+    const attn_problem *p = c->p;
+    int64_t tasks = 0;
+    c->part_sums = NULL;
+    c->parts = c->backward || p->N <= ATTN_PART ? 1 : attn_ceil_div(p->N, ATTN_PART);
+    if (c->parts == 1 || c->lanes > 1) {
+        return;
+    }
+    if (__builtin_mul_overflow(p->B, c->blocks * c->parts, &tasks)) {
+        a->used = SIZE_MAX;
+        return;
+    }
+    c->part_sums = attn_take_floats(a, tasks, attn_sums_size(p->Dv, c->lanes));
+}
+
+bool
+attn_is_split(const attn_call *c)
+{
+    return c->parts > 1 && c->lanes == 1;
+}
+
+static attn_block *
+begin(attn_call *c, int64_t block, int worker)
+{
+    return attn_begin_block(c, worker, block / c->blocks, block % c->blocks);
+}
+
+static float *
+sums_of(const attn_call *c, int64_t task)
+{
+    return c->part_sums + task * attn_sums_size(c->p->Dv, c->lanes);
+}
+
+static void
+part_task(void *ctx, int64_t task, int worker)
+{
+    attn_call *c = ctx;
+    attn_block *k = begin(c, task / c->parts, worker);
+    c->p->score->load(k);
+    attn_forward_part(k, task % c->parts);
+    attn_sums_save(k, sums_of(c, task));
+}
+
+static void
+merge_task(void *ctx, int64_t block, int worker)
+{
+    attn_call *c = ctx;
+    attn_block *k = begin(c, block, worker);
+    const int64_t first = block * c->parts;
+    attn_sums_load(k, sums_of(c, first));
+    for (int64_t part = 1; part < c->parts; part++) {
+        attn_sums_save(k, k->part);
+        attn_sums_load(k, sums_of(c, first + part));
+        attn_sums_merge(k, k->part);
+    }
+    attn_forward_end(k);
+}
+
+bool
+attn_forward_split(attn_call *c)
+{
+    int64_t blocks = c->p->B * c->blocks;
+    double merging = 1e-3 * (double)(blocks * c->parts) * (double)c->p->Dv;
+    return attn_parallel_for(c->run, blocks * c->parts, attn_walk_us(c), part_task,
+                             c) &&
+           attn_parallel_for(c->run, blocks, merging, merge_task, c);
+}
