@@ -156,10 +156,10 @@ attn_additive_finish(attn_call *c)
 {
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
-    const attn_projection of_queries = {
+    const attn_projection of_queries = { /* of all entries together: M may be 1 */
         .use = s->query_use,
-        .B = p->B,
-        .rows = p->M,
+        .B = 1,
+        .rows = p->B * p->M,
         .D = p->Dq,
         .H = p->H,
         .ldy = p->H,

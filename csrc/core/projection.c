@@ -14,21 +14,16 @@ enum {
     TASK_UNITS = 16, /* of dW: the tasks read all of X, so not too few at a time */
 };
 
-static int64_t
-row_chunks(const attn_projection *y)
-{
-    return (y->rows + TASK_ROWS - 1) / TASK_ROWS;
-}
-
+/* A task is TASK_ROWS rows, whichever entries they belong to. */
 static void
 dx_task(void *ctx, int64_t task, int worker)
 {
     const attn_projection *y = ctx;
-    int64_t b = task / row_chunks(y), row = task % row_chunks(y) * TASK_ROWS;
-    int64_t end = row + TASK_ROWS < y->rows ? row + TASK_ROWS : y->rows;
+    int64_t all = y->B * y->rows, at = task * TASK_ROWS;
+    int64_t end = at + TASK_ROWS < all ? at + TASK_ROWS : all;
     (void)worker;
-    for (int64_t n; row < end; row += n) {
-        int64_t at = b * y->rows + row, used = attn_used_run(y->use + at, end - row);
+    for (int64_t n; at < end; at += n) {
+        int64_t used = attn_used_run(y->use + at, end - at);
         n = used > 0 ? used : -used;
         if (used > 0) {
             attn_simd->matmul(y->dX + at * y->D, y->D, y->dY + at * y->ldy, y->ldy, 1,
@@ -67,7 +62,8 @@ attn_projection_backward(const attn_projection *y, attn_run *run)
 {
     void *ctx = (void *)y;
     double us = (double)y->B * (double)y->rows * (double)y->D * (double)y->H / 30e3;
-    return attn_parallel_for(run, y->B * row_chunks(y), us, dx_task, ctx) &&
+    int64_t dx_tasks = (y->B * y->rows + TASK_ROWS - 1) / TASK_ROWS;
+    return attn_parallel_for(run, dx_tasks, us, dx_task, ctx) &&
            attn_parallel_for(run, (y->H + TASK_UNITS - 1) / TASK_UNITS, us, dw_task,
                              ctx);
 }
