@@ -32,14 +32,13 @@ scores_query(additive_regime regime, float *S, const float *A, const float *B,
         for (int64_t h = 0; h < H; h += SQUARE) {
             int n = H - h < SQUARE ? (int)(H - h) : SQUARE;
             load_units(b, B + i * H + h, H, rows, n);
-            UNROLL
-            for (int f = 0; f < SQUARE; f += UNITS) {
+            for (int f = 0; f < n; f += UNITS) {
                 UNROLL
-                for (int u = 0; u < UNITS && f < n; u++) {
+                for (int u = 0; u < UNITS; u++) {
                     a[u] = v_set1(A[h + f + u]);
                     w_h[u] = v_set1(w[h + f + u]);
                 }
-                acc = f < n ? additive_terms(regime, acc, a, b + f, w_h) : acc;
+                acc = additive_terms(regime, acc, a, b + f, w_h);
             }
         }
         uint64_t bits = query_bits(live, i, i + rows);
