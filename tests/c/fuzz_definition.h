@@ -8,8 +8,26 @@
 #ifndef FUZZ_DEFINITION_H
 #define FUZZ_DEFINITION_H
 
-#include "../../csrc/core/dropout.h"
+#include <string.h>
+
 #include "fuzz_results.h"
+
+/* Word at & 3 of Philox4x32-10 at counter at >> 2 (Salmon et al. 2011). */
+static uint32_t
+philox_word(uint64_t at, uint64_t seed)
+{
+    uint32_t c[4] = {(uint32_t)(at >> 2), (uint32_t)(at >> 34), 0, 0};
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t even = (uint64_t)0xD2511F53u * c[0], odd = (uint64_t)0xCD9E8D57u * c[2];
+        uint32_t next[4] = {(uint32_t)(odd >> 32) ^ c[1] ^ k0, (uint32_t)odd,
+                            (uint32_t)(even >> 32) ^ c[3] ^ k1, (uint32_t)even};
+        memcpy(c, next, sizeof c);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c[at & 3];
+}
 
 /* What a kept weight counts for in the pooling: 0 or 1 / (1 - p). */
 static double
@@ -21,12 +39,7 @@ kept(const attn_problem *p, int64_t b, int64_t m, int64_t j)
         keep = byte_at(&dropout->keep, b, m, j);
     } else if (dropout->p > 0.0f) {
         uint64_t at = (uint64_t)((b * p->M + m) * p->N + j);
-        const uint32_t counter[4] = {(uint32_t)(at >> 2), (uint32_t)(at >> 34)};
-        const uint32_t key[2] = {(uint32_t)dropout->seed,
-                                 (uint32_t)(dropout->seed >> 32)};
-        uint32_t words[4];
-        attn_philox(words, counter, key);
-        keep = (double)words[at & 3] >= (double)dropout->p * 0x1p32;
+        keep = (double)philox_word(at, dropout->seed) >= (double)dropout->p * 0x1p32;
     }
     return keep ? 1.0 / (1.0 - (double)dropout->p) : 0.0;
 }
