@@ -14,8 +14,10 @@
 #include <math.h>
 #include <stddef.h>
 
-/* Loops over registers must be unrolled, or the registers become memory. */
-#if defined(__clang__)
+/* Loops over registers must be unrolled, or the registers become memory. A vocabulary may
+ * decide otherwise. */
+#if defined(UNROLL)
+#elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
