@@ -23,14 +23,14 @@
 #include "walk.h"
 
 typedef struct {
-    int64_t H;     /* hidden units, made a multiple of 4 by some of weight 0 */
-    bool direct;   /* w_v too large for forms that divide: all are DIRECT */
-    float *W_kT;   /* [Dk][attn_additive_lanes(H)]  W_k transposed */
-    float *W_qT;   /* [Dq][attn_additive_lanes(H)]  W_q transposed, and ... */
-    float *few;    /* (B, M, H)  ... W_q q of all queries, where blocks have one lane */
-    float *raw;    /* (B, N, H)  W_k k */
-    float *stored; /* (B, N, H)  tanh of it in form SMALL, else e^2 of it */
-    uint8_t *form; /* (B, N); ATTN_UNUSED where no query needs the key */
+    int64_t H;          /* hidden units, made a multiple of 4 by some of weight 0 */
+    bool direct;        /* w_v too large for forms that divide: all are DIRECT */
+    float *W_kT;        /* [Dk][attn_additive_lanes(H)]  W_k transposed */
+    float *W_qT;        /* [Dq][attn_additive_lanes(H)]  W_q transposed, and ... */
+    float *few;         /* (B, M, H)  ... W_q q of all queries, if they are few */
+    float *raw;         /* (B, N, H)  W_k k */
+    float *stored;      /* (B, N, H)  tanh of it in form SMALL, else e^2 of it */
+    uint8_t *form;      /* (B, N); ATTN_UNUSED where no query needs the key */
     float *w, *w_exp;   /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
     float bias_exp;     /* unit * sum of w_v */
     float *da;          /* (B, M, p->H)  backward: gradient of a */
@@ -43,6 +43,14 @@ static inline int64_t
 attn_additive_width(const attn_problem *p)
 {
     return (p->H + 3) / 4 * 4;
+}
+
+/* So few queries that a block of them would read all of W_q for little: they are
+ * projected together. */
+static inline bool
+attn_additive_few(const attn_problem *p)
+{
+    return p->M <= 4;
 }
 
 /* Columns of W_k transposed: pack fills whole groups of lanes. */

@@ -74,7 +74,6 @@ project_task(void *ctx, int64_t task, int worker)
 
 enum { PROJECT_QUERIES = 64 }; /* of one task */
 
-/* A block of one query would read all of W_q for it. */
 static void
 project_few_task(void *ctx, int64_t task, int worker)
 {
@@ -95,7 +94,7 @@ project_few(attn_call *c)
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
     const int64_t rows = p->B * p->M;
-    if (c->lanes > 1) {
+    if (!attn_additive_few(p)) {
         return true;
     }
     attn_simd->pack(s->W_qT, (int)attn_additive_lanes(s->H), p->W_q, p->Dq, (int)p->H,
@@ -156,18 +155,11 @@ attn_additive_finish(attn_call *c)
 {
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
-    const attn_projection of_queries = { /* of all entries together: M may be 1 */
-        .use = s->query_use,
-        .B = 1,
-        .rows = p->B * p->M,
-        .D = p->Dq,
-        .H = p->H,
-        .ldy = p->H,
-        .dX = c->d->queries,
-        .dW = c->d->W_q,
-        .dY = s->da,
-        .X = c->queries,
-        .W = p->W_q,
+    const attn_projection of_queries = {
+        /* of all entries together: M may be 1 */
+        .use = s->query_use, .B = 1,          .rows = p->B * p->M, .D = p->Dq,
+        .H = p->H,           .ldy = p->H,     .dX = c->d->queries, .dW = c->d->W_q,
+        .dY = s->da,         .X = c->queries, .W = p->W_q,
     };
     const attn_projection of_keys = {
         .use = s->form,

@@ -69,8 +69,12 @@ find_keys(block_keys *keys, const row_job *job, int64_t row, int count)
     for (int i = 0; i < count; b++, m = 0) {
         const int64_t *lens = valid->lens;
         const uint8_t *mask = view->data;
-        lens += lens == NULL ? 0 : b / valid->heads * valid->stride_b;
-        mask += mask == NULL ? 0 : attn_view_row(view, b, 0);
+        if (lens != NULL) {
+            lens += b / valid->heads * valid->stride_b;
+        }
+        if (mask != NULL) {
+            mask += attn_view_row(view, b, 0);
+        }
         for (; i < count && m < job->M; i++, m++) {
             int64_t n = lens == NULL ? job->N : lens[m * valid->stride_m];
             if (mask != NULL) {

@@ -32,7 +32,7 @@ lanes_of(const attn_call *c)
 {
     const attn_problem *p = c->p;
     int most = c->backward ? p->score->backward_lanes : FORWARD_LANES;
-    if (p->M <= p->score->few_queries) {
+    if (p->M <= p->score->few_queries[c->backward]) {
         return 1;
     }
     return p->M >= most ? most : (int)attn_ceil_div(p->M, 16) * 16;

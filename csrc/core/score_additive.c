@@ -44,7 +44,7 @@ take_shared(attn_call *c, attn_arena *a)
     }
     s->W_kT = attn_take_floats(a, p->Dk, attn_additive_lanes(s->H));
     s->W_qT = s->few = NULL;
-    if (c->lanes == 1) {
+    if (attn_additive_few(p)) {
         s->W_qT = attn_take_floats(a, p->Dq, attn_additive_lanes(s->H));
         s->few = attn_take_floats(a, p->B * p->M, s->H);
     }
@@ -97,9 +97,9 @@ project(attn_block *k)
     const attn_problem *p = c->p;
     const additive_shared *shared = c->shared;
     additive_scratch *s = k->scratch;
-    if (k->lanes == 1) {
-        memcpy(s->raw, shared->few + attn_row_offset(k, shared->H),
-               (size_t)p->H * sizeof(float));
+    if (attn_additive_few(p)) {
+        attn_simd->pack(s->raw, k->lanes, shared->few + attn_row_offset(k, shared->H),
+                        shared->H, k->rows.count, p->H, 1.0f);
         return;
     }
     attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, p->Dq), p->Dq,
@@ -307,7 +307,7 @@ const attn_score attn_score_additive = {
     .pair_work = pair_work,
     .key_width = attn_additive_width,
     .backward_lanes = 32,
-    .few_queries = 4,
+    .few_queries = {4, 0}, /* backward, its sums over keys would change their order */
     .take_shared = take_shared,
     .take_block = take_block,
     .prepare = attn_additive_prepare,

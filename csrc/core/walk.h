@@ -33,8 +33,9 @@ struct attn_score {
     /* Features of the operand that a key enters the tiles with; its gradient has as
      * many. */
     int64_t (*key_width)(const attn_problem *p);
-    int backward_lanes;  /* most queries of a block in the backward walk: 32 or 64 */
-    int64_t few_queries; /* so many, or fewer, are blocks of one lane each */
+    int backward_lanes;     /* most queries of a block in the backward walk: 32 or 64 */
+    int64_t few_queries[2]; /* so many, or fewer, are blocks of one lane each: forward,
+                               backward */
 
     /* Arrays of the whole call; of one block. */
     void (*take_shared)(attn_call *c, attn_arena *a);

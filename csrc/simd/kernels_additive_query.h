@@ -1,7 +1,6 @@
 /*
- * kernels_additive_query.h -- the additive score of one query (kernels_query.h): lanes
- * are keys in the scores, whose sums run over hidden units, and hidden units in the
- * gradients, whose sums run over keys.
+ * kernels_additive_query.h -- the additive score of one query, forward (kernels_query.h):
+ * lanes are keys, whose hidden units are transposed in registers.
  */
 
 /* As much of a row of B as is transposed at once. */
@@ -62,69 +61,6 @@ additive_query(float *S, const float *A, const float *B, const float *w, float b
         break;
     case ADDITIVE_DIRECT:
         scores_query(ADDITIVE_DIRECT, S, A, B, w, bias, keys, H, live);
-        break;
-    }
-}
-
-/* t = tanh(a + b) and its slope 1 - t^2, a division each: one query needs few. */
-V_FN vf
-tanh_and_slope(additive_regime regime, vf a, vf b, vf *slope)
-{
-    const vf one = v_set1(1.0f);
-    if (regime == ADDITIVE_DIRECT) {
-        return v_tanh_and_slope(v_add(a, b), slope);
-    }
-    if (regime == ADDITIVE_SMALL) {
-        vf t = v_div(v_add(a, b), v_fma(a, b, one));
-        *slope = v_fnma(t, t, one);
-        return t;
-    }
-    vf p = v_min(v_set1(0x1p60f), v_mul(a, b)), r = v_div(v_set1(2.0f), v_add(one, p));
-    *slope = v_mul(r, v_mul(p, r));
-    return v_sub(one, r);
-}
-
-V_FN void
-gradient_query(additive_regime regime, float *dA, float *C, float *dB, const float *A,
-               const float *B, const float *G, int keys, int64_t H,
-               const uint64_t *live)
-{
-    for (int64_t h = 0; h < H; h += VLEN) {
-        int n = lanes_left(H - h);
-        vf a = v_load_n(A + h, n), da = v_zero(), c = v_zero();
-        for (int i = 0; i < keys; i++) {
-            if (live != NULL && (live[i] & 1) == 0) {
-                continue;
-            }
-            float *dB_i = dB + i * H + h;
-            vf g = v_set1(G[i]), slope;
-            vf t = tanh_and_slope(regime, a, v_load_n(B + i * H + h, n), &slope);
-            c = v_fma(g, t, c);
-            da = v_fma(g, slope, da);
-            v_store_n(dB_i, v_fma(g, slope, v_load_n(dB_i, n)), n);
-        }
-        v_store_n(dA + h, v_add(v_load_n(dA + h, n), da), n);
-        v_store_n(C + h, v_add(v_load_n(C + h, n), c), n);
-    }
-}
-
-static void
-additive_query_backward(float *dA, float *C, float *dB, const float *A, const float *B,
-                        const float *G, int keys, int64_t H, additive_regime regime,
-                        const uint64_t *live)
-{
-    switch (regime) {
-    case ADDITIVE_SMALL:
-        gradient_query(ADDITIVE_SMALL, dA, C, dB, A, B, G, keys, H, live);
-        break;
-    case ADDITIVE_EXP:
-        gradient_query(ADDITIVE_EXP, dA, C, dB, A, B, G, keys, H, live);
-        break;
-    case ADDITIVE_CLAMPED:
-        gradient_query(ADDITIVE_CLAMPED, dA, C, dB, A, B, G, keys, H, live);
-        break;
-    case ADDITIVE_DIRECT:
-        gradient_query(ADDITIVE_DIRECT, dA, C, dB, A, B, G, keys, H, live);
         break;
     }
 }
