@@ -297,7 +297,7 @@ def test_every_field_of_the_struct_is_explained() -> None:
     walk_h = (REPOSITORY / "csrc" / "core" / "walk.h").read_text()
     [body] = re.findall(r"^struct attn_score \{\n(.*?)^\};", walk_h, re.MULTILINE | re.DOTALL)
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
-    fields = re.findall(r"\(\*(\w+)\)|^    \w+ (\w+);", body, re.MULTILINE)
+    fields = re.findall(r"\(\*(\w+)\)|^    \w+ (\w+)(?:\[\d\])?;", body, re.MULTILINE)
     names = [pointer or number for pointer, number in fields]
     table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.MULTILINE)
     assert len(names) > 10
