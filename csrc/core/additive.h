@@ -50,7 +50,7 @@ attn_additive_width(const attn_problem *p)
 static inline bool
 attn_additive_few(const attn_problem *p)
 {
-    return p->M <= 4;
+    return p->M <= p->score->few_queries[0];
 }
 
 /* Columns of W_k transposed: pack fills whole groups of lanes. */

@@ -9,6 +9,12 @@
 #include "plan.h"
 #include "sums.h"
 
+bool
+attn_is_split(const attn_call *c)
+{
+    return c->parts > 1 && c->lanes == 1;
+}
+
 void
 attn_take_parts(attn_call *c, attn_arena *a)
 {
@@ -16,7 +22,7 @@ attn_take_parts(attn_call *c, attn_arena *a)
     int64_t tasks = 0;
     c->part_sums = NULL;
     c->parts = c->backward || p->N <= ATTN_PART ? 1 : attn_ceil_div(p->N, ATTN_PART);
-    if (c->parts == 1 || c->lanes > 1) {
+    if (!attn_is_split(c)) {
         return;
     }
     if (__builtin_mul_overflow(p->B, c->blocks * c->parts, &tasks)) {
@@ -24,12 +30,6 @@ attn_take_parts(attn_call *c, attn_arena *a)
         return;
     }
     c->part_sums = attn_take_floats(a, tasks, attn_sums_size(p->Dv, c->lanes));
-}
-
-bool
-attn_is_split(const attn_call *c)
-{
-    return c->parts > 1 && c->lanes == 1;
 }
 
 static attn_block *

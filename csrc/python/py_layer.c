@@ -346,10 +346,9 @@ done:
 }
 
 const char layer_attention_weights_doc[] = PyDoc_STR(
-    "ndarray or None: the attention weights of the last call, shape (..., M, N), "
-    "float32,\n"
-    "before dropout; rows sum to 1. None before the first call, and after one with\n"
-    "need_weights=False.");
+"ndarray or None: the attention weights of the last call, shape (..., M, N), float32,\n"
+"before dropout; rows sum to 1. None before the first call, and after one with\n"
+"need_weights=False.");
 
 PyObject *
 layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
@@ -359,8 +358,8 @@ layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
 }
 
 const char layer_context_doc[] = PyDoc_STR(
-    "Context or None: what the last call saved for `backward`; None before the first.\n"
-    "Keep it to run `backward` through several calls, such as a decoder's time steps.");
+"Context or None: what the last call saved for `backward`; None before the first.\n"
+"Keep it to run `backward` through several calls, such as a decoder's time steps.");
 
 PyObject *
 layer_get_context(PyObject *self, void *Py_UNUSED(closure))

@@ -44,13 +44,6 @@ enum { AHEAD = 16 };
 #define UNROLL_2 _Pragma("GCC unroll 2")
 #endif
 
-/* Asks for the cache line of p, which need not be a valid address. */
-V_FN void
-v_prefetch(const void *p)
-{
-    __builtin_prefetch(p);
-}
-
 V_FN void
 tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a)
 {
@@ -67,7 +60,7 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
     for (int64_t t = 0; t < a->K; t++) {
         const float *x_t = a->X + t * a->sx, *y_t = a->Y + t * a->ldy;
         if (put == PUT_SET) {
-            v_prefetch(x_t + (AHEAD + (t & 7)) * a->ldx);
+            fetch(x_t, (AHEAD + (t & 7)) * a->ldx);
         }
         vf y[TILE_VECTORS];
         UNROLL

@@ -61,7 +61,7 @@ store_group(float *out, const vf g[GROUP], int64_t n)
 
 /* One row: its first n elements, of which those with a byte of 0 in the mask, if there
  * is one, are dead. `ahead` numbers further begins a row to come soon, of which the
- * cache is told in time; 0: none. */
+ * cache is told in time; 0: this row itself. */
 typedef struct {
     int64_t n;
     const uint8_t *mask;
@@ -72,9 +72,7 @@ typedef struct {
 V_FN void
 fetch(const float *p, int64_t ahead)
 {
-    if (ahead > 0) {
-        __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead * sizeof *p));
-    }
+    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead * sizeof *p));
 }
 
 V_FN void
