@@ -79,6 +79,32 @@ def test_a_query_alone_gives_the_bits_that_it_gives_among_others(
         np.testing.assert_array_equal(d, d_many[:, 7 : 7 + M])
 
 
+@pytest.mark.parametrize(("N", "D"), [(5, 3), (77, 32), (300, 65)])
+@score_cases
+def test_all_gradients_of_a_query_alone_are_those_it_gives_beside_empty_rows(
+    score: str, N: int, D: int, rng: np.random.Generator
+) -> None:
+    """Sums over queries too: queries that attend to nothing are padding, and add nothing.
+
+    But not W_q's: its products take the queries in runs, which end where one is empty.
+    """
+    mask = np.zeros((2, 19, N), bool)
+    mask[:, 7] = rng.random((2, N)) < 0.9
+    many = make_problem(
+        score, rng, M=19, N=N, D=D, Dv=70, H=13, extra_grads=False, mask=mask, empty_rows="zero"
+    )
+    few = Problem(
+        score,
+        {**many.inputs, "queries": many.inputs["queries"][:, 7:8]},
+        {**many.options, "mask": mask[:, 7:8]},
+        {"grad_output": many.grads["grad_output"][:, 7:8]},
+    )
+    of_few, of_many = few.backward(), many.backward()
+    np.testing.assert_array_equal(of_few.pop("d_queries"), of_many.pop("d_queries")[:, 7:8])
+    for name in of_few.keys() - {"d_W_q"}:
+        np.testing.assert_array_equal(of_few[name], of_many[name], err_msg=name)
+
+
 # ---- very many keys ------------------------------------------------------------------------------
 
 

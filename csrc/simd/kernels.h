@@ -179,7 +179,7 @@ typedef struct {
     /* With t = tanh(a + b) and G = dS, over the live pairs:
      *     dA[h][l] += sum_i G (1 - t^2),  dB[i][h] += sum_l G (1 - t^2),
      *     C[h][l] += sum_i G t.
-     * lanes 16 or 32, H a multiple of 4; the factor w_v[h] is the caller's to apply.
+     * lanes 1, 16 or 32, H a multiple of 4; the factor w_v[h] is the caller's to apply.
      */
     void (*additive_tile_backward)(float *dA, float *C, float *dB, const float *A,
                                    const float *B, const float *G, int lanes, int rows,

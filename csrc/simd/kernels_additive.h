@@ -22,6 +22,9 @@ enum {
 static void additive_query(float *S, const float *A, const float *B, const float *w,
                            float bias, int keys, int64_t H, additive_regime regime,
                            const uint64_t *live);
+static void additive_query_backward(float *dA, float *C, float *dB, const float *A,
+                                    const float *B, const float *G, int keys, int64_t H,
+                                    additive_regime regime, const uint64_t *live);
 static float add_bias_query(float *A, const float *bias, int64_t H);
 
 /* n0/d0 + n1/d1 + n2/d2 + n3/d3 */
@@ -314,6 +317,10 @@ additive_tile_backward(float *dA, float *C, float *dB, const float *A, const flo
                        const float *G, int lanes, int rows, int64_t H,
                        additive_regime regime, const uint64_t *live)
 {
+    if (lanes == 1) {
+        additive_query_backward(dA, C, dB, A, B, G, rows, H, regime, live);
+        return;
+    }
 #define GRADIENT(nv, regime) \
     additive_gradient(nv, regime, dA, C, dB, A, B, G, lanes, rows, H, live)
     bool two = lanes > 16;

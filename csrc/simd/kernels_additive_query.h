@@ -1,6 +1,8 @@
 /*
- * kernels_additive_query.h -- the additive score of one query, forward (kernels_query.h):
- * lanes are keys, whose hidden units are transposed in registers.
+ * kernels_additive_query.h -- the additive score of one query (kernels_query.h): lanes
+ * are keys in the scores, whose sums run over hidden units, and fours of hidden units in
+ * the gradients, whose sums run over keys. Each sum, and what shares a division, is that
+ * of a query among others, so that the bits are.
  */
 
 /* As much of a row of B as is transposed at once. */
@@ -61,6 +63,117 @@ additive_query(float *S, const float *A, const float *B, const float *w, float b
         break;
     case ADDITIVE_DIRECT:
         scores_query(ADDITIVE_DIRECT, S, A, B, w, bias, keys, H, live);
+        break;
+    }
+}
+
+/* ---- backward: a lane holds UNITS hidden units, which share a division ----------- */
+
+enum { FOURS = UNITS * VLEN }; /* hidden units at once */
+
+/* n <= FOURS numbers, and 0 behind them; x[u] = number u of each four. */
+V_FN void
+load_fours(vf x[UNITS], const float *from, int n)
+{
+    float padded[FOURS] = {0.0f};
+    if (n < FOURS) {
+        memcpy(padded, from, (size_t)n * sizeof(float));
+        from = padded;
+    }
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        x[u] = v_load(from + u * VLEN);
+    }
+    v_transpose_fours(x);
+}
+
+/* to += x * factor, n <= FOURS numbers. */
+V_FN void
+fma_fours(float *to, const vf x[UNITS], const vf factor[UNITS], int n)
+{
+    float padded[FOURS], *sums = n < FOURS ? padded : to;
+    vf sum[UNITS];
+    load_fours(sum, to, n);
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        sum[u] = v_fma(x[u], factor[u], sum[u]);
+    }
+    v_transpose_fours(sum);
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        v_store(sums + u * VLEN, sum[u]);
+    }
+    if (n < FOURS) {
+        memcpy(to, padded, (size_t)n * sizeof(float));
+    }
+}
+
+/* n <= FOURS hidden units, all keys of the tile. */
+V_FN void
+gradient_fours(additive_regime regime, float *dA, float *C, float *dB, const float *A,
+               const float *B, const float *G, int keys, int64_t H, int n,
+               const uint64_t *live)
+{
+    const bool exp = regime == ADDITIVE_EXP;
+    const vm every = m_from_bits(~(uint64_t)0);
+    vf a[UNITS], da[UNITS], c[UNITS], a_factor[UNITS], ones[UNITS];
+    load_fours(a, A, n);
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        da[u] = c[u] = v_zero();
+        ones[u] = v_set1(1.0f);
+        a_factor[u] = exp ? v_min(a[u], v_set1(0x1p100f)) : ones[u];
+    }
+    for (int i = 0; i < keys; i++) {
+        if (live != NULL && (live[i] & 1) == 0) {
+            continue; /* B may be infinite */
+        }
+        vf b[UNITS], db[UNITS];
+        load_fours(b, B + i * H, n);
+        UNROLL
+        for (int u = 0; u < UNITS; u++) {
+            db[u] = v_zero();
+        }
+        additive_gradients(regime, true, every, c, da, db, v_set1(G[i]), a, b);
+        fma_fours(dB + i * H, db, exp ? b : ones, n);
+    }
+    fma_fours(dA, da, a_factor, n);
+    fma_fours(C, c, ones, n);
+}
+
+V_FN void
+gradient_query(additive_regime regime, float *dA, float *C, float *dB, const float *A,
+               const float *B, const float *G, int keys, int64_t H,
+               const uint64_t *live)
+{
+    int64_t h = 0;
+    for (; h + FOURS <= H; h += FOURS) {
+        gradient_fours(regime, dA + h, C + h, dB + h, A + h, B + h, G, keys, H, FOURS,
+                       live);
+    }
+    if (h < H) {
+        gradient_fours(regime, dA + h, C + h, dB + h, A + h, B + h, G, keys, H,
+                       (int)(H - h), live);
+    }
+}
+
+static void
+additive_query_backward(float *dA, float *C, float *dB, const float *A, const float *B,
+                        const float *G, int keys, int64_t H, additive_regime regime,
+                        const uint64_t *live)
+{
+    switch (regime) {
+    case ADDITIVE_SMALL:
+        gradient_query(ADDITIVE_SMALL, dA, C, dB, A, B, G, keys, H, live);
+        break;
+    case ADDITIVE_EXP:
+        gradient_query(ADDITIVE_EXP, dA, C, dB, A, B, G, keys, H, live);
+        break;
+    case ADDITIVE_CLAMPED:
+        gradient_query(ADDITIVE_CLAMPED, dA, C, dB, A, B, G, keys, H, live);
+        break;
+    case ADDITIVE_DIRECT:
+        gradient_query(ADDITIVE_DIRECT, dA, C, dB, A, B, G, keys, H, live);
         break;
     }
 }

@@ -97,23 +97,25 @@ V_FN float v_max16(const vf v[2])
     __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
     return _mm_cvtss_f32(_mm_max_ss(m2, _mm_shuffle_ps(m2, m2, 1)));
 }
-/* 2x2, then 4x4 within halves, then the halves change places */
+/* Each four lanes of four vectors are a square: transposed, each in its place. */
+V_FN void v_transpose_fours(vf v[4])
+{
+    vf a = _mm256_unpacklo_ps(v[0], v[1]), b = _mm256_unpackhi_ps(v[0], v[1]);
+    vf c = _mm256_unpacklo_ps(v[2], v[3]), d = _mm256_unpackhi_ps(v[2], v[3]);
+    v[0] = _mm256_shuffle_ps(a, c, 0x44);
+    v[1] = _mm256_shuffle_ps(a, c, 0xee);
+    v[2] = _mm256_shuffle_ps(b, d, 0x44);
+    v[3] = _mm256_shuffle_ps(b, d, 0xee);
+}
+/* the fours, then they change places */
 V_FN void v_transpose(vf v[8])
 {
-    vf a[8], b[8];
-    for (int i = 0; i < 8; i += 2) {
-        a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
-        a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
-        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-    }
+    v_transpose_fours(v);
+    v_transpose_fours(v + 4);
     for (int i = 0; i < 4; i++) {
-        v[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
-        v[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+        vf p = v[i], q = v[i + 4];
+        v[i] = _mm256_permute2f128_ps(p, q, 0x20);
+        v[i + 4] = _mm256_permute2f128_ps(p, q, 0x31);
     }
 }
 V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[2][4])

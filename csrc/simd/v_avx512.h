@@ -81,25 +81,25 @@ V_FN float v_max16(const vf v[1])
     __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
     return _mm_cvtss_f32(_mm_max_ss(m2, _mm_shuffle_ps(m2, m2, 1)));
 }
-/* 4x4 within quarters, then the quarters change places */
+/* Each four lanes of four vectors are a square: transposed, each in its place. */
+V_FN void v_transpose_fours(vf v[4])
+{
+    vf a = _mm512_unpacklo_ps(v[0], v[1]), b = _mm512_unpackhi_ps(v[0], v[1]);
+    vf c = _mm512_unpacklo_ps(v[2], v[3]), d = _mm512_unpackhi_ps(v[2], v[3]);
+    v[0] = _mm512_shuffle_ps(a, c, 0x44);
+    v[1] = _mm512_shuffle_ps(a, c, 0xee);
+    v[2] = _mm512_shuffle_ps(b, d, 0x44);
+    v[3] = _mm512_shuffle_ps(b, d, 0xee);
+}
+/* the fours, then they change places */
 V_FN void v_transpose(vf v[16])
 {
-    vf a[16], b[16];
-    for (int i = 0; i < 16; i += 2) {
-        a[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
-        a[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
-        b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
-        b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-        b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
-    }
+    for (int i = 0; i < 16; i += 4) { v_transpose_fours(v + i); }
     for (int i = 0; i < 4; i++) {
-        vf p = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88);
-        vf q = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
-        vf r = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88);
-        vf s = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+        vf p = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
+        vf q = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
+        vf r = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
+        vf s = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
         v[i] = _mm512_shuffle_f32x4(p, r, 0x88);
         v[i + 4] = _mm512_shuffle_f32x4(q, s, 0x88);
         v[i + 8] = _mm512_shuffle_f32x4(p, r, 0xdd);

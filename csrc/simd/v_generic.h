@@ -121,7 +121,7 @@ V_FN float v_max16(const vf v[4])
     float a = m[0] > m[2] ? m[0] : m[2], b = m[1] > m[3] ? m[1] : m[3];
     return a > b ? a : b;
 }
-V_FN void v_transpose(vf v[4])
+V_FN void v_transpose_fours(vf v[4])
 {
     vf a = v[0], b = v[1], c = v[2], d = v[3];
     v[0] = (vf){a[0], b[0], c[0], d[0]};
@@ -129,6 +129,7 @@ V_FN void v_transpose(vf v[4])
     v[2] = (vf){a[2], b[2], c[2], d[2]};
     v[3] = (vf){a[3], b[3], c[3], d[3]};
 }
+V_FN void v_transpose(vf v[4]) { v_transpose_fours(v); }
 V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[4][4])
 {
     vf s4[4];

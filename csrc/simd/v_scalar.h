@@ -90,6 +90,9 @@ V_FN float v_max16(const vf v[16])
     for (int i = 1; i < 16; i++) { m = v_max(v[i], m); }
     return m;
 }
+/* Four vectors of memory, VLEN fours of numbers, become the fours' first numbers, their
+ * second, ... in some order of the fours; and back. */
+V_FN void v_transpose_fours(vf v[4]) { (void)v; }
 V_FN void v_transpose(vf v[1]) { (void)v; }
 /* to[u] = v_fma(factor[u], v_sum16 of v[.][u], to[u]), u < 4 */
 V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[16][4])

@@ -41,7 +41,7 @@ static const int row_widths[] = {1,  2,  3,  5,  7,  8,  9,  15, 16, 17,  31,
                                  32, 33, 47, 48, 49, 55, 56, 57, 63, 64,  65,
                                  79, 80, 81, 96, 127, 128, 129, 150, END};
 static const int lane_counts[] = {1, 16, 32, 48, 64, END};
-static const int backward_lanes[] = {16, 32, END};
+static const int backward_lanes[] = {1, 16, 32, END};
 static const int queries[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, END};
 static const int columns[] = {0,  1,  3,  4,  5,  7,  8,  9,  12, 15,
                               16, 17, 24, 31, 32, 33, 49, 64, END};
