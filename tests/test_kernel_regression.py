@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import doctest
+import importlib
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +16,15 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from attnext import kernel_regression
+from attnext import masked_softmax
 from attnext._data import motorcycle
 from attnext.kernel_regression import (
+    BandwidthChoice,
     NWKernelRegression,
     average_pooling,
+    choose_bandwidth,
     leave_one_out,
+    leave_one_out_error,
     nadaraya_watson,
 )
 
@@ -124,6 +129,284 @@ def test_leave_one_out_is_what_d2l_builds(n: int) -> None:
     assert_array_equal(values, torch.tensor(y).repeat(n, 1)[off_diagonal].reshape(n, n - 1))
     assert keys.dtype == values.dtype == F32
     assert keys.flags.c_contiguous and keys.flags.writeable
+
+
+# ---- the kernels --------------------------------------------------------------------------------
+
+
+KERNELS = ("gaussian", "boxcar", "triangular", "epanechikov", "constant")
+BOUNDED = ("boxcar", "triangular", "epanechikov")
+
+D2L_KERNELS: dict[str, Callable[[Any], Any]] = {
+    "gaussian": lambda d: torch.exp(-(d**2) / 2),
+    "boxcar": lambda d: torch.abs(d) < 1.0,
+    "triangular": lambda d: torch.clamp(1 - torch.abs(d), min=0),
+    "epanechikov": lambda d: torch.clamp(1 - torch.abs(d), min=0),
+    "constant": lambda d: 1.0 + 0 * d,
+}
+
+
+def d2l_nadaraya_watson(x: Any, x_train: Any, y_train: Any, kernel: str) -> tuple[Any, Any]:
+    """d2l 1.0's function, its meaning written again: the kernel over its sum. (N, n) there."""
+    k = D2L_KERNELS[kernel](x_train[:, None] - x[None, :]).to(x.dtype)
+    weights = k / k.sum(0)
+    return y_train @ weights, weights.T
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("sigma", [0.37, 1.0, 2.5])
+@pytest.mark.parametrize(("n", "N"), [(1, 1), (5, 3), (50, 40), (33, 133)])
+def test_every_kernel_is_what_d2l_computes(kernel: str, sigma: float, n: int, N: int) -> None:
+    """With d2l's code run in float64: float32 differs from it at the edge of a boxcar."""
+    rng = np.random.default_rng(n)
+    x, x_train = (rng.uniform(0, 5, size).astype(F32) for size in (n, N))
+    y_train = random(N, seed=3)
+    scaled = (torch.tensor(a.astype(float) / sigma) for a in (x, x_train))
+    theirs, their_weights = d2l_nadaraya_watson(*scaled, torch.tensor(y_train).double(), kernel)
+    ours, weights = nadaraya_watson(
+        x, x_train, y_train, sigma, kernel=kernel, empty_rows="nan", return_weights=True
+    )
+    # A score of size s is rounded to float32 within s * 2^-24, and a log k is above -37; what
+    # the Gaussian makes of the same is tested above.
+    tolerance = 2e-6 + (2.0**-22 * (5 / sigma) ** 2 if kernel == "gaussian" else 37 * 2.0**-24)
+    assert_allclose(weights, their_weights, rtol=0, atol=tolerance)
+    assert_allclose(ours, theirs, rtol=0, atol=tolerance * 2 * np.abs(y_train).max())
+    assert ours.dtype == weights.dtype == F32
+    assert_array_equal(
+        nadaraya_watson(x, x_train, y_train, sigma, kernel=kernel, empty_rows="nan"), ours
+    )
+
+
+@pytest.mark.parametrize("kernel", BOUNDED)
+def test_the_logarithm_of_a_kernel_is_a_score(kernel: str) -> None:
+    x, x_train, y_train = random(6), random(9, seed=1), random(9, seed=2)
+    u = np.abs(x[:, None].astype(float) - x_train) / 0.8
+    k = (u < 1).astype(float) if kernel == "boxcar" else np.maximum(1 - u, 0)
+    scores = np.log(np.where(k > 0, k, 1).astype(F32))
+    by_softmax = masked_softmax(scores, mask=k > 0)
+    weights = nadaraya_watson(x, x_train, y_train, 0.8, kernel=kernel, return_weights=True)[1]
+    assert_allclose(weights, by_softmax, rtol=2.0**-21)  # the same sums, in another order
+    assert_array_equal(weights == 0, np.where(k.any(1, keepdims=True), k == 0, False))
+
+
+@pytest.mark.parametrize("kernel", BOUNDED)
+def test_the_edge_of_a_bounded_kernel_is_outside(kernel: str) -> None:
+    """Distances 2, 1 and 0 at sigma = 2: the triangle is 0, 1/2 and 1 there, the boxcar 0, 1, 1."""
+    _, weights = nadaraya_watson([2], [0, 1, 2, 4], [1] * 4, 2, kernel=kernel, return_weights=True)
+    expected = [0, 1 / 2, 1 / 2, 0] if kernel == "boxcar" else [0, 1 / 3, 2 / 3, 0]
+    assert_allclose(weights[0], expected, rtol=0, atol=1e-7)
+    assert weights[0, 0] == weights[0, 3] == 0
+
+
+def test_a_boxcar_takes_the_plain_mean_of_what_is_near() -> None:
+    y = nadaraya_watson([0.5, 10.0], [0, 1, 9.5, 10.75], [1, 2, 5, 8], 1.0, kernel="boxcar")
+    assert_array_equal(y, f32(1.5, 6.5))
+
+
+def test_epanechikov_is_another_name_of_triangular() -> None:
+    arguments = (random(20), random(30, seed=1), random(30, seed=2), 0.3)
+    triangular = nadaraya_watson(*arguments, kernel="triangular")
+    assert_array_equal(nadaraya_watson(*arguments, kernel="epanechikov"), triangular)
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1.0, 1e3])
+def test_a_constant_kernel_is_average_pooling(sigma: float) -> None:
+    x, x_train, y_train = random(7), random(30, seed=1), random(30, seed=2)
+    pooled = nadaraya_watson(x, x_train, y_train, sigma, kernel="constant")
+    assert_array_equal(pooled, average_pooling(x, y_train))
+
+
+@pytest.mark.parametrize("kernel", BOUNDED)
+@pytest.mark.parametrize(
+    ("empty_rows", "prediction", "weight"),
+    [("uniform", 3.0, 1 / 3), ("zero", 0.0, 0.0), ("nan", np.nan, np.nan)],
+)
+def test_a_query_with_nothing_within_reach(
+    kernel: str, empty_rows: Any, prediction: float, weight: float
+) -> None:
+    """d2l divides 0 by 0 there."""
+    x_train, y_train = [0.0, 1.0, 2.0], [1.0, 2.0, 6.0]
+    y, weights = nadaraya_watson(
+        [9.0, 0.0],
+        x_train,
+        y_train,
+        kernel=kernel,  # type: ignore[arg-type]
+        empty_rows=empty_rows,
+        return_weights=True,
+    )
+    assert_array_equal(y, f32(prediction, 1))
+    assert_array_equal(weights, np.array([[weight] * 3, [1, 0, 0]], F32))
+    theirs, _ = d2l_nadaraya_watson(
+        torch.tensor([9.0, 0.0]), torch.tensor(x_train), torch.tensor(y_train), kernel
+    )
+    assert_array_equal(theirs, [np.nan, 1])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_targets_at_all(kernel: Any) -> None:
+    y, weights = nadaraya_watson([1, 2], [], [], kernel=kernel, return_weights=True)
+    assert_array_equal(y, f32(0, 0))
+    assert weights.shape == (2, 0)
+    assert nadaraya_watson([], [1], [1], kernel=kernel).shape == (0,)
+
+
+@pytest.mark.parametrize("kernel", BOUNDED)
+def test_targets_out_of_reach_are_not_read(kernel: Any) -> None:
+    y = nadaraya_watson([0.0, 9.0], [0.25, 9.0, 9.5], [1, np.nan, np.inf], kernel=kernel)
+    assert_array_equal(y, f32(1, np.nan))
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", *BOUNDED])
+def test_nan_inputs_give_nan(kernel: Any) -> None:
+    assert_array_equal(
+        nadaraya_watson([np.nan, 0.0], [0, 9], [1, 1], kernel=kernel), f32(np.nan, 1)
+    )
+    assert np.isnan(nadaraya_watson([0.0], [0, np.nan], [1, 1], kernel=kernel)[0])
+
+
+@pytest.mark.parametrize("kernel", BOUNDED)
+def test_infinite_inputs_are_out_of_reach(kernel: Any) -> None:
+    assert_array_equal(
+        nadaraya_watson([0.0], [0, np.inf, -np.inf], [1, 5, 7], kernel=kernel), f32(1)
+    )
+    y = nadaraya_watson([np.inf], [0, 1], [1, 5], kernel=kernel, empty_rows="zero")
+    assert_array_equal(y, f32(0))
+
+
+# ---- leave one out ------------------------------------------------------------------------------
+
+
+def one_by_one(
+    x: Floats, y: Floats, sigma: float, kernel: Any, empty_rows: Any = "uniform"
+) -> float:
+    """The leave-one-out error by n regressions, each from the others."""
+    keys, values = leave_one_out(x, y)
+    errors = [
+        nadaraya_watson([x[i]], keys[i], values[i], sigma, kernel=kernel, empty_rows=empty_rows)[0]
+        - y[i].astype(float)
+        for i in range(len(x))
+    ]
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("sigma", [1e-3, 0.05, 0.4, 3.0, 100.0])
+@pytest.mark.parametrize("n", [2, 3, 17, 60])
+def test_leave_one_out_error_against_one_regression_each(kernel: Any, sigma: float, n: int) -> None:
+    """The narrow bounded kernels leave examples with nothing within reach."""
+    x, y = random(n), random(n, seed=1)
+    for empty_rows in ("uniform", "zero", "nan"):
+        expected = one_by_one(x, y, sigma, kernel, empty_rows)
+        error = leave_one_out_error(x, y, sigma, kernel=kernel, empty_rows=empty_rows)
+        # Two sums of the same weights in another order; no error is more than what one adds.
+        assert_allclose(error, expected, rtol=0, atol=4e-6 * np.abs(y).max())
+
+
+def test_leave_one_out_error_in_closed_form() -> None:
+    """Leaving i out moves the mean away from y_i, by a factor n / (n - 1)."""
+    times, accelerations = motorcycle()
+    exact = accelerations.std(dtype=float) * 133 / 132
+    error = leave_one_out_error(times, accelerations, kernel="constant")
+    assert isinstance(error, float)
+    assert_allclose(error, exact, rtol=1e-6)
+
+
+def test_a_twin_with_the_same_input_is_another_example() -> None:
+    assert leave_one_out_error([1, 1, 5, 5], [2, 2, 7, 7], 0.1) == 0
+    assert leave_one_out_error([1, 1], [2, 4], kernel="boxcar") == 2
+
+
+def test_leave_one_out_error_does_not_read_the_target_it_predicts() -> None:
+    """Only y[0] is not predicted well; were it read, its huge value would drown the others."""
+    error = leave_one_out_error([0, 1, 2, 3], [1e30, 0, 0, 0], 0.9, kernel="boxcar")
+    assert_allclose(error, np.sqrt((1e30**2 + 3 * (1e30 / 3) ** 2) / 4), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "boxcar", "triangular"])
+def test_choose_bandwidth_takes_the_smallest_error(kernel: Any) -> None:
+    x, y = motorcycle()
+    sigmas = np.geomspace(0.3, 30, 21)
+    choice = choose_bandwidth(x, y, sigmas[::-1], kernel=kernel)
+    assert isinstance(choice, BandwidthChoice)
+    assert_array_equal(choice.sigmas, sigmas[::-1])
+    errors = [leave_one_out_error(x, y, sigma, kernel=kernel) for sigma in sigmas]
+    assert_array_equal(choice.errors[::-1], errors)
+    assert choice.error == min(errors)
+    assert choice.sigma == sigmas[int(np.argmin(errors))]
+    assert sigmas[0] < choice.sigma < sigmas[-1]
+    assert isinstance(choice.sigma, float) and isinstance(choice.error, float)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "boxcar", "triangular"])
+def test_the_bandwidths_tried_by_default(kernel: Any) -> None:
+    """x has the distinct values 0, 1, 3, 7: gaps of 1, 2 and 4, a range of 7."""
+    x, y = [3.0, 0.0, 1.0, 7.0, 1.0], [1.0, 5.0, 2.0, 0.0, 1.0]
+    choice = choose_bandwidth(x, y, kernel=kernel)
+    assert choice.sigmas.shape == choice.errors.shape == (64,)
+    assert_allclose(choice.sigmas, np.geomspace(1, 7, 64), rtol=1e-12)
+    again = choose_bandwidth(x, y, choice.sigmas, kernel=kernel)
+    assert again.sigma == choice.sigma and again.error == choice.error
+
+
+def test_the_default_bandwidths_hold_the_best_of_a_finer_search() -> None:
+    x, y = motorcycle()
+    choice = choose_bandwidth(x, y)
+    finer = choose_bandwidth(x, y, np.linspace(0.3, 10, 1000))
+    assert choice.error <= finer.error * 1.001
+    assert choice.sigmas[0] < finer.sigma < choice.sigmas[-1]
+
+
+def test_gradient_descent_leads_to_the_chosen_bandwidth() -> None:
+    """The loss that NWKernelRegression learns by falls towards it from both sides."""
+    x, y = motorcycle()
+    keys, values = leave_one_out(x, y)
+    net = NWKernelRegression()
+    sigmas = np.linspace(0.5, 1.5, 101)
+    choice = choose_bandwidth(x, y, sigmas)
+
+    def slope(sigma: float) -> float:
+        """d loss / d w, w = 1 / sigma; the square root of the loss is the leave-one-out error."""
+        net.w = [1 / sigma]
+        error = net(x, keys, values) - y
+        assert_allclose(
+            np.sqrt(np.mean(error.astype(float) ** 2)), leave_one_out_error(x, y, sigma), rtol=1e-5
+        )
+        net.zero_grad()
+        net.backward(2 * error / len(x))
+        return float(net.grads["w"][0])
+
+    assert slope(choice.sigma * 1.02) < 0 < slope(choice.sigma * 0.98)
+
+
+def test_of_equal_errors_the_widest_bandwidth_is_chosen() -> None:
+    x, y = [0.0, 1.0, 2.0], [4.0, 5.0, 6.0]
+    choice = choose_bandwidth(x, y, [50, 80, 5, 70], kernel="boxcar")
+    assert_array_equal(choice.errors, [choice.error] * 4)
+    assert choice.sigma == 80
+
+
+def test_a_bandwidth_that_leaves_an_example_alone_is_out_of_the_question_with_nan() -> None:
+    x, y = [0.0, 0.1, 5.0, 5.1, 9.0], [1.0, 1.0, 5.0, 5.0, 3.0]
+    choice = choose_bandwidth(x, y, [1, 6, 9], kernel="boxcar", empty_rows="nan")
+    assert_array_equal(np.isnan(choice.errors), [True, False, False])
+    assert choice.sigma == 9
+    assert choose_bandwidth(x, y, [1, 6, 9], kernel="boxcar").sigma == 1
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "boxcar", "triangular"])
+def test_two_examples_are_enough(kernel: Any) -> None:
+    choice = choose_bandwidth([0.0, 2.0], [1.0, 4.0], kernel=kernel)
+    assert choice.error == 3 and choice.sigma == choice.sigmas[-1] == pytest.approx(2)
+
+
+def test_a_thousand_examples_need_no_thousand_copies() -> None:
+    x, y = random(1000), random(1000, seed=1)
+    tracemalloc.start()
+    leave_one_out_error(x, y, 0.1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Weights and mask, 5 bytes for each pair; keys and values of one's own would be 8 more.
+    assert peak < 7 * 1000 * 1000
 
 
 # ---- the object -------------------------------------------------------------------------------
@@ -327,6 +610,19 @@ def set_w(value: Any) -> None:
         (lambda: leave_one_out([[1]], [1]), "x has shape (1, 1), expected (n,)"),
         (lambda: leave_one_out([1, 2], [1]), "y has shape (1,), expected (2,)"),
         (lambda: leave_one_out([], []), "x has shape (0,), expected at least one example"),
+        (lambda: leave_one_out_error([1], [1]), "x has shape (1,), expected at least two examples"),
+        (lambda: leave_one_out_error([1, 2], [1]), "y has shape (1,), expected (2,)"),
+        (lambda: leave_one_out_error([[1, 2]], [1]), "x has shape (1, 2), expected (n,)"),
+        (lambda: choose_bandwidth([], []), "x has shape (0,), expected at least two examples"),
+        (lambda: choose_bandwidth([1, 2], [[1], [2]]), "y has shape (2, 1), expected (2,)"),
+        (
+            lambda: choose_bandwidth([1, 2], [1, 2], 0.5),
+            "sigmas has shape (), expected one axis, not empty",
+        ),
+        (
+            lambda: choose_bandwidth([1, 2], [1, 2], []),
+            "sigmas has shape (0,), expected one axis, not empty",
+        ),
         (lambda: call("queries", np.ones((3, 1))), "queries has shape (3, 1), expected (n,)"),
         (lambda: call("keys", np.ones(2)), "keys has shape (2,), expected (3, N)"),
         (lambda: call("keys", np.ones((4, 2))), "keys has shape (4, 2), expected (3, N)"),
@@ -361,12 +657,96 @@ def test_wrong_kinds_are_named(kind: Any) -> None:
         (lambda: average_pooling([1], kind), "y_train"),
         (lambda: nadaraya_watson(kind, [1], [1]), "x"),
         (lambda: leave_one_out([1, 2, 3], kind), "y"),
+        (lambda: leave_one_out_error(kind, [1, 2, 3]), "x"),
+        (lambda: choose_bandwidth([1, 2, 3], kind), "y"),
         (lambda: call("queries", kind), "queries"),
         (lambda: backward(kind), "grad_output"),
         (lambda: set_w(kind), "w"),
     ]:
         with pytest.raises(TypeError, match=f"^{name} "):
             wrong()
+
+
+SIGMA = "expected a finite sigma > 0 with a finite 1 / sigma"
+NAMES = "expected 'gaussian', 'boxcar', 'triangular', 'epanechikov' or 'constant'"
+
+
+def regress(**options: Any) -> None:
+    nadaraya_watson([1.0], [1.0], [1.0], **options)
+
+
+def choose(**options: Any) -> None:
+    choose_bandwidth(**({"x": [1.0, 2.0, 4.0], "y": [1.0, 2.0, 3.0]} | options))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda: regress(sigma=0), ValueError, f"sigma is 0, {SIGMA}"),
+        (lambda: regress(sigma=0, kernel="boxcar"), ValueError, f"sigma is 0, {SIGMA}"),
+        (lambda: regress(sigma=-1.5, kernel="constant"), ValueError, f"sigma is -1.5, {SIGMA}"),
+        (lambda: regress(sigma=np.nan, kernel="boxcar"), ValueError, f"sigma is nan, {SIGMA}"),
+        (lambda: regress(kernel="box"), ValueError, f"kernel is 'box', {NAMES}"),
+        (lambda: regress(kernel=abs), TypeError, "kernel must be a str, got builtin_function"),
+        (lambda: regress(kernel=None), TypeError, "kernel must be a str, got NoneType"),
+        (
+            lambda: regress(empty_rows="mean"),
+            ValueError,
+            "empty_rows is 'mean', expected 'uniform', 'zero' or 'nan'",
+        ),
+        (
+            lambda: regress(empty_rows="mean", kernel="boxcar"),
+            ValueError,
+            "empty_rows is 'mean', expected 'uniform', 'zero' or 'nan'",
+        ),
+        (
+            lambda: leave_one_out_error([1, 2], [1, 2], empty_rows="mean"),  # type: ignore[arg-type]
+            ValueError,
+            "empty_rows is 'mean', expected 'uniform', 'zero' or 'nan'",
+        ),
+        (lambda: leave_one_out_error([1, 2], [1, 2], 0), ValueError, f"sigma is 0, {SIGMA}"),
+        (lambda: choose(kernel="box"), ValueError, f"kernel is 'box', {NAMES}"),
+        (
+            lambda: choose(kernel="constant"),
+            ValueError,
+            "kernel is 'constant', expected one with a bandwidth to choose",
+        ),
+        (lambda: choose(sigmas=[1.0, -2.0]), ValueError, f"sigma is -2.0, {SIGMA}"),
+        (
+            lambda: choose(sigmas=["1"]),
+            TypeError,
+            "sigmas has dtype <U1, expected real numbers",
+        ),
+        (
+            lambda: choose(x=[1, 2, np.nan]),
+            ValueError,
+            "x is nan at index 2, expected finite numbers",
+        ),
+        (
+            lambda: choose(y=[1, np.inf, 3]),
+            ValueError,
+            "y is inf at index 1, expected finite numbers",
+        ),
+        (
+            lambda: choose(x=[2, 2, 2]),
+            ValueError,
+            "x is 2 throughout, which sets no scale: expected sigmas",
+        ),
+        (
+            lambda: choose(sigmas=[0.5, 0.25], kernel="boxcar", empty_rows="nan"),
+            ValueError,
+            "sigmas are 0.25 to 0.5, each with the error NaN, expected one that has another "
+            "example within reach of every example",
+        ),
+    ],
+)
+def test_wrong_options_are_named(
+    wrong: Callable[[], object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as raised:
+        wrong()
+    assert type(raised.value) is error
+    assert str(raised.value).startswith(message)
 
 
 def test_a_tensor_that_requires_grad_points_to_attnext_torch() -> None:
@@ -419,5 +799,6 @@ def test_the_motorcycle_data_are_those_of_silverman() -> None:
 
 
 def test_the_examples_in_the_docstrings() -> None:
-    result = doctest.testmod(kernel_regression)
-    assert result.failed == 0 and result.attempted >= 10
+    for module, examples in [("kernels", 4), ("bandwidth", 9), ("learned", 7)]:
+        result = doctest.testmod(importlib.import_module(f"attnext.kernel_regression.{module}"))
+        assert result.failed == 0 and result.attempted >= examples

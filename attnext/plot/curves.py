@@ -1,0 +1,199 @@
+"""Curves: a kernel regression beside the truth and the data, and losses by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from .drawable import Numbers, as_texts, as_vector
+from .figures import LINES, POINTS, TRUTH, axes_to_draw_in, finish, whole_numbers
+
+_FEW = 20  # so many losses are drawn as points too, a single one as nothing else
+
+
+def plot_kernel_regression(
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    x_test: ArrayLike,
+    y_truth: ArrayLike | None,
+    y_hat: ArrayLike | Mapping[str, ArrayLike],
+    *,
+    labels: Sequence[str] = ("truth", "prediction", "training data"),
+    xlabel: str = "x",
+    ylabel: str = "y",
+    title: str | None = None,
+    figsize: tuple[float, float] = (4.5, 3.0),
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw a regression: the true curve, the prediction, and the training examples as points.
+
+    Parameters
+    ----------
+    x_train, y_train : array_like, shape (N,) or (N, 1)
+        The training examples.
+    x_test : array_like, shape (n,) or (n, 1)
+        Where the curves are known, in any order.
+    y_truth : array_like, shape (n,) or (n, 1), or None
+        The true curve at `x_test`; None for real data, where nobody knows it.
+    y_hat : array_like, shape (n,) or (n, 1), or a dict of such
+        The prediction at `x_test`; or several, by the names they have in the legend. The line
+        has a gap where the prediction is NaN.
+    labels : sequence of three str, optional
+        What truth, prediction and training examples are called in the legend.
+    xlabel, ylabel : str, optional
+        The names of the axes.
+    title : str, optional
+        A heading.
+    figsize : tuple of two floats, default (4.5, 3.0)
+        Width and height of a new Figure, in inches.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw instead of in a new Figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The picture; with `ax`, the Figure these are part of.
+
+    Raises
+    ------
+    TypeError
+        If an argument does not hold real numbers, `labels` are no strings, or `ax` are no Axes.
+    ValueError
+        If lengths differ, an argument is empty, or `labels` are not three.
+
+    Notes
+    -----
+    The picture that d2l's ``plot_kernel_reg(y_hat)`` draws. Arrays, lists and tensors do, also
+    tensors that require grad.
+
+    Examples
+    --------
+    >>> from attnext.kernel_regression import nadaraya_watson
+    >>> x_train = np.linspace(0, 5, 50)
+    >>> y_train = 2 * np.sin(x_train) + x_train**0.8
+    >>> x_test = np.arange(0, 5, 0.1)
+    >>> y_truth = 2 * np.sin(x_test) + x_test**0.8
+    >>> y_hat = nadaraya_watson(x_test, x_train, y_train)
+    >>> figure = plot_kernel_regression(x_train, y_train, x_test, y_truth, y_hat)
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['training data', 'truth', 'prediction']
+    """
+    x_points = as_vector("x_train", x_train, "n")
+    y_points = as_vector("y_train", y_train, x_points.size)
+    x = as_vector("x_test", x_test, "n")
+    names = as_texts("labels", labels)
+    if len(names) != 3:
+        raise ValueError(f"labels has {len(names)} entries, expected 3: truth, prediction, data")
+    truth = None if y_truth is None else as_vector("y_truth", y_truth, x.size)
+    curves = _named("y_hat", y_hat, names[1], x.size)
+
+    axes = axes_to_draw_in(ax, figsize)
+    axes.plot(x_points, y_points, "o", color=POINTS, alpha=0.5, markersize=4.5, label=names[2])
+    order = np.argsort(x, kind="stable")
+    if truth is not None:
+        axes.plot(x[order], truth[order], "--", color=TRUTH, linewidth=1.6, label=names[0])
+    # The second colour is that of the points.
+    colours = [LINES[0], *LINES[2:]]
+    for i, (name, curve) in enumerate(curves.items()):
+        colour = colours[i % len(colours)]
+        axes.plot(x[order], curve[order], color=colour, linewidth=2, label=name)
+    return _label(axes, xlabel, ylabel, title)
+
+
+def plot_loss(
+    losses: ArrayLike | Mapping[str, ArrayLike],
+    *,
+    log: bool = False,
+    xlabel: str = "epoch",
+    ylabel: str = "loss",
+    title: str | None = None,
+    figsize: tuple[float, float] = (4.5, 3.0),
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw the loss of each epoch as a curve.
+
+    Parameters
+    ----------
+    losses : array_like, shape (epochs,) or (epochs, 1), or a dict of such
+        The loss after each epoch, from epoch 1 on; or several curves, of any lengths, by the
+        names they have in the legend. A list of numbers or of tensors does.
+    log : bool, default False
+        Whether the axis of the loss is logarithmic.
+    xlabel, ylabel : str, optional
+        The names of the axes.
+    title : str, optional
+        A heading.
+    figsize : tuple of two floats, default (4.5, 3.0)
+        Width and height of a new Figure, in inches.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw instead of in a new Figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The picture; with `ax`, the Figure these are part of.
+
+    Raises
+    ------
+    TypeError
+        If the losses are not real numbers, or `ax` are no Axes.
+    ValueError
+        If there is no loss, they have more than one axis, or one is 0 or less and `log` is set.
+
+    Examples
+    --------
+    >>> figure = plot_loss([1.0, 0.5, 0.25], log=True)
+    >>> figure.axes[0].get_yscale()
+    'log'
+    >>> figure = plot_loss({"additive": [1.0, 0.4, 0.2], "dot product": [1.0, 0.5]})
+    >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    ['additive', 'dot product']
+    """
+    curves = _named("losses", losses, "_", "n")  # matplotlib's name for what has no legend
+    for name, curve in curves.items():
+        if log and (curve <= 0).any():
+            called = f"losses[{name!r}]" if isinstance(losses, Mapping) else "losses"
+            wrong = f"{curve[curve <= 0][0]:g}"
+            expected = "losses > 0 on a logarithmic axis"
+            raise ValueError(f"{called} contains {wrong}, expected {expected}")
+
+    axes = axes_to_draw_in(ax, figsize)
+    for i, (name, curve) in enumerate(curves.items()):
+        axes.plot(
+            np.arange(1, curve.size + 1),
+            curve,
+            color=LINES[i % len(LINES)],
+            linewidth=2,
+            marker="o" if curve.size <= _FEW else None,
+            markersize=4,
+            label=name,
+        )
+    if log:
+        axes.set_yscale("log")
+    axes.xaxis.set_major_locator(whole_numbers())
+    return _label(axes, xlabel, ylabel, title)
+
+
+def _named(name: str, curves: Any, label: str, size: int | str) -> dict[str, Numbers]:
+    """The curves by the names of the legend: those of a dict, or this label for a single one."""
+    if not isinstance(curves, Mapping):
+        return {label: as_vector(name, curves, size)}
+    if not curves:
+        raise ValueError(f"{name} is an empty dict, expected at least one curve")
+    return {str(key): as_vector(f"{name}[{key!r}]", curves[key], size) for key in curves}
+
+
+def _label(axes: Axes, xlabel: str, ylabel: str, title: str | None) -> Figure:
+    """Name the axes and what is in them; the Figure is finished."""
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    if title is not None:
+        axes.set_title(title, fontsize="medium")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="small", framealpha=0.85, edgecolor="none")
+    return finish(axes.figure.figure)

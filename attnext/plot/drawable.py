@@ -1,0 +1,55 @@
+"""The arguments of a plot: numbers from arrays, lists and tensors, labels, or a clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers: TypeAlias = NDArray[np.float64]
+
+
+def as_numbers(name: str, value: Any) -> Numbers:
+    """The value as float64: an array, a tensor or a list of such. A picture needs no gradient."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a MaskedArray, expected a plain array")
+    try:
+        array = np.asarray(_without_gradient(value))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} cannot be read as an array: {error}") from None
+    if array.dtype.kind not in "fiub":
+        came = f"dtype {array.dtype}"
+        if array.ndim == 0 and not isinstance(value, np.ndarray):
+            came = "the value None" if value is None else f"the type {type(value).__name__}"
+        raise TypeError(f"{name} has {came}, expected real numbers")
+    return array.astype(np.float64)
+
+
+def as_vector(name: str, value: Any, size: int | str) -> Numbers:
+    """The value as float64 with one axis; a letter for a size fits any but 0."""
+    array = as_numbers(name, value)
+    vector = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if vector.ndim != 1 or not (isinstance(size, str) or vector.size == size):
+        raise ValueError(f"{name} has shape {array.shape}, expected ({size},) or ({size}, 1)")
+    if vector.size == 0:
+        raise ValueError(f"{name} has shape {array.shape}, expected at least one number")
+    return vector
+
+
+def as_texts(name: str, value: Sequence[str]) -> list[str]:
+    """The value as a list of strings; a string is not taken for a sequence of letters."""
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name} is of type {type(value).__name__}, expected a sequence of strings")
+    return [str(text) for text in value]
+
+
+def _without_gradient(value: Any) -> Any:
+    """A tensor as one on the CPU that NumPy reads; lists with theirs. PyTorch is not imported."""
+    if isinstance(value, list | tuple):
+        return [_without_gradient(item) for item in value]
+    if not hasattr(value, "detach"):
+        return value
+    tensor = value.detach().cpu()
+    return tensor.double() if tensor.is_floating_point() else tensor  # NumPy has no bfloat16

@@ -1,0 +1,103 @@
+"""What all pictures share: the Figure that shows itself, the colours, the fonts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
+
+# Lines in the order in which they are drawn; the first goes with the reds of the heat maps.
+LINES = ("#c2313a", "#2f6db3", "#3d9454", "#8b5fa8", "#d5822a", "#4fa3a5")
+POINTS = "#2f6db3"
+TRUTH = "#555555"
+GRID = "#e4e4e4"
+MASKED, HATCH = "#f2f2f2", "#bdbdbd"
+NOT_FINITE = "#30475e"
+FRAME = "#777777"
+
+CHINESE = "\u2e80"  # the first of the characters that only such a font has, and twice as wide
+
+# Fonts that have Chinese characters, as matplotlib calls them; the first ones are free.
+CHINESE_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Droid Sans Fallback",
+    "Microsoft YaHei",
+    "SimHei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Heiti TC",
+    "Arial Unicode MS",
+)
+
+
+class Picture(Figure):
+    """A Figure that Jupyter shows even where nobody has used pyplot.
+
+    IPython learns how to show a Figure from pyplot's first one, or from ``%matplotlib inline``;
+    until then it prints the Figure's name. Where it has learned, its own way to make a PNG goes
+    before the one below, so there is one picture in either case.
+    """
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The picture in twice the resolution of the screen, and its size there."""
+        buffer = BytesIO()
+        self.savefig(buffer, format="png", dpi=2 * self.dpi, bbox_inches="tight")
+        png = buffer.getvalue()
+        # Width and height are the first two numbers of a PNG's header.
+        width, height = (int.from_bytes(png[i : i + 4], "big") // 2 for i in (16, 20))
+        return png, {"width": width, "height": height}
+
+
+def new_figure(figsize: Sequence[float]) -> Figure:
+    """An empty Figure that pyplot knows nothing of; whatever is drawn gets the room it needs."""
+    try:
+        width, height = map(float, figsize)
+    except (TypeError, ValueError):
+        expected = "a pair of numbers (width, height), in inches"
+        raise TypeError(f"figsize is {figsize!r}, expected {expected}") from None
+    return Picture(figsize=(width, height), layout="constrained")
+
+
+def axes_to_draw_in(ax: Axes | None, figsize: Sequence[float]) -> Axes:
+    """The Axes given, or those of a new Figure; bare of what distracts from a curve."""
+    if ax is not None and not isinstance(ax, Axes):
+        raise TypeError(f"ax is of type {type(ax).__name__}, expected matplotlib Axes")
+    axes = new_figure(figsize).add_subplot() if ax is None else ax
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def whole_numbers() -> MaxNLocator:
+    """Ticks at whole numbers only; at the one there is, if there is only one."""
+    return MaxNLocator("auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+
+
+def finish(figure: Figure) -> Figure:
+    """Have Chinese characters drawn in a font that has them, if one is installed."""
+    chinese = [
+        text
+        for text in figure.findobj(Text)
+        if isinstance(text, Text) and any(letter >= CHINESE for letter in text.get_text())
+    ]
+    if chinese:
+        installed = set(font_manager.get_font_names())
+        fonts = [name for name in CHINESE_FONTS if name in installed]
+        for text in chinese:
+            text.set_fontfamily([*text.get_fontfamily(), *fonts])
+    return figure
+
+
+def text_width(text: str) -> int:
+    """How wide a text is, in letters; a Chinese character is as wide as two."""
+    return sum(2 if letter >= CHINESE else 1 for letter in text)
