@@ -6,13 +6,19 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryFile
 
 import attnext
 from attnext._tour import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tour; return 0 if every known answer was found, 1 if one was missed."""
+    """Run the tour; return 0 if every known answer was found, 1 if one was missed.
+
+    Arguments that make no sense, and figures that cannot be written, exit with 2 before it starts.
+    """
     parser = argparse.ArgumentParser(
         prog="attnext",
         description="A tour of attnext in the terminal: attention computed, checked against known "
@@ -21,12 +27,50 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="Colours appear on a terminal only; set NO_COLOR to have none.",
     )
     parser.add_argument("--version", action="version", version=f"attnext {attnext.__version__}")
-    parser.parse_args(argv)
+    parser.add_argument(
+        "--lang",
+        choices=("en", "zh"),
+        default="en",
+        help="the language of the text: English, whatever the locale, or Chinese",
+    )
+    parser.add_argument(
+        "--plots",
+        metavar="DIR",
+        type=Path,
+        help="also draw the figures, labelled in English, into PNG files in this folder, which is "
+        "made if needed; needs matplotlib",
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.plots is not None:
+        obstacle = _prepare(arguments.plots)
+        if obstacle:
+            parser.error(f"argument --plots: {obstacle}")
     try:
-        return run(sys.stdout)
+        return run(sys.stdout, arguments.lang, arguments.plots)
     except BrokenPipeError:  # `attnext | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _prepare(folder: Path) -> str:
+    """Make the folder for the figures; return why there can be none, or nothing."""
+    try:
+        import_module("matplotlib")
+    except ImportError:
+        return (
+            "the figures are drawn by matplotlib, which is not installed; it comes with "
+            "`pip install matplotlib`, or, where attnext was cloned, `pip install '.[lab]'`"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(
+            dir=folder
+        ):  # asks the file system itself: modes are not the whole story
+            return ""
+    except FileExistsError:
+        return f"{folder} is a file, expected a folder"
+    except OSError as error:
+        return f"cannot write into the folder {folder}: {error.strerror}"
 
 
 if __name__ == "__main__":

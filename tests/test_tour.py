@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from touring import Terminal, check_layout, run, spoiled, without
 
 import attnext
 from attnext import _tour, kernel_regression
 from attnext.__main__ import main
 from attnext._data import motorcycle
-from attnext._tour import lessons, timings
+from attnext._tour import gradients, masks, scores, timings
 from attnext._tour import motorcycle as data_part
 from attnext._tour.canvas import Canvas
 from attnext._tour.page import Check, Page, Tour, numbers_text, weights_text
@@ -38,31 +39,9 @@ TITLES = [
 ]
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def run(*parts: Callable[[Tour], None], stream: io.TextIOBase | None = None) -> tuple[int, str]:
-    """The exit code and text of a tour of these parts; of all without any."""
-    stream = stream or io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        if parts:
-            patch.setattr(_tour, "PARTS", parts)
-        code = _tour.run(stream)  # type: ignore[arg-type]
-    stream.seek(0)
-    return code, stream.read()
-
-
-def without_torch(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(sys.modules, "torch", None)  # importing it raises ModuleNotFoundError
-
-
 @pytest.fixture
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_torch(monkeypatch)
+    without("torch", monkeypatch)
 
 
 # ---- the whole tour ----------------------------------------------------------------------------
@@ -85,14 +64,6 @@ def test_the_whole_tour(capsys: pytest.CaptureFixture[str]) -> None:
 def headings(text: str) -> list[tuple[str, str]]:
     lines = [line for line in text.splitlines() if line.startswith(("── ", "-- "))]
     return list(zip(lines, TITLES, strict=True))
-
-
-def check_layout(text: str) -> None:
-    """Within 80 columns, no blank at the end of a line, no colour."""
-    for line in text.splitlines():
-        assert len(line) <= 80, line
-        assert line == line.rstrip(), line
-    assert "\x1b" not in text
 
 
 def test_as_a_module_from_elsewhere_in_ascii_and_without_torch(tmp_path: Path) -> None:
@@ -150,17 +121,6 @@ def test_arguments(argument: str, code: int, text: str, capsys: pytest.CaptureFi
 # ---- a wrong answer is seen --------------------------------------------------------------------
 
 
-def spoiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with every result a thousandth too large."""
-
-    def scale(result: Any) -> Any:
-        if isinstance(result, tuple):
-            return tuple(map(scale, result))
-        return result * np.float32(1.001)
-
-    return lambda *args, **kwargs: scale(function(*args, **kwargs))
-
-
 class SpoiledAdditive(attnext.AdditiveAttention):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **kwargs) * np.float32(1.001)
@@ -185,34 +145,47 @@ class SpoiledRegression(kernel_regression.NWKernelRegression):
 @pytest.mark.parametrize(
     ("part", "owner", "name", "wrong", "missed"),
     [
-        (lessons.masked_softmax, attnext, "masked_softmax", None, "weights of row 0"),
-        (lessons.sequence_mask, attnext, "sequence_mask", None, "row 0"),
+        (masks.masked_softmax, attnext, "masked_softmax", None, "weights of row 0"),
+        (masks.sequence_mask, attnext, "sequence_mask", None, "row 0"),
         (
-            lessons.additive_attention,
+            scores.additive_attention,
             attnext,
             "AdditiveAttention",
             SpoiledAdditive,
             "output of entry 1",
         ),
         (
-            lessons.dot_product_attention,
+            scores.dot_product_attention,
             attnext,
             "DotProductAttention",
             SpoiledDotProduct,
             "output of entry 1",
         ),
-        (lessons.dot_product_attention, attnext, "dot_product_scores", None, "one call, relative"),
-        (lessons.dot_product_attention, attnext, "dot_product_attention", None, "one call, rel"),
-        (lessons.scaling, attnext, "masked_softmax_backward", None, "softmax gradients, beside"),
+        (scores.dot_product_attention, attnext, "dot_product_scores", None, "one call, relative"),
+        (scores.dot_product_attention, attnext, "dot_product_attention", None, "one call, rel"),
+        (gradients.scaling, attnext, "masked_softmax_backward", None, "softmax gradients, beside"),
         (
-            lessons.backward,
+            gradients.backward,
             attnext,
             "AdditiveAttention",
             SpoiledAdditiveBackward,
             "gradient of keys, relative error",
         ),
         (data_part.kernel_regression, kernel_regression, "average_pooling", None, "average pool"),
-        (data_part.kernel_regression, kernel_regression, "nadaraya_watson", None, "Gaussian, 4.4"),
+        (
+            data_part.kernel_regression,
+            kernel_regression,
+            "leave_one_out_error",
+            None,
+            "Gaussian, 4.4",
+        ),
+        (
+            data_part.kernel_regression,
+            kernel_regression,
+            "nadaraya_watson",
+            None,
+            "the learned curve, rel",
+        ),
         (
             data_part.kernel_regression,
             kernel_regression,
@@ -244,14 +217,14 @@ def test_a_part_that_cannot_finish_is_missed_and_the_tour_goes_on() -> None:
     def stuck(tour: Tour) -> None:
         raise ZeroDivisionError("division by zero")
 
-    code, text = run(stuck, lessons.sequence_mask)
+    code, text = run(stuck, masks.sequence_mask)
     assert code == 1
     assert "MISSED stopped by ZeroDivisionError: division by zero" in text
     assert "2 Sequence mask" in text and "part 1, stopped by ZeroDivisionError" in text
 
 
 def test_main_returns_what_the_tour_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_tour, "PARTS", (lessons.sequence_mask,))
+    monkeypatch.setattr(_tour, "PARTS", (masks.sequence_mask,))
     assert main([]) == 0
     monkeypatch.setattr(attnext, "sequence_mask", lambda X, valid_len: X)
     assert main([]) == 1
@@ -259,7 +232,7 @@ def test_main_returns_what_the_tour_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_peer_that_disagrees_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Peer, "masked_softmax", lambda self, X, valid_lens=None: X.softmax(-1))
-    code, text = run(lessons.masked_softmax)
+    code, text = run(masks.masked_softmax)
     assert code == 1 and "weights of row 0, beside PyTorch" in text
 
 
@@ -283,8 +256,9 @@ def test_a_check(got: Any, known: Any, tolerance: float, found: bool) -> None:
 
 
 def test_a_missed_check_says_what_it_got() -> None:
-    assert str(Check("it", [1.5, 2], [1, 2])) == "it: got [1.5 2. ], expected [1. 2.]"
-    assert "an array of shape (3, 4)" in str(Check("it", np.ones((3, 4)), 0))
+    page = Page(io.StringIO())
+    assert Check("it", [1.5, 2], [1, 2]).story(page) == "it: got [1.5 2], expected [1 2]"
+    assert "an array of shape (3, 4)" in Check("it", np.ones((3, 4)), 0).story(page)
 
 
 # ---- with and without PyTorch ------------------------------------------------------------------
@@ -293,7 +267,7 @@ def test_a_missed_check_says_what_it_got() -> None:
 @pytest.mark.usefixtures("no_torch")
 def test_without_torch_one_line_says_so() -> None:
     assert load_peer() is None
-    code, text = run(lessons.masked_softmax, lessons.backward, data_part.kernel_regression)
+    code, text = run(masks.masked_softmax, gradients.backward, data_part.kernel_regression)
     assert code == 0
     assert text.count("PyTorch") == 1 and "PyTorch is not installed" in text
     assert "torch" not in text.replace("PyTorch", "")
@@ -327,7 +301,7 @@ def test_colour_on_a_terminal(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    code, text = run(lessons.sequence_mask, stream=Terminal())
+    code, text = run(masks.sequence_mask, stream=Terminal())
     assert code == 0
     assert bool(COLOUR.search(text)) is colour
 
@@ -336,8 +310,8 @@ def test_colour_on_a_terminal(
 def test_without_its_colours_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    _, text = run(lessons.scaling, data_part.kernel_regression, stream=Terminal())
-    _, plain = run(lessons.scaling, data_part.kernel_regression)
+    _, text = run(gradients.scaling, data_part.kernel_regression, stream=Terminal())
+    _, plain = run(gradients.scaling, data_part.kernel_regression)
     assert len(COLOUR.findall(text)) > 100
     bare = [line.rstrip() for line in COLOUR.sub("", text).splitlines()]
     assert [line for line in bare if "seconds" not in line] == [
@@ -349,7 +323,7 @@ def test_without_its_colours_the_text_is_the_same(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "gbk", "utf-8", "utf-16"])
 def test_any_encoding(encoding: str) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
-    code, text = run(lessons.additive_attention, data_part.kernel_regression, stream=stream)
+    code, text = run(scores.additive_attention, data_part.kernel_regression, stream=stream)
     assert code == 0
     assert text.isascii() is not encoding.startswith("utf")
     check_layout(text)
@@ -416,13 +390,7 @@ def test_training_finds_the_bandwidth_of_least_error() -> None:
         net.w = [w]
         searched.append(float(np.mean((net(x, keys, values) - y) ** 2)))
     assert training.losses[-1] < 1.01 * min(searched)
-    assert (
-        min(searched)
-        < 0.3
-        < data_part.leave_one_out_error(
-            x, y, lambda q, k, v: kernel_regression.average_pooling(q, v)
-        )
-    )
+    assert min(searched) < 0.3 < training.losses[0]
 
 
 def test_rule_of_thumb() -> None:

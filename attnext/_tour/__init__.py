@@ -1,42 +1,57 @@
 """The tour: what attnext does, shown and checked in a terminal in a few seconds.
 
     page.py        what is written: headings, prose, lines with a mark, the score of the checks
+    width.py       how wide that is, in English and in Chinese
     canvas.py      points and a curve, drawn in characters
+    figures.py     the figures of --plots
     peer.py        the same attention in PyTorch, where it is installed
-    lessons.py     parts 1 to 6: the book's small examples, and the backward pass
+    masks.py       parts 1 and 2: leaving padding out
+    scores.py      parts 3 and 4: the book's two scoring functions
+    gradients.py   parts 5 and 6: why the dot product is scaled, and the backward pass
     motorcycle.py  part 7: kernel regression on real measurements
     timings.py     part 8: how long it takes
 
-A part is a function of the `Tour`: it computes, writes, and has every number checked.
+A part is a function of the `Tour`: it computes, writes, and has every number checked. What it says
+stands there in English and in Chinese, side by side; the numbers and the checks are the same.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TextIO
 
 import attnext
-from attnext._tour import lessons, motorcycle, timings
-from attnext._tour.page import Page, Tour
+from attnext._tour import gradients, masks, motorcycle, scores, timings
+from attnext._tour.page import WIDTH, Language, Page, Tour
 from attnext._tour.peer import load_peer
+from attnext._tour.width import columns, rjust
 
 PARTS = (
-    lessons.masked_softmax,
-    lessons.sequence_mask,
-    lessons.additive_attention,
-    lessons.dot_product_attention,
-    lessons.scaling,
-    lessons.backward,
+    masks.masked_softmax,
+    masks.sequence_mask,
+    scores.additive_attention,
+    scores.dot_product_attention,
+    gradients.scaling,
+    gradients.backward,
     motorcycle.kernel_regression,
     timings.timings,
 )
 
 
-def run(stream: TextIO) -> int:
-    """Write the whole tour to `stream`; return 0, or 1 if a known answer was missed."""
+def run(stream: TextIO, language: Language = "en", plots: Path | None = None) -> int:
+    """Write the whole tour to `stream`; return 0, or 1 if a known answer was missed.
+
+    Figures go to the folder `plots`, if there is one.
+    """
     started = time.perf_counter()
-    tour = Tour(Page(stream), load_peer())
-    _opening(tour)
+    page = Page(stream, language)
+    tour = Tour(page, load_peer())
+    if plots is not None:
+        from attnext._tour.figures import Figures  # and matplotlib, only now
+
+        tour.figures = Figures(page, plots)
+    _opening(tour, language)
     for number, part in enumerate(PARTS, start=1):
         tour.begin(number)
         try:
@@ -50,35 +65,62 @@ def run(stream: TextIO) -> int:
     return 1 if tour.missed else 0
 
 
-def _opening(tour: Tour) -> None:
-    page = tour.page
+def _opening(tour: Tour, wanted: Language) -> None:
+    page, parts = tour.page, len(PARTS)
     name = f"attnext {attnext.__version__}"
+    motto = page.text(
+        en="attention, written in C, for Python", zh="注意力机制，用C语言编写，供Python使用"
+    )
     page.line()
-    motto = "attention, written in C, for Python".rjust(76 - len(name))
-    page.line("  " + page.style(name, "bold") + page.style(motto, "dim"))
+    page.line(
+        "  " + page.style(name, "bold") + page.style(rjust(motto, WIDTH - 4 - columns(name)), "dim")
+    )
     page.rule()
+    if page.language != wanted:
+        page.line(f"  No Chinese: this output is encoded in {page.encoding}, which cannot hold it.")
     page.say(
-        f"A tour in {len(PARTS)} parts and a few seconds. Every number is computed now, on this "
-        f"machine, and held against what it must be: {page.tick} found, {page.cross} missed."
+        en=f"A tour in {parts} parts and a few seconds. Every number is computed now, on this "
+        f"machine, and held against what it must be: {page.tick} found, {page.cross} missed.",
+        zh=f"导览共{parts}个部分，只需几秒。每个数都是此刻在这台机器上算出来的，并与应有的答案"
+        f"核对：{page.tick}表示相符，{page.cross}表示不符。",
     )
     if tour.peer is None:
-        page.say("PyTorch is not installed: nothing is compared with it, all the rest runs.")
+        page.say(
+            en="PyTorch is not installed: nothing is compared with it, all the rest runs.",
+            zh="没有安装PyTorch：不与它比较，其余照常运行。",
+        )
     else:
-        page.say(f"{tour.peer.name} is installed: what it computes stands beside our numbers.")
+        page.say(
+            en=f"{tour.peer.name} is installed: what it computes stands beside our numbers.",
+            zh=f"已安装{tour.peer.name}：它算出的结果列在attnext的旁边。",
+        )
 
 
 def _verdict(tour: Tour, seconds: float) -> None:
-    page = tour.page
+    page, missed = tour.page, tour.missed
     page.line()
     page.rule()
-    took = f"{seconds:.1f} seconds"
-    if not tour.missed:
-        text = f"  {page.tick} all {tour.checked} checks found the known answer"
-        page.line(page.style(text, "green", "bold") + took.rjust(78 - len(text)))
+    if not missed:
+        mark, style = page.tick, "green"
+        text = page.text(
+            en=f"all {tour.checked} checks found the known answer",
+            zh=f"全部{tour.checked}项检验都得到了已知的答案",
+        )
     else:
-        text = f"  {page.cross} MISSED {len(tour.missed)} of {tour.checked} checks"
-        page.line(page.style(text, "red", "bold") + took.rjust(78 - len(text)))
-        for missed in tour.missed:
-            page.missed(missed)
-    page.line("      next, in Python: import attnext; help(attnext.AdditiveAttention)")
+        mark, style = page.cross, "red"
+        text = page.text(
+            en=f"MISSED {len(missed)} of {tour.checked} checks",
+            zh=f"{tour.checked}项检验中有{len(missed)}项未通过",
+        )
+    verdict = f"  {mark} {text}"
+    took = page.text(en=f"{seconds:.1f} seconds", zh=f"{seconds:.1f}秒")
+    page.line(page.style(verdict, style, "bold") + rjust(took, WIDTH - 2 - columns(verdict)))
+    for story in missed:
+        page.missed(story)
+    if tour.figures:
+        drawn, folder = len(tour.figures.written), tour.figures.folder
+        text = page.text(en=f"{drawn} figures are in {folder}", zh=f"{drawn}张图，保存在 {folder}")
+        page.line(f"      {text}")
+    text = page.text(en="next, in Python: ", zh="下一步，在Python中：")
+    page.line(f"      {text}import attnext; help(attnext.AdditiveAttention)")
     page.line()

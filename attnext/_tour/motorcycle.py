@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +13,7 @@ from attnext._data import motorcycle
 from attnext._tour.canvas import Canvas
 from attnext._tour.page import Check, Tour, largest_difference
 from attnext._tour.peer import Peer, Tensor
+from attnext._tour.width import ljust
 
 Array = NDArray[np.float32]
 
@@ -33,23 +33,36 @@ class Training:
 
 def kernel_regression(tour: Tour) -> None:
     """Part 7: average pooling, a fixed kernel, a learned kernel; errors and the fit."""
-    page = tour.page
     times, accelerations = motorcycle()
-    tour.title("Real data: kernel regression on a motorcycle crash")
-    page.say(
-        f"The acceleration of a rider's head, in g, {times.min():g} to {times.max():g} ms after a "
-        f"simulated crash: {len(times)} measurements (Silverman 1985). Attention draws the curve: "
-        "the query is a time, the keys are the times measured at, the values what was measured. "
-        "In training and for the errors, each measurement is predicted from all the others "
-        "(leave one out)."
+    first, last, n = times.min(), times.max(), len(times)
+    tour.title(
+        en="Real data: kernel regression on a motorcycle crash",
+        zh="真实数据：摩托车碰撞实验的核回归",
     )
-    fixed = rule_of_thumb(times)
+    tour.page.say(
+        en=f"The acceleration of a rider's head, in g, {first:g} to {last:g} ms after a simulated "
+        f"crash: {n} measurements (Silverman 1985). Attention draws the curve: the query is a "
+        "time, the keys are the times measured at, the values what was measured. In training and "
+        "for the errors, each measurement is predicted from all the others (leave one out).",
+        zh=f"模拟碰撞后{first:g}到{last:g}毫秒，骑手头部的加速度，以g为单位，共{n}次测量"
+        "（Silverman 1985）。曲线由注意力画出：查询是一个时刻，键是各次测量的时刻，值是测得的"
+        "加速度。训练时和计算误差时，每次测量都由其余各次来预测（留一法）。",
+    )
     x, y = standardise(times), standardise(accelerations)
     training = train(x, y)
-    learned = float(times.std()) / training.w[-1]
-    _tell_training(tour, training, x, y, float(times.std()))
+    unit = float(times.std())  # one unit of x in ms
+    fixed, learned = rule_of_thumb(times), unit / training.w[-1]
+    _tell_training(tour, training, unit)
+    _tell_gradients(tour, training, x, y)
     _tell_errors(tour, times, accelerations, fixed, learned)
+    _check_curves(tour, times, accelerations, learned)
     _draw(tour, times, accelerations, learned)
+    if tour.figures:
+        sigmas = {"learned": learned, "rule of thumb": fixed}
+        tour.figures.loss(training.losses)
+        tour.figures.bandwidth(times, accelerations, sigmas)
+        tour.figures.fit(times, accelerations, sigmas)
+        tour.figures.kernel_weights(times, accelerations, sigmas)
 
 
 def rule_of_thumb(x: Array) -> float:
@@ -91,106 +104,151 @@ def peer_gradients(peer: Peer, x: Array, y: Array, w: list[float]) -> list[float
     return [float(peer.gradients(loss, 1.0, [at])[0][0]) for at in w]
 
 
-def leave_one_out_error(
-    times: Array, accelerations: Array, predict: Callable[[Array, Array, Array], Array]
-) -> float:
-    """Root mean square of the errors of predict(query, keys, values), each made from the others."""
-    keys, values = kr.leave_one_out(times, accelerations)
-    predictions = [predict(times[i : i + 1], keys[i], values[i])[0] for i in range(len(times))]
-    return float(np.sqrt(np.mean((np.array(predictions) - accelerations) ** 2)))
-
-
-def _tell_training(tour: Tour, training: Training, x: Array, y: Array, unit: float) -> None:
-    """unit: one unit of x in ms."""
-    page, peer = tour.page, tour.peer
-    losses, w = training.losses, training.w
+def _tell_training(tour: Tour, training: Training, unit: float) -> None:
+    page, text = tour.page, tour.page.text
+    losses = training.losses
     page.line()
     page.say(
-        "score = -(w (query - key))^2 / 2. The one parameter, w = 1 / bandwidth, is learned by "
+        en="score = -(w (query - key))^2 / 2. The one parameter, w = 1 / bandwidth, is learned by "
         "gradient descent with the gradient from attnext's own backward; x and y are the times "
-        "and accelerations, scaled to mean 0 and variance 1:"
+        "and accelerations, scaled to mean 0 and variance 1:",
+        zh="评分 = -(w (q - k))^2 / 2，q是查询，k是键。唯一的参数w = 1 / 带宽由梯度下降学得，"
+        "梯度来自attnext自己的反向传播；x和y是时刻和加速度，已缩放到均值为0、方差为1：",
     )
     page.line()
-    page.code("keys, values = leave_one_out(x, y)          # (133, 132) each")
-    page.code("error = net(x, keys, values) - y            # loss: the mean of error^2")
+    shapes = text(en="(133, 132) each", zh="形状均为(133, 132)")
+    loss = text(en="loss: the mean of error^2", zh="损失：error^2的平均")
+    page.code(f"keys, values = leave_one_out(x, y)          # {shapes}")
+    page.code(f"error = net(x, keys, values) - y            # {loss}")
     page.code("net.backward(2 * error / 133)")
     page.code(f"net.w -= {LEARNING_RATE:g} * net.grads['w']")
     page.line()
     bars = page.sparkline([losses[step] for step in SHOWN])
-    page.line(page.style(f"      {'step':<6}" + "".join(f"{step:>6}" for step in SHOWN), "dim"))
-    page.line(f"      {'ms':<6}" + "".join(f"{unit / w[step]:>6.2f}" for step in SHOWN))
-    page.line(f"      {'loss':<6}" + "".join(f"{losses[step]:>6.3f}" for step in SHOWN))
+    sigmas = [f"{unit / training.w[step]:.2f}" for step in SHOWN]
+    page.note(ljust(text(en="step", zh="步数"), 6) + "".join(f"{step:>6}" for step in SHOWN))
+    for name, row in [
+        (text(en="ms", zh="毫秒"), sigmas),
+        (text(en="loss", zh="损失"), [f"{losses[step]:.3f}" for step in SHOWN]),
+    ]:
+        page.line("      " + ljust(name, 6) + "".join(f"{number:>6}" for number in row))
     page.line(page.style(f"      {'':<6}" + "".join(f"{bar:>6}" for bar in bars), "cyan"))
     page.line()
     rises = [after - before for before, after in zip(losses[:-1], losses[1:], strict=True)]
     tour.result(
-        f"the loss falls at every step, from {losses[0]:.3f} to {losses[-1]:.3f}",
+        text(
+            en=f"the loss falls at every step, from {losses[0]:.3f} to {losses[-1]:.3f}",
+            zh=f"损失每一步都在下降，从{losses[0]:.3f}到{losses[-1]:.3f}",
+        ),
         Check("steps at which the loss rises", sum(rise > 1e-6 for rise in rises), 0),
         Check("the loss falls below a third", losses[-1] < losses[0] / 3, True),
     )
-    if peer is not None:
-        ours = [training.gradients[step] for step in SHOWN]
-        theirs = peer_gradients(peer, x, y, [w[step] for step in SHOWN])
-        off = largest_difference(ours, theirs)
-        tour.result(
-            f"the gradients at these {len(SHOWN)} steps: {off:.0e} from those of torch's autograd",
-            *tour.beside("gradients of w", ours, theirs),
-        )
+
+
+def _tell_gradients(tour: Tour, training: Training, x: Array, y: Array) -> None:
+    """The gradients of w at the steps shown, beside the peer's."""
+    if tour.peer is None:
+        return
+    ours = [training.gradients[step] for step in SHOWN]
+    theirs = peer_gradients(tour.peer, x, y, [training.w[step] for step in SHOWN])
+    n, off = len(SHOWN), largest_difference(ours, theirs)
+    tour.result(
+        tour.page.text(
+            en=f"the gradients at these {n} steps: {off:.0e} from those of torch's autograd",
+            zh=f"这{n}步的梯度：与torch的自动微分相差{off:.0e}",
+        ),
+        *tour.beside("gradients of w", ours, theirs),
+    )
 
 
 def _tell_errors(
     tour: Tour, times: Array, accelerations: Array, fixed: float, learned: float
 ) -> None:
-    page, n = tour.page, len(times)
+    page, text, n = tour.page, tour.page.text, len(times)
     keys, values = kr.leave_one_out(times, accelerations)
 
-    def error(sigma: float) -> float:
-        return leave_one_out_error(
-            times, accelerations, lambda q, k, v: kr.nadaraya_watson(q, k, v, sigma)
-        )
-
-    def exact_error(sigma: float) -> float:
+    def exact(sigma: float) -> float:
         args = (times[:, None, None], keys[:, :, None], values[:, :, None])
         predictions = reference.gaussian_attention(*args, sigma=sigma)[:, 0, 0]
         return float(np.sqrt(np.mean((predictions - accelerations) ** 2)))
 
-    average = leave_one_out_error(times, accelerations, lambda q, k, v: kr.average_pooling(q, v))
+    average = kr.leave_one_out_error(times, accelerations, kernel="constant")
+    by_rule, by_descent = (
+        kr.leave_one_out_error(times, accelerations, sigma) for sigma in (fixed, learned)
+    )
     # Leaving i out moves the mean away from y_i, by a factor n / (n - 1).
     exact_average = float(accelerations.std(dtype=np.float64)) * n / (n - 1)
-    rows = [
-        ("average pooling", average, exact_average),
-        (f"Gaussian, {fixed:.1f} ms: rule of thumb", error(fixed), exact_error(fixed)),
-        (f"Gaussian, {learned:.1f} ms: learned", error(learned), exact_error(learned)),
-    ]
+    rule = text(en=f"{fixed:.1f} ms: rule of thumb", zh=f"{fixed:.1f}毫秒：经验法则")
+    descent = text(en=f"{learned:.1f} ms: learned", zh=f"{learned:.1f}毫秒：学得")
+    gaussian = text(en="Gaussian, ", zh="高斯核，")
     page.line()
-    page.line(page.style("      leave-one-out error (root mean square), g", "dim"))
-    for name, ours, exact in rows:
+    page.note(
+        text(en="leave-one-out error (root mean square), g", zh="留一法误差（均方根），单位g")
+    )
+    for name, what, ours, known in [
+        (text(en="average pooling", zh="平均汇聚"), "average pooling", average, exact_average),
+        (gaussian + rule, f"Gaussian, {fixed:.1f} ms", by_rule, exact(fixed)),
+        (gaussian + descent, f"Gaussian, {learned:.1f} ms", by_descent, exact(learned)),
+    ]:
         bar = page.style("█" * round(ours / average * 32), "cyan")
-        tour.result(f"{name:<35}{ours:>5.1f}  {bar}", Check(name, ours, exact, 1e-4 * exact))
+        check = Check(f"{what}, leave-one-out error", ours, known, 1e-4 * known)
+        tour.result(ljust(name, 35) + f"{ours:>5.1f}  {bar}", check)
 
-    searched = np.geomspace(0.3, 10, 60).tolist()
-    least, best = min((error(sigma), sigma) for sigma in searched)
+    choice = kr.choose_bandwidth(times, accelerations)
+    tried, least, best = len(choice.sigmas), choice.error, choice.sigma
     page.line()
     tour.result(
-        f"a search over {len(searched)} bandwidths does no better: {least:.1f} g at {best:.1f} ms",
-        Check("learned kernel, beside the best of a search", rows[2][1], least, 0.1),
+        text(
+            en=f"a search over {tried} bandwidths does no better: {least:.1f} g at {best:.1f} ms",
+            zh=f"搜索{tried}个带宽也没有更好的：{best:.1f}毫秒时为{least:.1f} g",
+        ),
+        Check("learned kernel, beside the best of a search", by_descent, least, 0.1),
     )
 
 
-def _draw(tour: Tour, times: Array, accelerations: Array, learned: float) -> None:
-    page = tour.page
-    mean = float(kr.average_pooling([0.0], accelerations)[0])
+def _check_curves(tour: Tour, times: Array, accelerations: Array, sigma: float) -> None:
+    """Both predictions, at every ms, against what they must be and the peer's."""
+    text = tour.page.text
+    x = np.arange(61, dtype=np.float32)
+    mean = accelerations.mean(dtype=np.float64)
+    pooled = kr.average_pooling(x, accelerations)
     tour.result(
-        f"average pooling predicts {mean:.2f} g at every time: the mean",
-        Check("average pooling", mean, accelerations.mean(dtype=np.float64), 1e-4),
+        text(
+            en=f"average pooling predicts {pooled[0]:.2f} g at every time: the mean",
+            zh=f"平均汇聚在每一时刻都预测{pooled[0]:.2f} g：全部测量的平均",
+        ),
+        Check("average pooling", pooled, np.full(61, mean), 1e-4),
     )
+    keys, values = (np.tile(array, (len(x), 1)) for array in (times, accelerations))
+    off, beside, checks = tour.differences(
+        "the learned curve",
+        kr.nadaraya_watson(x, times, accelerations, sigma),
+        reference.gaussian_attention(
+            x[:, None], times[:, None], accelerations[:, None], sigma=sigma
+        )[:, 0],
+        tour.theirs("kernel_regression", x, keys, values, [1 / sigma]),
+    )
+    tour.result(
+        text(
+            en=f"the learned curve: {off} from the float64 reference{beside}",
+            zh=f"学得的曲线：与float64参考实现相差{off}{beside}",
+        ),
+        *checks,
+    )
+
+
+def _draw(tour: Tour, times: Array, accelerations: Array, sigma: float) -> None:
+    page, text = tour.page, tour.page.text
     canvas = Canvas(page, (0, 60), (-140, 80), height=22, width=70)
-    canvas.level(mean, "dim")
+    canvas.level(float(accelerations.mean()), "dim")
     canvas.points(times, accelerations, "yellow")
-    canvas.curve(lambda x: kr.nadaraya_watson(x, times, accelerations, learned), "cyan")
-    legend = [("∘ measured", "yellow"), (f"{canvas.ink * 2} learned kernel", "cyan")]
-    keys = "    ".join(page.style(*entry) for entry in [*legend, ("╌╌ average pooling", "dim")])
+    canvas.curve(lambda x: kr.nadaraya_watson(x, times, accelerations, sigma), "cyan")
+    legend = [
+        (text(en="∘ measured", zh="∘ 测量值"), "yellow"),
+        (f"{canvas.ink * 2} " + text(en="learned kernel", zh="学得的核"), "cyan"),
+        (text(en="╌╌ average pooling", zh="╌╌ 平均汇聚"), "dim"),
+    ]
+    keys = "    ".join(page.style(*entry) for entry in legend)
     page.line()
-    page.line(f"      g over ms:    {keys}")
+    page.line("      " + text(en="g over ms:    ", zh="纵轴g，横轴毫秒：    ") + keys)
     for line in canvas.lines(range(0, 60, 10), (50, 0, -50, -100)):
         page.line(line)

@@ -1,39 +1,56 @@
-"""What the tour writes: prose, lines of results with a mark, and the score of the checks."""
+"""What the tour writes: prose in one of two languages, lines of results, and their score."""
 
 from __future__ import annotations
 
+import codecs
 import os
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnext._tour.peer import Array, Peer
+from attnext._tour.width import columns, ljust, wrap
+
+if TYPE_CHECKING:
+    from attnext._tour.figures import Figures
 
 Rows = NDArray[np.floating]
+Language: TypeAlias = Literal["en", "zh"]
 
 WIDTH = 80
 
-# Every character beyond ASCII that a part may use, over its stand-in of the same width.
+# Tolerances of checks.
+ROUNDED = 6e-5  # an answer known to four decimals
+EXACT = 1e-5  # an answer known exactly, computed in float32; relative
+
+# Every character beyond ASCII that a part may draw with, over its stand-in of the same width.
 _FANCY = "─│┤└┴╌·∘▁▂▃▄▅▆▇█"
 _PLAIN = "-||++-.o_..-=+*#"
 _MARKS = ("✓", "✗")
 _BRAILLE = "".join(map(chr, range(0x2800, 0x2900)))
+# An encoding that has these has simplified Chinese: Japanese and Taiwanese ones lack the first.
+_CHINESE = "评权误，。：；（）"
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
 class Page:
-    """A stream, and what its reader can see: colours or not, Unicode or ASCII."""
+    """A stream, and what its reader can see: colours or not, Unicode or ASCII, which language."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, language: Language = "en") -> None:
         self.stream = stream
-        self.unicode = _can_encode(stream, _FANCY + "".join(_MARKS) + _BRAILLE)
+        self.encoding = _encoding(stream)
+        self.unicode = self._can_encode(_FANCY + "".join(_MARKS) + _BRAILLE)
+        self.language: Language = language if self._can_encode(_CHINESE) else "en"
         self.colour = _wants_colour(stream)
         self.tick, self.cross = _MARKS if self.unicode else ("ok", "XX")
+
+    def text(self, *, en: str, zh: str) -> str:
+        """Which of the two the reader reads; the one place where a language is chosen."""
+        return zh if self.language == "zh" else en
 
     def style(self, text: str, *styles: str) -> str:
         """`text` in colour, or as it is where colours are not wanted."""
@@ -42,19 +59,20 @@ class Page:
         return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
 
     def line(self, text: str = "") -> None:
-        """One line, as it is."""
+        """One line, as it is; a character the stream does not know, in a path say, is escaped."""
         if not self.unicode:
             text = text.translate(str.maketrans(_FANCY, _PLAIN))
+        text = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
         self.stream.write(text.rstrip() + "\n")
 
-    def say(self, text: str) -> None:
+    def say(self, *, en: str, zh: str) -> None:
         """Prose, wrapped."""
-        for line in textwrap.wrap(text, WIDTH - 4):
+        for line in wrap(self.text(en=en, zh=zh), WIDTH - 4):
             self.line("  " + line)
 
     def missed(self, text: str) -> None:
         """What was missed, wrapped, in red."""
-        for line in textwrap.wrap(f"MISSED {text}", WIDTH - 8):
+        for line in wrap(self.text(en="MISSED ", zh="未通过 ") + text, WIDTH - 8):
             self.line("      " + self.style(line, "red", "bold"))
 
     def rule(self) -> None:
@@ -64,7 +82,7 @@ class Page:
     def heading(self, number: int, title: str) -> None:
         """The title of a part."""
         left = f"── {number} "
-        right = " " + "─" * (WIDTH - len(left) - len(title) - 1)
+        right = " " + "─" * (WIDTH - columns(left + title) - 1)
         self.line()
         self.line(self.style(left, "dim") + self.style(title, "bold") + self.style(right, "dim"))
         self.line()
@@ -74,16 +92,27 @@ class Page:
         """A call, or shapes."""
         self.line("      " + self.style(text, "cyan"))
 
+    def note(self, text: str) -> None:
+        """The head of a table, or what stands aside."""
+        self.line("      " + self.style(text, "dim"))
+
     def sparkline(self, values: Sequence[float]) -> str:
         """One bar a value, the largest value at full height."""
         bars = _FANCY[-8:]
         top = max(values) or 1.0
         return "".join(bars[round(max(value, 0.0) / top * (len(bars) - 1))] for value in values)
 
+    def _can_encode(self, text: str) -> bool:
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            return False
+        return True
+
 
 @dataclass(frozen=True)
 class Check:
-    """A number, or an array, beside what it has to be."""
+    """A number, or an array, beside what it has to be; `what` names it in either language."""
 
     what: str
     got: ArrayLike
@@ -96,17 +125,22 @@ class Check:
         got, known = np.asarray(self.got, np.float64), np.asarray(self.known, np.float64)
         return got.shape == known.shape and bool(np.all(np.abs(got - known) <= self.tolerance))
 
-    def __str__(self) -> str:
+    def story(self, page: Page) -> str:
         """What a reader needs to know when it was missed."""
-        return f"{self.what}: got {_brief(self.got)}, expected {_brief(self.known)}"
+        got, known = _brief(page, self.got), _brief(page, self.known)
+        return page.text(
+            en=f"{self.what}: got {got}, expected {known}",
+            zh=f"{self.what}：得到{got}，应为{known}",
+        )
 
 
 @dataclass
 class Tour:
-    """The page, the peer to compare with, and the score."""
+    """The page, the peer to compare with, the figures where they are wanted, and the score."""
 
     page: Page
     peer: Peer | None
+    figures: Figures | None = None
     part: int = 0
     checked: int = 0
     missed: list[str] = field(default_factory=list)
@@ -115,14 +149,15 @@ class Tour:
         """Count what follows to this part."""
         self.part = part
 
-    def title(self, text: str) -> None:
+    def title(self, *, en: str, zh: str) -> None:
         """The heading of the part."""
-        self.page.heading(self.part, text)
+        self.page.heading(self.part, self.page.text(en=en, zh=zh))
 
     def stopped(self, error: Exception) -> None:
         """Count a part that could not be finished as missed."""
         self.checked += 1
-        self._miss(f"stopped by {type(error).__name__}: {error}")
+        kind = type(error).__name__
+        self._miss(self.page.text(en=f"stopped by {kind}: {error}", zh=f"因{kind}中断：{error}"))
 
     def result(self, text: str, *checks: Check) -> None:
         """A line of results behind its mark; under it, whatever was missed."""
@@ -132,7 +167,7 @@ class Tour:
         mark, style = (page.cross, "red") if wrong else (page.tick, "green")
         page.line(f"  {page.style(f'{mark:<2}', style)}  {text}")
         for check in wrong:
-            self._miss(str(check))
+            self._miss(check.story(page))
 
     def table(
         self,
@@ -148,15 +183,16 @@ class Tour:
         width: int = 17,
     ) -> None:
         """Our rows, the peer's beside them, each checked; in a column `width` wide."""
-        indent = max(map(len, [header, *lefts])) + 3
-        titles = f"{header:<{indent}}{'attnext':<{width}}{'' if theirs is None else 'torch'}"
-        self.page.line(self.page.style(f"      {titles}", "dim"))
+        indent = max(map(columns, [header, *lefts])) + 3
+        beside = "" if theirs is None else "torch"
+        self.page.note(ljust(header, indent) + ljust("attnext", width) + beside)
         for i, (left, row, answer) in enumerate(zip(lefts, ours, known, strict=True)):
-            beside = None if theirs is None else theirs[i]
+            other = None if theirs is None else theirs[i]
+            shown = ljust(show(row), width) + ("" if other is None else show(other))
             self.result(
-                f"{left:<{indent}}{show(row):<{width}}" + ("" if beside is None else show(beside)),
+                ljust(left, indent) + shown,
                 Check(f"{what} {i}", row, answer, tolerance),
-                *self.beside(f"{what} {i}", row, beside),
+                *self.beside(f"{what} {i}", row, other),
             )
 
     def theirs(self, function: str, *arrays: ArrayLike, **options: object) -> Array | None:
@@ -170,10 +206,21 @@ class Tour:
         if theirs is None:
             return []
         size = float(np.max(np.abs(np.asarray(theirs, np.float64)), initial=0.0))
-        return [Check(f"{what}, beside PyTorch", ours, theirs, 1e-5 * size)]
+        return [Check(f"{what}, beside PyTorch", ours, theirs, EXACT * size)]
+
+    def differences(
+        self, what: str, ours: ArrayLike, known: ArrayLike, theirs: ArrayLike | None
+    ) -> tuple[str, str, list[Check]]:
+        """How far our result is from a known one, and from the peer's, in words; the checks."""
+        off = largest_difference(ours, known)
+        apart = "" if theirs is None else f"{largest_difference(ours, theirs):.0e}"
+        beside = apart and self.page.text(en=f", {apart} from torch", zh=f"，与torch相差{apart}")
+        check = Check(f"{what}, relative difference", off, 0, EXACT)
+        return f"{off:.0e}", beside, [check, *self.beside(what, ours, theirs)]
 
     def _miss(self, text: str) -> None:
-        self.missed.append(f"part {self.part}, {text}")
+        part = self.page.text(en=f"part {self.part}, ", zh=f"第{self.part}部分，")
+        self.missed.append(part + text)
         self.page.missed(text)
 
 
@@ -194,20 +241,22 @@ def largest_difference(a: ArrayLike, b: ArrayLike) -> float:
     return float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
 
 
-def _brief(values: ArrayLike) -> str:
+def _brief(page: Page, values: ArrayLike) -> str:
     array = np.asarray(values, np.float64)
-    if array.size <= 8:
-        return np.array2string(array, precision=6, suppress_small=True).replace("\n", "")
-    return f"an array of shape {array.shape}"
+    if array.ndim == 0:
+        return numbers_text(array, 8)
+    if array.ndim == 1 and array.size <= 8:
+        return f"[{numbers_text(array, 8)}]"
+    return page.text(en=f"an array of shape {array.shape}", zh=f"形状为{array.shape}的数组")
 
 
-def _can_encode(stream: TextIO, text: str) -> bool:
-    encoding = getattr(stream, "encoding", None) or "utf-8"  # a StringIO has no encoding: takes all
+def _encoding(stream: TextIO) -> str:
+    """The stream's own; that of a StringIO, which has none and takes everything, is utf-8."""
+    name = getattr(stream, "encoding", None) or "utf-8"
     try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+        return codecs.lookup(name).name
+    except LookupError:  # nothing to go by
+        return "ascii"
 
 
 def _wants_colour(stream: TextIO) -> bool:

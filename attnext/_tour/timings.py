@@ -13,40 +13,48 @@ from numpy.typing import NDArray
 import attnext
 from attnext._tour.page import Check, Tour, largest_difference
 from attnext._tour.peer import Peer
+from attnext._tour.width import ljust
 
 Array = NDArray[np.float32]
-# What is computed, by attnext, by NumPy and by PyTorch, and the result the first two share.
-Contest = tuple[str, Callable[[], Array], Callable[[], Array], Callable[[], object] | None]
+# What is computed, of which size; by attnext, by NumPy, which have the same result, by PyTorch.
+Contest = tuple[str, str, Callable[[], Array], Callable[[], Array], Callable[[], object] | None]
 
 BUDGET = 0.1  # seconds for each contender
+_CHINESE = {"dot product": "点积", "additive": "加性", "  and backward": "  加上反向传播"}
 
 
 def timings(tour: Tour) -> None:
     """Part 8: four sizes of work, each contender's best time."""
-    page, peer = tour.page, tour.peer
-    tour.title("How long it takes")
+    page, text, peer = tour.page, tour.page.text, tour.peer
+    tour.title(en="How long it takes", zh="用时")
     page.say(
-        "Milliseconds: the best of several runs taken in turn, in float32, each library with its "
-        "default threads; NumPy runs the formulas as written. x: how many times as long as "
-        "attnext. Machines differ and are busy: compare within a line."
+        en="Milliseconds: the best of several runs taken in turn, in float32, each library with "
+        "its default threads; NumPy runs the formulas as written. x: how many times as long as "
+        "attnext. Machines differ and are busy: compare within a line.",
+        zh="单位是毫秒：各库轮流运行多次，取最快的一次；数据为float32，线程数取各库的默认值；"
+        "NumPy照公式直接计算。x：用时是attnext的几倍。机器有快有慢，也有忙有闲：只宜在同一行内"
+        "比较。",
     )
     page.line()
     config = attnext.show_config("dicts")
-    page.line(
-        f"      attnext {attnext.__version__}: {config['instruction_set']['chosen']}, "
-        f"{config['threads']['chosen']} threads.  NumPy {np.__version__}."
-        + (f"  {peer.name}." if peer else "")
+    chosen, threads = config["instruction_set"]["chosen"], config["threads"]["chosen"]
+    version = f"attnext {attnext.__version__}"
+    peers = [f"NumPy {np.__version__}"] + ([peer.name] if peer else [])
+    contenders = text(
+        en=f"{version}: {chosen}, {threads} threads.  {'.  '.join(peers)}.",
+        zh=f"{version}：{chosen}，{threads}个线程；{'；'.join(peers)}。",
     )
+    page.line(f"      {contenders}")
     page.line()
-    head = f"{'':<16}{'B x M x N':<19}{'attnext':>8}{'NumPy':>9}{'torch' if peer else '':>15}"
-    page.line(page.style(f"      {head}", "dim"))
-    for name, ours, plain, theirs in _contests(peer):
+    page.note(f"{'':<16}{'B x M x N':<20}{'attnext':>8}{'NumPy':>9}{'torch' if peer else '':>15}")
+    for name, size, ours, plain, theirs in _contests(peer):
         off = largest_difference(ours(), plain())
         first, *others = _fastest([ours, plain] if theirs is None else [ours, plain, theirs])
         cells = "".join(f"{_number(1e3 * t):>9} {_ratio(t / first):<5}" for t in others)
         tour.result(
-            f"{name:<35}{_number(1e3 * first):>8}{cells}",
-            Check(f"{name}, relative difference from NumPy", off, 0, 1e-5),
+            ljust(text(en=name, zh=_CHINESE[name]), 16)
+            + f"{size:<20}{_number(1e3 * first):>8}{cells}",
+            Check(f"{name.strip()} {size}, relative difference from NumPy", off, 0, 1e-5),
         )
 
 
@@ -87,7 +95,8 @@ def _contests(peer: Peer | None) -> Iterator[Contest]:
     for leading, M, N, d in [((2,), 1, 10, 2), ((4, 8), 128, 512, 64)]:
         dot = random(*leading, M, d), random(*leading, N, d), random(*leading, N, d)
         yield (
-            f"{'dot product':<16}{math.prod(leading)} x {M} x {N}, d {d}",
+            "dot product",
+            f"{math.prod(leading)} x {M} x {N}, d {d}",
             partial(attnext.dot_product_attention, *dot),
             partial(_plain_dot_product, *dot),
             theirs("fused_dot_product", *dot),
@@ -97,7 +106,8 @@ def _contests(peer: Peer | None) -> Iterator[Contest]:
     inputs = random(8, 64, 64), random(8, 128, 64), random(8, 128, 64)
     grad, W = random(8, 64, 64), (layer.W_q, layer.W_k, layer.w_v)
     yield (
-        f"{'additive':<16}8 x 64 x 128, h 64",
+        "additive",
+        "8 x 64 x 128, h 64",
         partial(attnext.additive_attention, *inputs, *W),
         partial(_plain_additive, *inputs, *W),
         theirs("additive", *inputs, *W),
@@ -108,7 +118,8 @@ def _contests(peer: Peer | None) -> Iterator[Contest]:
         return layer.backward(grad)[0]
 
     yield (
-        f"{'  and backward':<16}8 x 64 x 128, h 64",
+        "  and backward",
+        "8 x 64 x 128, h 64",
         ours,
         lambda: _plain_additive_gradients(grad, *inputs, *W)[0],
         None if peer is None else peer.timed_gradients(peer.additive, grad, *inputs, *W),

@@ -1,0 +1,133 @@
+"""Parts 1 and 2 of the tour: leaving padding out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import attnext
+from attnext._tour.page import ROUNDED, Check, Tour, numbers_text, weights_text
+from attnext._tour.width import ljust
+
+# Part 1: two batch entries of two queries and four keys, and two ways to give their lengths.
+X = np.array(
+    [
+        [[0.8, 0.2, 0.9, 0.4], [0.1, 0.7, 0.3, 0.5]],
+        [[0.6, 0.2, 0.7, 0.1], [0.9, 0.8, 0.3, 0.4]],
+    ],
+    np.float32,
+)
+PER_ENTRY = [2, 3]
+PER_QUERY = [[1, 3], [2, 4]]
+
+
+def masked_softmax(tour: Tour) -> None:
+    """Part 1: lengths for each batch entry, and for each query."""
+    page, text = tour.page, tour.page.text
+    tour.title(en="Masked softmax: scores become weights", zh="掩蔽softmax操作：评分变成权重")
+    page.say(
+        en="A softmax turns a row of scores into weights that sum to 1. Keys beyond the valid "
+        "length of a row are padding: they are never read, and their weight is exactly 0.",
+        zh="softmax把一行评分变成总和为1的权重。超出这一行有效长度的键是填充：它们从不被读取，"
+        "权重恰好为0。",
+    )
+    page.line()
+    page.code("masked_softmax(X, valid_lens)     X (2, 2, 4) -> weights (2, 2, 4)")
+    _softmax_table(
+        tour,
+        PER_ENTRY,
+        text(
+            en=f"valid_lens = {PER_ENTRY}: one length for each batch entry",
+            zh=f"valid_lens = {PER_ENTRY}：每个样本一个长度",
+        ),
+        known=[
+            [0.6457, 0.3543, 0, 0],
+            [0.3543, 0.6457, 0, 0],
+            [0.3603, 0.2415, 0.3982, 0],
+            [0.4076, 0.3688, 0.2237, 0],
+        ],
+    )
+    _softmax_table(
+        tour,
+        PER_QUERY,
+        text(
+            en=f"valid_lens = {PER_QUERY}: one length for each query",
+            zh=f"valid_lens = {PER_QUERY}：每个查询一个长度",
+        ),
+        known=[
+            [1, 0, 0, 0],
+            [0.2473, 0.4506, 0.3021, 0],
+            [0.5987, 0.4013, 0, 0],
+            [0.3268, 0.2957, 0.1793, 0.1982],
+        ],
+    )
+    _poison(tour)
+    if tour.figures:
+        tour.figures.masked_softmax(X, [PER_ENTRY, PER_QUERY])
+
+
+def _poison(tour: Tour) -> None:
+    """What lies in the padding must not matter."""
+    poisoned = X.copy()
+    poisoned[0, :, 2:] = poisoned[1, :, 3:] = np.nan
+    tour.page.line()
+    tour.result(
+        tour.page.text(
+            en="NaN written into the padding changes no bit of the weights",
+            zh="在填充处写入NaN，权重一个比特也不变",
+        ),
+        Check(
+            "weights with NaN in the padding",
+            attnext.masked_softmax(poisoned, PER_ENTRY),
+            attnext.masked_softmax(X, PER_ENTRY),
+        ),
+    )
+
+
+def _softmax_table(
+    tour: Tour,
+    valid_lens: list[int] | list[list[int]],
+    title: str,
+    known: list[list[float]],
+) -> None:
+    text = tour.page.text
+    tour.page.line()
+    tour.page.line(f"      {title}")
+    lens = np.broadcast_to(np.array(valid_lens).reshape(2, -1), X.shape[:2])
+    theirs = tour.theirs("masked_softmax", X, valid_lens=valid_lens)
+    tour.table(
+        ljust(text(en="scores", zh="评分"), 17) + text(en="valid", zh="有效"),
+        [
+            f"{numbers_text(scores):<17}{valid:>3}"
+            for scores, valid in zip(X.reshape(4, 4), lens.ravel(), strict=True)
+        ],
+        "weights of row",
+        attnext.masked_softmax(X, valid_lens).reshape(4, 4),
+        None if theirs is None else theirs.reshape(4, 4),
+        known,
+        tolerance=ROUNDED,
+        show=weights_text,
+        width=26,
+    )
+
+
+def sequence_mask(tour: Tour) -> None:
+    """Part 2: the same lengths, on the data itself."""
+    page = tour.page
+    tour.title(en="Sequence mask: blank out the padding", zh="序列掩蔽：抹去填充")
+    page.say(
+        en="The same lengths, applied to the data itself: what lies beyond is overwritten.",
+        zh="同样的长度，直接用在数据上：超出有效长度的部分被改写。",
+    )
+    X, valid_len = np.array([[1, 2, 3], [4, 5, 6]], np.float32), [1, 2]
+    page.line()
+    page.code("sequence_mask(X, valid_len, value=0)     X (2, 3) -> (2, 3)")
+    page.line()
+    tour.table(
+        f"{'X':<9}" + page.text(en="valid", zh="有效"),
+        [f"{numbers_text(X[i]):<9}{valid_len[i]:>3}" for i in range(2)],
+        "row",
+        attnext.sequence_mask(X, valid_len),
+        tour.theirs("sequence_mask", X, valid_len=valid_len),
+        [[1, 0, 0], [4, 5, 0]],
+        show=numbers_text,
+    )

@@ -1,0 +1,47 @@
+"""How wide text is in a terminal, where a Chinese character takes two columns.
+
+The twins of `len`, `str.ljust`, `str.rjust` and `textwrap.wrap`, counted in columns.
+"""
+
+from __future__ import annotations
+
+import re
+from unicodedata import combining, east_asian_width
+
+_WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60"  # Chinese characters and their punctuation
+_OPENING, _CLOSING = "（《", "。，、；：！？）》"
+# What stays on one line: a Chinese character or a word of others, with the brackets before it and
+# the punctuation behind it, so that no line begins with a comma or ends with an open bracket.
+_PIECE = re.compile(rf"[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*")
+
+
+def columns(text: str) -> int:
+    """The columns that `text`, without colours, takes."""
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def ljust(text: str, width: int) -> str:
+    """`text` and as many spaces as fill the width."""
+    return text + " " * (width - columns(text))
+
+
+def rjust(text: str, width: int) -> str:
+    """As many spaces as fill the width, and `text`."""
+    return " " * (width - columns(text)) + text
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of at most so many columns; a longer word, a path say, has a line of its own.
+
+    A line ends at a space or beside a Chinese character.
+    """
+    lines, line, end = [], "", 0
+    for piece in _PIECE.finditer(text):
+        space = " " if piece.start() > end else ""
+        end = piece.end()
+        if line and columns(line + space + piece[0]) > width:
+            lines.append(line)
+            line = piece[0]
+        else:
+            line += space * bool(line) + piece[0]
+    return [*lines, line] if line else lines
