@@ -2,10 +2,34 @@
 
 Masked softmax, dot-product, cosine, additive and Gaussian attention, forward and backward, on
 float32 NumPy arrays. The functions and the two classes live in the compiled module
-``attnext._core``; ``attnext.reference`` holds the same functions as plain NumPy code to read.
+``attnext._core``. Around them, each loaded when it is first used:
+
+    attnext.reference           the same functions as plain NumPy code to read
+    attnext.explain             a computation step by step, as text or in a notebook
+    attnext.kernel_regression   Nadaraya-Watson regression
+    attnext.testing             what checks a backward pass of your own
+    attnext.plot                heat maps and curves; needs matplotlib
+    attnext.torch               the functions and layers on tensors, with autograd; needs PyTorch
+    attnext.dask                attention over keys that do not fit one machine; needs Dask
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from attnext import dask as dask
+    from attnext import explain as explain
+    from attnext import kernel_regression as kernel_regression
+    from attnext import plot as plot
+    from attnext import reference as reference
+    from attnext import testing as testing
+    from attnext import torch as torch
 
 try:
     from attnext._core import (
@@ -67,3 +91,28 @@ __all__ = [
     "set_num_threads",
     "show_config",
 ]
+
+# The submodules, and what each needs beside NumPy.
+_SUBMODULES = {
+    "dask": "dask",
+    "explain": None,
+    "kernel_regression": None,
+    "plot": "matplotlib",
+    "reference": None,
+    "testing": None,
+    "torch": "torch",
+}
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load a submodule when it is first asked for, so that ``import attnext`` is NumPy alone."""
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What completion offers: submodules too, where what they need is installed."""
+    own = {name for name in globals() if name.startswith("__")}
+    found = {name for name, needs in _SUBMODULES.items() if needs is None or find_spec(needs)}
+    return sorted({*__all__, *own, *found})

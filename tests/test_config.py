@@ -87,3 +87,27 @@ def test_public_names() -> None:
     assert sorted(attnext.__all__) == sorted(set(attnext.__all__))
     for name in attnext.__all__:
         assert hasattr(attnext, name)
+
+
+SUBMODULES = ("dask", "explain", "kernel_regression", "plot", "reference", "testing", "torch")
+
+
+@pytest.mark.parametrize("name", SUBMODULES)
+def test_a_submodule_loads_when_it_is_first_used(name: str) -> None:
+    code = f"""
+import sys, attnext
+assert "attnext.{name}" not in sys.modules
+assert "{name}" in dir(attnext)
+print(attnext.{name}.__name__, bool(attnext.{name}.__all__))
+"""
+    assert run_python("-c", code).stdout == f"attnext.{name} True\n"
+
+
+def test_a_submodule_whose_library_is_missing_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attnext, "find_spec", lambda library: None)
+    offered = {name for name in SUBMODULES if name in dir(attnext)}
+    assert offered == {"explain", "kernel_regression", "reference", "testing"}
+    with pytest.raises(AttributeError, match="module 'attnext' has no attribute 'jax'"):
+        _ = attnext.jax  # type: ignore[attr-defined]
