@@ -1,0 +1,204 @@
+"""The steps that all attentions share: who takes part, softmax, dropout, pooling.
+
+queries (..., M, Dq)   keys (..., N, Dk)   values (..., N, Dv)   pairs (..., M, N)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnext import _core, reference
+from attnext.explain.accuracy import HUGE, TINY, Array, gamma, relative_error
+from attnext.explain.scores import SCORES, Inputs, without
+from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
+from attnext.explain.trace import Trace
+from attnext.reference.attention import Pairs, all_pairs
+from attnext.reference.dropout import Dropout
+from attnext.reference.masks import Masks
+from attnext.reference.sharing import share_heads
+
+# The keywords that all attentions have, and what they are by default.
+COMMON: Arguments = {
+    "valid_lens": None,
+    "mask": None,
+    "bias": None,
+    "causal": False,
+    "causal_offset": 0,
+    "window": None,
+    "enable_gqa": False,
+    "dropout_p": 0.0,
+    "seed": None,
+    "dropout_mask": None,
+    "empty_rows": "uniform",
+}
+MASKS = ("valid_lens", "mask", "bias", "causal", "causal_offset", "window")
+DROPOUT = ("dropout_p", "seed", "dropout_mask")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The arguments of an attention that the fast function has accepted."""
+
+    inputs: Inputs
+    values: Array  # (..., N, Dv), with as many heads as the queries
+    pairs: Pairs  # takes_part, bias, keep, empty_rows
+    group: int  # how many heads of queries share one of keys
+
+    @property
+    def empty(self) -> NDArray[np.bool_]:
+        """(..., M): the queries without any key."""
+        return without(self.inputs.live, -1)
+
+    @property
+    def pooled(self) -> NDArray[np.bool_]:
+        """(..., M, N): the values that are read. Those of an empty row are, unless it is 0."""
+        if self.pairs.empty_rows == "zero":
+            return self.inputs.live
+        return self.inputs.live | self.empty[..., None]
+
+
+def read_problem(arguments: Arguments) -> Problem:
+    """The arguments as float64 arrays, heads of keys and values repeated for those of queries."""
+    q, k, v = (as_float64(arguments[name]) for name in ("queries", "keys", "values"))
+    lead = q.shape[:-2]
+    masks = {name: arguments[name] for name in MASKS}
+    if masks["bias"] is not None:
+        masks["bias"] = as_float64(masks["bias"])
+    dropout = Dropout(*(arguments[name] for name in DROPOUT))
+    k, v, key_heads = share_heads(k, lead), share_heads(v, lead), k.shape[:-2]
+    group = lead[-1] // key_heads[-1] if key_heads != lead else 1
+    pairs = all_pairs(q, k, Masks(**masks), dropout, arguments["empty_rows"])
+    inputs = Inputs(q, k, pairs.takes_part, leading_axes(len(lead)))
+    return Problem(inputs, v, pairs, group)
+
+
+def explain_attention(function: str, arguments: Arguments, lang: str) -> Trace:
+    """The steps of the attention of that name."""
+    steps = Steps(function, lang)
+    # Every check of the arguments is the fast function's.
+    output, weights = getattr(_core, function)(**arguments, return_weights=True)
+    check_size(weights.shape)
+    with np.errstate(all="ignore"):  # inf and NaN follow the rules of arithmetic, silently
+        p = read_problem(arguments)
+        if p.group > 1:
+            axes = (*p.inputs.lead, "key", "feature")
+            steps.add("shared_heads", p.inputs.keys, axes, p.inputs.idle_keys, group=p.group)
+        scores, score_error = SCORES[function](p.inputs, steps, arguments)
+        exact, error = softmax_steps(p, scores, score_error, arguments, steps, weights)
+        pooled, pooled_error = _pool_steps(p, exact, error, arguments, steps, output)
+        compared = [("weights", weights, exact, error), ("output", output, pooled, pooled_error)]
+        return steps.trace(arguments, output, weights, compared)
+
+
+def softmax_steps(
+    p: Problem,
+    scores: Array,
+    score_error: Array,
+    arguments: Arguments,
+    steps: Steps,
+    weights: NDArray[np.float32],
+) -> tuple[Array, Array]:
+    """From scores to weights: those in float64 and the bound of their error, both (..., M, N)."""
+    x = p.inputs
+    if arguments["bias"] is not None:
+        biased = scores + p.pairs.bias
+        score_error = score_error + gamma(1) * (np.abs(scores) + np.abs(p.pairs.bias))
+        scores = biased
+        steps.add("bias", scores, x.pairs, ~x.live)
+    if conditions := mask_formula(arguments):
+        live, pairs = int(x.live.sum()), x.live.size
+        steps.add(
+            "takes_part", x.live, x.pairs, ~x.live, conditions=conditions, live=live, pairs=pairs
+        )
+        steps.add("masked", np.where(x.live, scores, -np.inf), x.pairs, ~x.live)
+    add_empty_rows(steps, x.live, (*x.lead, "query"), p.pairs.empty_rows)
+    exact = reference.masked_softmax(scores, mask=x.live, empty_rows=p.pairs.empty_rows)
+    steps.add("weights", weights, x.pairs, ~x.live & ~p.empty[..., None])
+    return exact, exact * relative_error(scores, score_error, x.live) + TINY
+
+
+def _pool_steps(
+    p: Problem,
+    weights: Array,
+    error: Array,
+    arguments: Arguments,
+    steps: Steps,
+    output: NDArray[np.float32],
+) -> tuple[Array, Array]:
+    """From weights to the output: that in float64 and the bound of its error, (..., M, Dv)."""
+    x, keep = p.inputs, p.pairs.keep
+    masked = ~x.live & ~p.empty[..., None]
+    kept = weights * keep
+    dropped = is_dropped(arguments)
+    if dropped:
+        stays, rule = keep != 0, dropout_rule(arguments)
+        shown = stays & ~masked
+        steps.add(
+            "keep",
+            stays,
+            x.pairs,
+            masked,
+            rule=rule,
+            kept=int(shown.sum()),
+            pairs=int((~masked).sum()),
+        )
+        steps.add("kept", kept, x.pairs, masked, p=float(arguments["dropout_p"]))
+    exact = pool(kept, p.values, p.pooled)
+    sizes = np.abs(p.values)
+    N = keep.shape[-1]
+    bound = pool(error * keep + gamma(N) * kept, sizes, p.pooled) + (N + 16) * TINY
+    overflows = pool(np.maximum(keep, 1), sizes, p.pooled) > HUGE
+    axes = (*x.lead, "query", "feature")
+    steps.add("output", output, axes, weights="kept" if dropped else "weights")
+    return exact, np.where(overflows, np.inf, bound)
+
+
+def pool(weights: Array, values: Array, takes_part: NDArray[np.bool_]) -> Array:
+    """sum_j weights[i, j] * values[j] over the pairs that take part; no other value is read."""
+    output = np.zeros((*weights.shape[:-1], values.shape[-1]))
+    for row in np.ndindex(weights.shape[:-1]):
+        live = takes_part[row]
+        output[row] = weights[row][live] @ values[row[:-1]][live]
+    return output
+
+
+def add_empty_rows(steps: Steps, live: NDArray[np.bool_], axes: tuple[str, ...], mode: str) -> None:
+    """Say which rows (..., M) have no key and what becomes of them, if there are any."""
+    empty = without(live, -1)
+    if empty.any():
+        fill = {"uniform": f"1/{live.shape[-1]}", "zero": "0", "nan": "NaN"}[mode]
+        count = int(empty.sum())
+        steps.add("empty_rows", empty, axes, empty=count, rows=empty.size, mode=mode, fill=fill)
+
+
+def mask_formula(arguments: Arguments) -> str:
+    """What decides whether query i attends to key j; empty if nothing does."""
+    offset = arguments["causal_offset"]
+    i = "i" if isinstance(offset, int) and offset == 0 else "i + causal_offset"
+    left, right = arguments["window"] or (-1, -1)
+    bias = arguments["bias"]
+    rules = {
+        "j < valid_len": arguments["valid_lens"] is not None,
+        "mask[i, j]": arguments["mask"] is not None,
+        "bias[i, j] > -inf": bias is not None and bool(np.isneginf(as_float64(bias)).any()),
+        f"j <= {i}": bool(arguments["causal"]),
+        f"{i} - {left} <= j": left != -1,
+        f"j <= {i} + {right}": right != -1,
+    }
+    return " and ".join(rule for rule, holds in rules.items() if holds)
+
+
+def is_dropped(arguments: Arguments) -> bool:
+    """Whether there is dropout."""
+    return arguments["dropout_mask"] is not None or float(arguments["dropout_p"]) != 0
+
+
+def dropout_rule(arguments: Arguments) -> str:
+    """What decides whether dropout keeps a weight."""
+    if arguments["dropout_mask"] is not None:
+        return "dropout_mask"
+    p = float(arguments["dropout_p"])
+    return f"philox(seed={int(arguments['seed'])}) >= {p:.6g}"

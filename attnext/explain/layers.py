@@ -1,0 +1,156 @@
+"""layer: the next call of an object, attnext's own or a torch module like it, step by step."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnext.explain.attention import COMMON, explain_attention
+from attnext.explain.steps import Arguments, Steps, call_text
+from attnext.explain.trace import Trace
+from attnext.explain.words import check_lang
+
+
+def layer(
+    attn: Any,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    valid_lens: ArrayLike | None = None,
+    *,
+    mask: ArrayLike | None = None,
+    causal: bool = False,
+    lang: str = "en",
+) -> Trace:
+    """Explain what ``attn(queries, keys, values, valid_lens)`` is going to compute.
+
+    Parameters
+    ----------
+    attn : layer
+        An `attnext.AdditiveAttention` or `attnext.DotProductAttention`, an
+        `attnext.kernel_regression.NWKernelRegression`, or a torch module of one of these names and
+        parameters, such as those of `attnext.torch` and of Dive into Deep Learning. It is left as
+        it is, its last call and its random numbers included.
+    queries, keys, values, valid_lens, mask, causal : optional
+        As in the call of the layer; tensors of a graph are taken without it.
+    lang : {'en', 'zh'}, optional
+        Language of the explanation: English or Chinese.
+
+    Returns
+    -------
+    trace : Trace
+        The steps; its `output` is what the layer will return to this call, bit for bit if it
+        computes with attnext. In training this includes what dropout will drop.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As from the call of the layer; TypeError also if `attn` is something else, ValueError if
+        it is a torch module in training with dropout, whose draws cannot be foreseen.
+
+    Notes
+    -----
+    The steps are those of the function that the layer calls, with the layer's parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attnext
+    >>> from attnext import explain
+    >>> attn = attnext.AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=0)
+    >>> queries, keys = np.ones((2, 1, 20)), np.ones((2, 10, 2))
+    >>> values = np.arange(40).reshape(1, 10, 4).repeat(2, axis=0)
+    >>> trace = explain.layer(attn, queries, keys, values, [2, 6])
+    >>> trace["features"].shape
+    (2, 1, 10, 8)
+    >>> bool((trace.output == attn(queries, keys, values, [2, 6])).all())
+    True
+    """
+    arguments = locals()
+    return _explain(arguments.pop("attn"), arguments, arguments.pop("lang"))
+
+
+def _explain(attn: Any, arguments: Arguments, lang: str) -> Trace:
+    """The steps of ``attn(**arguments)``, which is told from the name of its class."""
+    check_lang(lang)
+    inputs = {name: _detached(x) for name, x in arguments.items()}
+    call = dict(inputs)
+    classes = {each.__name__ for each in type(attn).__mro__}
+    if "NWKernelRegression" in classes:
+        trace = _regression(attn, inputs, lang)
+    elif "AdditiveAttention" in classes:
+        trace = _additive(attn, inputs, lang)
+    elif "DotProductAttention" in classes:
+        trace = _dot_product(attn, inputs, lang)
+    else:
+        raise TypeError(
+            f"attn is of type {type(attn).__name__}, expected an AdditiveAttention, a "
+            "DotProductAttention or an NWKernelRegression"
+        )
+    return replace(trace, call=call_text(type(attn).__name__, call))
+
+
+def _additive(attn: Any, inputs: Arguments, lang: str) -> Trace:
+    state = _state(attn, {"W_q.weight", "W_k.weight", "w_v.weight"})
+    parameters = {"b_h": None} | {name.removesuffix(".weight"): x for name, x in state.items()}
+    arguments = {**COMMON, **inputs, **parameters, **_dropout(attn, inputs)}
+    return explain_attention("additive_attention", arguments, lang)
+
+
+def _dot_product(attn: Any, inputs: Arguments, lang: str) -> Trace:
+    _state(attn, set())
+    scale = getattr(attn, "scale", None)
+    arguments = {**COMMON, **inputs, "scale": scale, **_dropout(attn, inputs)}
+    return explain_attention("dot_product_attention", arguments, lang)
+
+
+def _regression(attn: Any, inputs: Arguments, lang: str) -> Trace:
+    """n attentions of one query each, over N keys of its own."""
+    for name in ("valid_lens", "mask", "causal"):
+        if (given := inputs.pop(name)) is not None and given is not False:
+            raise TypeError(f"{type(attn).__name__} takes queries, keys and values, got {name}")
+    copy.deepcopy(attn)(**inputs)  # its checks are the ones for these arguments
+    q, k, v = (np.asarray(x, np.float32) for x in inputs.values())
+    arrays = {"queries": q[:, None, None], "keys": k[:, :, None], "values": v[:, :, None]}
+    arguments = {**COMMON, **arrays, "w": _detached(attn.w), "sigma": None}
+    trace = explain_attention("gaussian_attention", arguments, lang)
+    last = Steps("gaussian_attention", lang)
+    output = trace.output.reshape(-1)
+    last.add("predictions", output, ("query",))
+    return replace(trace, steps=(*trace.steps, *last.steps), output=output)
+
+
+def _state(attn: Any, names: set[str]) -> Arguments:
+    """The parameters by name, which must be these and no others, but for b_h."""
+    state = attn.state_dict() if hasattr(attn, "state_dict") else {}
+    if names - state.keys() or state.keys() - names - ({"b_h"} if names else set()):
+        expected = ", ".join(sorted(names)) or "none"
+        raise TypeError(
+            f"attn has parameters {', '.join(sorted(state)) or 'none'}, expected {expected}"
+        )
+    return {name: _detached(x) for name, x in state.items()}
+
+
+def _dropout(attn: Any, inputs: Arguments) -> Arguments:
+    """What dropout will do in the next call; the layer stays as it is."""
+    if not hasattr(attn, "context"):  # torch's modules
+        dropout = getattr(attn, "dropout", 0.0)  # a number or a torch.nn.Dropout
+        p = getattr(dropout, "p", dropout)
+        if getattr(attn, "training", False) and p:
+            raise ValueError(
+                f"attn is in training with dropout {p:g}, whose draws torch keeps to itself: call "
+                "attn.eval() first"
+            )
+        return {}
+    twin = copy.deepcopy(attn)  # with its generator, which draws the seed the layer will draw
+    twin(**inputs, need_weights=False)
+    return {"dropout_p": twin.context.dropout_p, "seed": twin.context.seed}
+
+
+def _detached(x: Any) -> Any:
+    """A tensor without its graph; anything else as it is."""
+    return x.detach() if hasattr(x, "detach") else x

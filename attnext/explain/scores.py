@@ -1,0 +1,178 @@
+"""The steps of each scoring function, from queries and keys to scores, and their rounding.
+
+    queries (..., M, Dq)   keys (..., N, Dk)   W_q (H, Dq)   W_k (H, Dk)   w_v, b_h (H,)
+
+Each function adds its steps and returns the scores (..., M, N) with a bound of their error in
+float32. What it computes of a pair that takes no part is thrown away: NaN stands in its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnext.explain.accuracy import HUGE, Array, gamma, rounded
+from attnext.explain.steps import Arguments, Steps, as_float64
+from attnext.explain.trace import joined, summarise
+
+HIDDEN = 2**21  # numbers of the (..., M, N, H) arrays that are kept: 16 MiB each
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What there is to score, and which pairs."""
+
+    queries: Array  # (..., M, Dq)
+    keys: Array  # (..., N, Dk), with as many heads as the queries
+    live: NDArray[np.bool_]  # (..., M, N): the pairs that take part
+    lead: tuple[str, ...]  # what the leading axes are called
+
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """The axes of the scores."""
+        return (*self.lead, "query", "key")
+
+    def of_pairs(self, x: Array) -> Array:
+        """x (..., M, N), NaN where a pair takes no part."""
+        return np.where(self.live, x, np.nan)
+
+    def of_queries(self, x: Array) -> Array:
+        """x (..., M, D), NaN where a query has no key."""
+        return np.where(self.idle_queries, np.nan, x)
+
+    def of_keys(self, x: Array) -> Array:
+        """x (..., N, D), NaN where a key is of no query."""
+        return np.where(self.idle_keys, np.nan, x)
+
+    @property
+    def idle_queries(self) -> NDArray[np.bool_]:
+        """(..., M, 1)"""
+        return without(self.live, -1)[..., None]
+
+    @property
+    def idle_keys(self) -> NDArray[np.bool_]:
+        """(..., N, 1)"""
+        return without(self.live, -2)[..., None]
+
+
+def without(live: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
+    """Where nothing along this axis takes part: -1, queries without a key."""
+    return np.asarray(~np.any(live, axis=axis))
+
+
+def number(x: Any) -> float:
+    """A number as the fast function saw it, from an array of one element too."""
+    return float(as_float64(x).reshape(()))
+
+
+def transposed(x: Array) -> Array:
+    """The last two axes change places."""
+    return x.swapaxes(-1, -2)
+
+
+def dot_product(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
+    """scores = scale * queries @ keys^T; scale 1 / sqrt(D) by default."""
+    D = x.queries.shape[-1]
+    factor = dot_product_scale(arguments, D)
+    raw = x.of_pairs(x.queries @ transposed(x.keys))
+    steps.add("raw", raw, x.pairs, ~x.live)
+    scores = raw * factor
+    if arguments["scale"] is None:
+        steps.add("scaled", scores, x.pairs, ~x.live, D=D)
+    else:
+        steps.add("scaled_by", scores, x.pairs, ~x.live, scale=factor)
+    size = np.abs(x.queries) @ transposed(np.abs(x.keys))
+    return scores, rounded(size, D) * abs(factor)
+
+
+def dot_product_scale(arguments: Arguments, D: int) -> float:
+    """What dot products of D features are multiplied by."""
+    return 1 / math.sqrt(max(D, 1)) if arguments["scale"] is None else number(arguments["scale"])
+
+
+def additive(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
+    """scores = w_v . tanh(W_q q + W_k k + b_h), a query at a time."""
+    W_q, W_k, w_v = (as_float64(arguments[name]) for name in ("W_q", "W_k", "w_v"))
+    w_v = w_v.reshape(-1)
+    b_h = 0.0 if arguments["b_h"] is None else as_float64(arguments["b_h"])
+    H, Dq = W_q.shape
+    Dk = W_k.shape[1]
+    *rows, N = x.live.shape
+    hidden_q, hidden_k = x.of_queries(x.queries @ W_q.T), x.of_keys(x.keys @ W_k.T)
+    steps.add("hidden_q", hidden_q, (*x.lead, "query", "unit"), x.idle_queries, D=Dq, H=H)
+    steps.add("hidden_k", hidden_k, (*x.lead, "key", "unit"), x.idle_keys, D=Dk, H=H)
+
+    shape = (*rows, N, H)
+    kept = shape if math.prod(shape) <= HIDDEN else (*(1 for _ in rows), N, H)
+    features, activations, scores = np.zeros(kept), np.zeros(kept), np.zeros(x.live.shape)
+    ranges = [summarise(np.zeros(0))] * 2
+    for row in np.ndindex(*rows):
+        live = x.live[row]
+        a = hidden_q[row] + hidden_k[row[:-1]] + b_h  # (N, H)
+        a[~live] = np.nan
+        t = np.tanh(a)
+        scores[row] = t @ w_v
+        ranges = [joined(ranges[0], summarise(a[live])), joined(ranges[1], summarise(t[live]))]
+        if kept == shape or not any(row):
+            features[row], activations[row] = a, t
+
+    axes = (*x.pairs, "unit")
+    masked = ~x.live[tuple(slice(n) for n in kept[:-1])][..., None]
+    whole = {"shape": shape, "H": H}
+    bias = "" if arguments["b_h"] is None else " + b_h"
+    steps.add("features", features, axes, masked, summary=ranges[0], bias=bias, **whole)
+    steps.add("activations", activations, axes, masked, summary=ranges[1], **whole)
+    steps.add("additive", x.of_pairs(scores), x.pairs, ~x.live, H=H)
+
+    # tanh is nowhere steeper than 1, so its error is that of its argument and a few u of its own
+    from_q = rounded(np.abs(x.queries) @ np.abs(W_q).T, Dq + Dk) @ np.abs(w_v)  # (..., M)
+    from_k = rounded(np.abs(x.keys) @ np.abs(W_k).T, Dq + Dk) @ np.abs(w_v)  # (..., N)
+    of_tanh = np.sum(np.abs(w_v) * gamma(H) * (2 + np.abs(b_h)))
+    return x.of_pairs(scores), from_q[..., :, None] + from_k[..., None, :] + of_tanh
+
+
+def gaussian(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
+    """scores = -(w * |q - k|)^2 / 2, with w = 1 / sigma; w = 1 by default."""
+    w, sigma = arguments["w"], arguments["sigma"]
+    w = 1 / number(sigma) if sigma is not None else 1.0 if w is None else number(w)
+    distance = np.zeros(x.live.shape)
+    for row in np.ndindex(x.live.shape[:-1]):
+        distance[row] = np.linalg.norm(x.queries[row] - x.keys[row[:-1]], axis=-1)
+    distance = x.of_pairs(distance)
+    scores = -((w * distance) ** 2) / 2
+    steps.add("distance", distance, x.pairs, ~x.live)
+    steps.add("gaussian", scores, x.pairs, ~x.live, w=w, sigma=1 / w if w else math.inf)
+    D = x.queries.shape[-1]
+    return scores, rounded(distance**2, D) * (w**2 if w**2 <= HUGE else math.inf)
+
+
+def cosine(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
+    """scores = scale * q . k / (max(|q|, eps) max(|k|, eps))"""
+    scale, eps = number(arguments["scale"]), number(arguments["eps"])
+    unit_q, unit_k = x.of_queries(_unit(x.queries, eps)), x.of_keys(_unit(x.keys, eps))
+    steps.add("unit_q", unit_q, (*x.lead, "query", "feature"), x.idle_queries, eps=eps)
+    steps.add("unit_k", unit_k, (*x.lead, "key", "feature"), x.idle_keys, eps=eps)
+    scores = x.of_pairs(scale * (unit_q @ transposed(unit_k)))
+    steps.add("cosine", scores, x.pairs, ~x.live, scale=scale)
+    size = np.abs(unit_q) @ transposed(np.abs(unit_k))
+    return scores, rounded(size, 2 * x.queries.shape[-1]) * abs(scale)
+
+
+def _unit(x: Array, eps: float) -> Array:
+    """x (..., D) over its norm, or over eps if that is more."""
+    unit: Array = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), eps)
+    return unit
+
+
+Score: TypeAlias = Callable[[Inputs, Steps, Arguments], tuple[Array, Array]]
+SCORES: dict[str, Score] = {
+    "dot_product_attention": dot_product,
+    "additive_attention": additive,
+    "gaussian_attention": gaussian,
+    "cosine_attention": cosine,
+}

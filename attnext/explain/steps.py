@@ -1,0 +1,140 @@
+"""Steps are collected here: numbers come in, words are looked up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnext.explain.accuracy import largest_difference
+from attnext.explain.trace import Step, Summary, Trace, summarise
+from attnext.explain.words import AXES, STEPS, TITLES, check_lang, phrase
+
+Arguments = dict[str, Any]  # of a call, by name, those that were not given too
+
+# A result: its name, the fast function's, that of the steps, and how far they may be apart.
+Compared = tuple[str, Any, NDArray[np.float64], NDArray[np.float64]]
+
+PAIRS = 2**22  # of query and key, at most: every step is kept, and each takes 8 bytes a pair
+
+
+class Steps:
+    """The steps so far of one explanation, in one language."""
+
+    def __init__(self, function: str, lang: str) -> None:
+        check_lang(lang)
+        self.function, self.lang = function, lang
+        self.steps: list[Step] = []
+
+    def add(
+        self,
+        key: str,
+        values: NDArray[Any],
+        axes: tuple[str, ...],
+        masked: NDArray[np.bool_] | None = None,
+        *,
+        shape: tuple[int, ...] | None = None,
+        summary: Summary | None = None,
+        **numbers: object,
+    ) -> None:
+        """Add the step `key` of the table of words, and fill these numbers into its words.
+
+        masked broadcasts to values. shape and summary, where values are but a part, are the
+        whole's.
+        """
+        if masked is not None:
+            masked = np.broadcast_to(masked, values.shape)
+            masked = masked if masked.any() else None
+        if summary is None:
+            summary = summarise(values if masked is None else values[~masked])
+        words = STEPS[key]
+        name, note = words.en if self.lang == "en" else words.zh
+        self.steps.append(
+            Step(
+                key=key,
+                name=name,
+                formula=words.formula.format(**numbers),
+                note=note.format(**numbers),
+                shape=values.shape if shape is None else shape,
+                values=values,
+                axes=tuple(AXES[axis][self.lang] for axis in axes),
+                masked=masked,
+                summary=summary,
+                lang=self.lang,
+            )
+        )
+
+    def trace(
+        self,
+        arguments: Arguments,
+        output: Any,
+        weights: NDArray[Any],
+        compared: list[Compared],
+    ) -> Trace:
+        """The explanation, once what the fast function returned was held against its steps."""
+        difference = max(largest_difference(self.function, *each) for each in compared)
+        return Trace(
+            title=TITLES[self.function][self.lang],
+            call=call_text(self.function, arguments),
+            steps=tuple(self.steps),
+            output=output,
+            weights=weights,
+            difference=difference,
+            agreement=phrase("agreement", self.lang, function=self.function, difference=difference),
+            lang=self.lang,
+        )
+
+
+def leading_axes(ndim: int) -> tuple[str, ...]:
+    """What so many leading axes are called."""
+    return ("batch", *("group",) * (ndim - 2), "head") if ndim > 1 else ("batch",) * ndim
+
+
+def check_size(pairs: tuple[int, ...]) -> None:
+    """Explanations are for examples that can be looked at."""
+    if (size := math.prod(pairs)) > PAIRS:
+        raise ValueError(
+            f"queries and keys make {size} pairs, expected {PAIRS} at most because every step is "
+            "kept: explain a part of them"
+        )
+
+
+def as_float64(x: Any) -> NDArray[np.float64]:
+    """The numbers that the fast function saw: rounded to float32."""
+    with np.errstate(all="ignore"):  # too large for float32 is inf, there as here
+        return np.asarray(x).astype(np.float32).astype(np.float64)
+
+
+def call_text(function: str, arguments: Arguments) -> str:
+    """The call: numbers as they are, arrays as shapes; what is as by default is left out."""
+    given = {name: x for name, x in arguments.items() if not _is_default(name, x)}
+    return f"{function}({', '.join(_argument(name, x) for name, x in given.items())})"
+
+
+# What is not None by default.
+_DEFAULTS = {
+    "causal": False,
+    "causal_offset": 0,
+    "enable_gqa": False,
+    "dropout_p": 0.0,
+    "empty_rows": "uniform",
+    "return_grad_bias": False,
+}
+
+
+def _is_default(name: str, x: Any) -> bool:
+    default = _DEFAULTS.get(name)
+    return x is None or (isinstance(x, type(default)) and bool(x == default))
+
+
+def _argument(name: str, x: Any) -> str:
+    if isinstance(x, bool | int | float | str | tuple):
+        return f"{name}={x!r}"
+    array = np.asarray(x)
+    if array.size <= 8 and array.dtype.kind in "iu":
+        return f"{name}={array.tolist()}"
+    if array.ndim == 0:
+        return f"{name}={array[()]:.6g}"
+    return f"{name} {array.shape}"

@@ -1,0 +1,116 @@
+"""The array of a step as tables of a query, a head, an entry each: what both renderers draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnext.explain.words import phrase
+
+if TYPE_CHECKING:
+    from attnext.explain.trace import Step
+
+DOT = "·"  # in the place of a number that takes no part
+
+
+class Limits(NamedTuple):
+    """How much of an array is shown: all of it if it is small, a corner of it if not."""
+
+    size: int = 200  # a small array has no more numbers,
+    columns: int = 12  # and no more columns
+    tables: int = 1  # of a corner: tables, rows and columns
+    side: int = 6
+
+    def corner(self, step: Step) -> tuple[int, ...]:
+        """The shape of what is shown."""
+        shape = step.values.shape
+        if step.shape == shape and step.values.size <= self.size and shape[-1] <= self.columns:
+            return shape
+        sides = [min(n, self.side) for n in shape[-2:]]
+        tables = self.tables
+        leading = []
+        for n in reversed(shape[:-2]):  # the last leading axis first, as far as tables reach
+            leading.append(min(n, tables))
+            tables //= max(leading[-1], 1)
+            tables = max(tables, 1)
+        return (*reversed(leading), *sides)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Two axes of an array, or one as a single row."""
+
+    label: str  # which of the tables; empty if it is the only one
+    corner: str  # what rows and columns are
+    rows: list[str]
+    columns: list[str]
+    cells: list[list[str]]
+    numbers: NDArray[Any]  # (rows, columns)
+    masked: NDArray[np.bool_]  # (rows, columns)
+
+
+def is_cut(step: Step, limits: Limits) -> bool:
+    """Whether some of the array is not shown."""
+    return limits.corner(step) != step.shape
+
+
+def summary_text(step: Step, limits: Limits) -> str:
+    """The range of an array that is not shown in full; nothing for any other."""
+    if step.summary.count == 0:
+        return phrase("nothing", step.lang)
+    if not is_cut(step, limits) or step.values.dtype.kind == "b":  # bools are counted in the note
+        return ""
+    s = step.summary
+    return phrase(
+        "summary", step.lang, count=s.count, least=s.least, mean=s.mean, largest=s.largest
+    )
+
+
+def tables(step: Step, limits: Limits, decimals: int = 4) -> Iterator[Table]:
+    """What is shown of a step's array, formatted alike in all tables."""
+    corner = limits.corner(step)
+    window = tuple(slice(n) for n in corner)
+    numbers = step.values[window]
+    masked = np.zeros(corner, bool) if step.masked is None else step.masked[window]
+    if numbers.size == 0:
+        return
+    # a masked score is -inf, and the step that makes it so shows it
+    dotted = masked & (numbers != -np.inf)
+    cells = np.where(dotted, DOT, _texts(numbers, masked, decimals))
+    if numbers.ndim == 1:
+        numbers, masked, cells = numbers[None], masked[None], cells[None]
+        rows, corner_text = [""], step.axes[-1]
+    else:
+        rows = [str(i) for i in range(corner[-2])]
+        corner_text = f"{step.axes[-2]}\\{step.axes[-1]}"
+    columns = [str(j) for j in range(corner[-1])]
+    cut = corner != step.shape
+    for lead in np.ndindex(*corner[:-2]):
+        label = ", ".join(f"{axis} {i}" for axis, i in zip(step.axes, lead, strict=False))
+        if cut:
+            label = "[" + ", ".join([*map(str, lead), *(f":{n}" for n in corner[-2:])]) + "]"
+        yield Table(
+            label, corner_text, rows, columns, cells[lead].tolist(), numbers[lead], masked[lead]
+        )
+
+
+def _texts(numbers: NDArray[Any], masked: NDArray[np.bool_], decimals: int) -> NDArray[Any]:
+    """The numbers in one format; a zero that is exact is 0, so that it differs from a small one."""
+    if numbers.dtype.kind in "biu":
+        return numbers.astype(int).astype(str).astype(object)
+    shown = numbers[~masked & np.isfinite(numbers)].astype(np.float64)
+    largest = float(np.max(np.abs(shown), initial=0.0))
+    if largest < 1e6 and np.array_equal(shown, np.round(shown)):
+        pattern = "z.0f"
+    elif 1e-3 <= largest < 1e5:
+        whole = max(int(math.log10(largest)), 0)  # digits before the point, less one
+        pattern = f"z.{max(decimals - whole, 1)}f"
+    else:
+        pattern = f"z.{min(decimals, 3) - 1}e"
+    texts = ["0" if x == 0 else format(float(x), pattern) for x in numbers.flat]
+    return np.array(texts, dtype=object).reshape(numbers.shape)

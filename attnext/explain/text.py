@@ -1,0 +1,92 @@
+"""An explanation as text of 80 columns, in languages whose letters are one or two columns wide."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+from attnext.explain.tables import Limits, Table, summary_text, tables
+from attnext.explain.words import phrase
+
+if TYPE_CHECKING:
+    from attnext.explain.trace import Step, Trace
+
+WIDTH = 80
+INDENT = "   "
+
+# What is tried, in this order, until a table fits: how many columns it may have at most, digits
+# after the point, blanks between columns.
+_FITS = [
+    (columns, *style) for columns in (12, 10, 8, 6) for style in ((4, 2), (4, 1), (3, 1), (2, 1))
+]
+
+# A piece of a line that must stay together: a word, or a wide letter with the mark that follows it.
+_PIECE = re.compile(r"\s+|[\u2e80-\u9fff“][\u3000-\u303f\uff00-\uffef”]*|[^\s\u2e80-\u9fff“]+")
+
+
+def trace_text(trace: Trace) -> str:
+    """All steps, one below the other."""
+    lines = [trace.title, "=" * width(trace.title), *wrap(trace.call, "")]
+    for number, step in enumerate(trace.steps, 1):
+        lines += ["", *_step_lines(step, f"{number}. ")]
+    if any(step.masked is not None for step in trace.steps):
+        lines += ["", INDENT + phrase("legend", trace.lang)]
+    lines += ["", *wrap(trace.agreement, "")]
+    return "\n".join(lines)
+
+
+def step_text(step: Step) -> str:
+    """One step on its own."""
+    return "\n".join(_step_lines(step, ""))
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def wrap(text: str, indent: str) -> list[str]:
+    """Lines of at most 80 columns; Chinese is broken between any two letters."""
+    lines, line = [], indent
+    for piece in _PIECE.findall(text):
+        if width(line + piece.rstrip()) > WIDTH and line.strip():
+            lines.append(line.rstrip())
+            line = indent + piece.lstrip()
+        else:
+            line += piece
+    return [*lines, line.rstrip()]
+
+
+def _step_lines(step: Step, number: str) -> list[str]:
+    lines = [f"{number}{step.name}  {step.shape}"]
+    lines += wrap(step.formula, INDENT)
+    lines += wrap(step.note, INDENT)
+    return lines + _table_lines(step)
+
+
+def _table_lines(step: Step) -> list[str]:
+    """The tables in the first style in which all lines fit; the last one always does."""
+    for columns, decimals, blanks in _FITS:
+        limits = Limits(columns=columns)
+        drawn = list(tables(step, limits, decimals))
+        texts = [text for table in drawn for row in (table.columns, *table.cells) for text in row]
+        size = max(map(width, texts), default=0) + blanks
+        lines = [line for table in drawn for line in ("", *_one_table(table, size))]
+        if all(width(line) <= WIDTH for line in lines):
+            break
+    if summary := summary_text(step, limits):
+        lines = wrap(summary, INDENT) + lines
+    return lines
+
+
+def _one_table(table: Table, size: int) -> list[str]:
+    """Row headings on the left, numbers to the right of their columns, which are this wide."""
+    left = max(width(table.corner), max(map(width, table.rows)))
+    lines = [INDENT + table.label] if table.label else []
+    for heading, row in zip(
+        [table.corner, *table.rows], [table.columns, *table.cells], strict=True
+    ):
+        padded = "".join(" " * (size - width(text)) + text for text in row)
+        lines.append(INDENT + " " * (left - width(heading)) + heading + padded)
+    return lines

@@ -1,0 +1,176 @@
+"""What an explanation is made of: steps, in order, and what the fast function returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnext.explain import html, text
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The range of the numbers of a step, in which masked places do not count.
+
+    Parameters
+    ----------
+    count : int
+        How many numbers there are.
+    least, total, largest : float
+        The smallest of them, their sum, the largest.
+    """
+
+    count: int
+    least: float
+    total: float
+    largest: float
+
+    @property
+    def mean(self) -> float:
+        """The mean of the numbers; NaN if there are none."""
+        return self.total / self.count if self.count else float("nan")
+
+
+def summarise(numbers: NDArray[Any]) -> Summary:
+    """The range of an array; that of no numbers is from inf to -inf."""
+    x = np.asarray(numbers, np.float64)
+    with np.errstate(all="ignore"):  # a mean may overflow, and inf - inf is NaN
+        return Summary(
+            x.size,
+            float(np.min(x, initial=np.inf)),
+            float(np.sum(x)),
+            float(np.max(x, initial=-np.inf)),
+        )
+
+
+def joined(a: Summary, b: Summary) -> Summary:
+    """The range of two arrays together."""
+    return Summary(
+        a.count + b.count,
+        float(np.minimum(a.least, b.least)),  # NumPy's keep a NaN
+        a.total + b.total,
+        float(np.maximum(a.largest, b.largest)),
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Step:
+    """One step of a computation, with its numbers and what to say about them.
+
+    Printed it is text; in a notebook it shows itself as HTML.
+
+    Parameters
+    ----------
+    key : str
+        What the step is called in `Trace`, the same in every language.
+    name, formula, note : str
+        Its title; what is computed, in the notation of code; a sentence about it.
+    shape : tuple of int
+        The shape of the array that the step makes.
+    values : ndarray
+        That array; of a broadcast sum too large to keep, the numbers of the first query. Masked
+        places hold NaN, 0 or -inf, whatever lay there before.
+    axes : tuple of str
+        What each axis runs over.
+    masked : ndarray of bool or None
+        Which places take no part, in the shape of `values`; None where there are none.
+    summary : Summary
+        The range of the numbers that take part.
+    lang : {'en', 'zh'}
+        The language of the words.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> step = explain.masked_softmax([1.0, 2.0])["softmax"]
+    >>> step.name, step.shape, step.formula
+    ('Weights', (2,), 'weights = (e / total).reshape(X.shape)')
+    >>> step.values.round(4)
+    array([0.2689, 0.7311], dtype=float32)
+    """
+
+    key: str
+    name: str
+    formula: str
+    note: str
+    shape: tuple[int, ...]
+    values: NDArray[Any]
+    axes: tuple[str, ...]
+    masked: NDArray[np.bool_] | None
+    summary: Summary
+    lang: str
+
+    def __repr__(self) -> str:
+        return f"<Step {self.key}, shape {self.shape}>"
+
+    def __str__(self) -> str:
+        return text.step_text(self)
+
+    def _repr_html_(self) -> str:
+        return html.step_html(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace:
+    """A computation, step by step; the last step is what the fast function returned.
+
+    ``print(trace)`` is text of 80 columns; in a notebook a trace shows itself as HTML.
+    ``trace["scores"]`` is the step of that key.
+
+    Parameters
+    ----------
+    title : str
+        What is computed.
+    call : str
+        The call, with the shapes of its arrays.
+    steps : tuple of Step
+        The steps, in order.
+    output : ndarray or tuple
+        What the fast function returned, bit for bit: the last step, or the last few if it
+        returned several gradients.
+    weights : ndarray
+        The attention weights, before dropout.
+    difference : float
+        How far, at most, the fast function's float32 lies from the same steps in float64.
+    agreement : str
+        The same as a sentence.
+    lang : {'en', 'zh'}
+        The language of the words.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> trace = explain.masked_softmax([1.0, 2.0], lang="zh")
+    >>> trace
+    <Trace of 4 steps: X, exp, total, softmax>
+    >>> [step.name for step in trace.steps]
+    ['分数', '指数', '各行之和', '注意力权重']
+    """
+
+    title: str
+    call: str
+    steps: tuple[Step, ...]
+    output: Any
+    weights: NDArray[Any]
+    difference: float
+    agreement: str
+    lang: str
+
+    def __getitem__(self, key: str) -> Step:
+        for step in self.steps:
+            if step.key == key:
+                return step
+        keys = ", ".join(step.key for step in self.steps)
+        raise KeyError(f"there is no step {key!r}, expected one of: {keys}")
+
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self.steps)} steps: {', '.join(s.key for s in self.steps)}>"
+
+    def __str__(self) -> str:
+        return text.trace_text(self)
+
+    def _repr_html_(self) -> str:
+        return html.trace_html(self)
