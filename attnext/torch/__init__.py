@@ -1,0 +1,66 @@
+"""attnext for PyTorch: the same attention on tensors, with autograd, and the layers of d2l.
+
+The functions have the names, the arguments and the meaning of those in ``attnext``, but take and
+return tensors: float32, on the CPU. Gradients flow through everything they return: the output, the
+weights, the log-sum-exp. The layers are those of *Dive into Deep Learning* (d2l), with its names,
+parameters and calls, so that a notebook changes one import and loads its old state dicts.
+
+A contiguous tensor is not copied on its way into C, and what comes back lies in the memory that C
+wrote. A forward is one call into C, a backward another one. There are no second derivatives: they
+are a RuntimeError.
+
+    tensors.py      tensors to arrays and back; what is refused
+    autograd.py     an attention as a node of autograd's graph
+    functions.py    dot-product, cosine, additive and Gaussian attention
+    softmax.py      masked_softmax, sequence_mask
+    merge.py        merge_attention
+    modules.py      AdditiveAttention, DotProductAttention
+
+Examples
+--------
+>>> import torch
+>>> from attnext.torch import DotProductAttention  # was: from d2l.torch import ...
+>>> attention = DotProductAttention(dropout=0.5).eval()
+>>> queries, keys = torch.zeros(2, 1, 3), torch.randn(2, 10, 3, requires_grad=True)
+>>> values = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
+>>> output = attention(queries, keys, values, torch.tensor([2, 6]))
+>>> output[:, 0].detach().round(decimals=3)
+tensor([[ 2.,  3.,  4.,  5.],
+        [10., 11., 12., 13.]])
+>>> output.sum().backward()
+>>> keys.grad.shape
+torch.Size([2, 10, 3])
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError(
+        "attnext.torch needs PyTorch, which is not installed: pip install torch"
+    ) from None
+
+from .functions import (
+    additive_attention,
+    cosine_attention,
+    dot_product_attention,
+    gaussian_attention,
+)
+from .merge import merge_attention
+from .modules import AdditiveAttention, DotProductAttention
+from .softmax import masked_softmax, sequence_mask
+
+__all__ = [
+    "AdditiveAttention",
+    "DotProductAttention",
+    "additive_attention",
+    "cosine_attention",
+    "dot_product_attention",
+    "gaussian_attention",
+    "masked_softmax",
+    "merge_attention",
+    "sequence_mask",
+]

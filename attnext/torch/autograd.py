@@ -1,0 +1,124 @@
+"""One node of autograd's graph for all attentions: one call into C forward, one backward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from torch import Tensor
+from torch.autograd import Function
+
+from attnext import _core
+
+from .tensors import (
+    apply,
+    check_input,
+    first_derivatives,
+    is_recorded,
+    snapshot,
+    split_options,
+    to_array,
+    to_arrays,
+    to_tensor,
+    zeros_unless,
+)
+
+# What an attention returns: the output, or a tuple of the output and the extras asked for.
+Attended: TypeAlias = Any
+
+# What each backward in C gives the gradients of, in its order; that of a bias comes after them.
+GRADIENTS = {
+    "dot_product_attention": ("queries", "keys", "values"),
+    "cosine_attention": ("queries", "keys", "values"),
+    "additive_attention": _core.AdditiveGradients._fields,
+    "gaussian_attention": ("queries", "keys", "values", "w"),
+}
+
+
+class _Call(NamedTuple):
+    """A call of an attention, apart from its tensors."""
+
+    function: str  # its name in attnext
+    names: tuple[str, ...]  # of the tensors, in the order in which they are passed along
+    options: Mapping[str, Any]  # everything else
+    returned: tuple[str, ...]  # "output", and "weights", "lse" if asked for
+    recorded: bool  # a backward may follow
+
+
+def attend(
+    function: str,
+    inputs: Mapping[str, Any],
+    options: Mapping[str, Any],
+    return_weights: bool,
+    return_lse: bool,
+) -> Attended:
+    """Run attnext's function of this name on tensors.
+
+    inputs: those that gradients flow to, by the names of the function's arguments.
+    """
+    tensors = {name: check_input(name, x) for name, x in inputs.items()}
+    recorded = is_recorded(tensors.values())
+    more, rest = split_options(options)
+    returned = ("output", *["weights"] * bool(return_weights), *["lse"] * bool(return_lse))
+    call = _Call(function, (*tensors, *more), rest, returned, recorded)
+    return apply(_Attention, call, *tensors.values(), *more.values())
+
+
+class _Attention(Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Attended:
+        names = call.returned
+        if call.recorded and "lse" not in names:  # it makes the backward cheaper
+            names = (*names, "lse")
+        result = getattr(_core, call.function)(
+            **to_arrays(call.names, tensors),
+            **call.options,
+            return_weights="weights" in names,
+            return_lse="lse" in names,
+        )
+        arrays = result if isinstance(result, tuple) else (result,)
+        made = dict(zip(names, map(to_tensor, arrays), strict=True))
+        if call.recorded:
+            ctx.set_materialize_grads(False)
+            ctx.call, ctx.made, ctx.options = call, tuple(made), snapshot(call.options)
+            ctx.save_for_backward(*tensors, *made.values())
+        outputs = tuple(made[name] for name in call.returned)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: _Call = ctx.call
+        # forward was: made = function(**tensors, **options); and the backward in C takes both
+        saved = to_arrays((*call.names, *ctx.made), ctx.saved_tensors)
+        grad = dict(zip(call.returned, grads, strict=True))
+        extras = {
+            f"grad_{name}": None if x is None else to_array(x)
+            for name, x in grad.items()
+            if name != "output"
+        }
+        needed = dict(zip(call.names, ctx.needs_input_grad[1:], strict=True))
+        bias = needed.get("bias", False)
+        d = getattr(_core, f"{call.function}_backward")(
+            zeros_unless(grad["output"], saved["output"].shape),
+            **saved,
+            **ctx.options,
+            **extras,
+            return_grad_bias=bias,
+        )
+        by_name = _by_name(call.function, d, bias)
+        if "sigma" in saved:  # forward was: w = 1 / sigma
+            by_name["sigma"] = -by_name["w"] / np.square(saved["sigma"], dtype=np.float64)
+        for name in {"w", "sigma"} & saved.keys():  # from C comes a number
+            with np.errstate(over="ignore"):  # to inf
+                by_name[name] = np.full(saved[name].shape, by_name[name], np.float32)
+        return None, *first_derivatives(
+            to_tensor(by_name[name]) if needed[name] else None for name in call.names
+        )
+
+
+def _by_name(function: str, d: Any, bias: bool) -> dict[str, Any]:
+    """What a backward in C returned, by the names of what the gradients belong to."""
+    if bias and function == "additive_attention":  # a pair: the named tuple, the bias's gradient
+        d = (*d[0], d[1])
+    return dict(zip((*GRADIENTS[function], *["bias"] * bias), d, strict=True))

@@ -1,0 +1,456 @@
+"""Dot-product, cosine, additive and Gaussian attention on tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from .autograd import Attended, attend
+
+
+def dot_product_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    valid_lens: Tensor | ArrayLike | None = None,
+    *,
+    scale: float | None = None,
+    mask: Tensor | ArrayLike | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    causal_offset: Tensor | ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    dropout_mask: Tensor | ArrayLike | None = None,
+    empty_rows: str = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Attended:
+    """Pool values by the softmax of scaled dot products of queries and keys.
+
+    Parameters
+    ----------
+    queries : Tensor, float32, shape (..., M, D)
+        M queries; any leading axes (batch, heads), or none.
+    keys : Tensor, float32, shape (..., N, D)
+        The keys; leading axes as those of `queries`.
+    values : Tensor, float32, shape (..., N, Dv)
+        The values, one for each key.
+    valid_lens : Tensor or array_like of integers, optional
+        How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
+    scale : float, optional
+        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
+    mask : Tensor or array_like of bool, optional
+        True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
+    bias : Tensor, float32, optional
+        Added to the scores, of any shape that broadcasts to (..., M, N); -inf keeps a query from
+        a key.
+    causal, causal_offset, window, enable_gqa : optional
+        As in `attnext.dot_product_attention`; `causal_offset` may be a tensor.
+    dropout_p, seed, dropout_mask, empty_rows : optional
+        As in `attnext.dot_product_attention`: one seed drops the same weights each time.
+        `dropout_mask` may be a tensor.
+    return_weights, return_lse : bool, optional
+        Also return the attention weights; the log-sum-exp of the scores.
+
+    Returns
+    -------
+    output : Tensor, float32, shape (..., M, Dv)
+        The values, averaged with the attention weights.
+    weights : Tensor, float32, shape (..., M, N)
+        Only with `return_weights`: the weights before dropout.
+    lse : Tensor, float32, shape (..., M)
+        Only with `return_lse`: the log-sum-exp of the scores, -inf where no key takes part.
+
+    Raises
+    ------
+    TypeError
+        An input is no dense float32 tensor on the CPU, an option is a tensor that requires grad,
+        or an argument is of the wrong kind or dtype.
+    ValueError
+        An argument has the wrong shape or an impossible value.
+
+    See Also
+    --------
+    attnext.dot_product_attention : The same on arrays, with the options in full.
+
+    Notes
+    -----
+    ``output = softmax(scale * queries @ keys^T + bias) @ values`` (Vaswani et al. 2017, "Attention
+    is all you need", equation 1). Gradients flow to `queries`, `keys`, `values` and `bias`.
+
+    Examples
+    --------
+    The toy example of *Dive into Deep Learning*, section 11.3: all keys are equal, so the output
+    is the mean of the valid values, whatever the queries.
+
+    >>> import torch
+    >>> from attnext.torch import dot_product_attention
+    >>> queries = torch.randn(2, 1, 2, requires_grad=True)
+    >>> values = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
+    >>> output = dot_product_attention(queries, torch.ones(2, 10, 2), values, torch.tensor([2, 6]))
+    >>> output[:, 0].detach().round(decimals=3)
+    tensor([[ 2.,  3.,  4.,  5.],
+            [10., 11., 12., 13.]])
+    >>> output.sum().backward()
+    >>> queries.grad.shape
+    torch.Size([2, 1, 2])
+    """
+    inputs = {"queries": queries, "keys": keys, "values": values} | _given(bias=bias)
+    options = dict(
+        valid_lens=valid_lens,
+        scale=scale,
+        mask=mask,
+        causal=causal,
+        causal_offset=causal_offset,
+        window=window,
+        enable_gqa=enable_gqa,
+        dropout_p=dropout_p,
+        seed=seed,
+        dropout_mask=dropout_mask,
+        empty_rows=empty_rows,
+    )
+    return attend("dot_product_attention", inputs, options, return_weights, return_lse)
+
+
+def cosine_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    valid_lens: Tensor | ArrayLike | None = None,
+    *,
+    scale: float = 1.0,
+    eps: float = 1e-8,
+    mask: Tensor | ArrayLike | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    causal_offset: Tensor | ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    dropout_mask: Tensor | ArrayLike | None = None,
+    empty_rows: str = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Attended:
+    """Pool values by the softmax of cosine similarities of queries and keys.
+
+    Parameters
+    ----------
+    queries : Tensor, float32, shape (..., M, D)
+        M queries; any leading axes (batch, heads), or none.
+    keys : Tensor, float32, shape (..., N, D)
+        The keys; leading axes as those of `queries`.
+    values : Tensor, float32, shape (..., N, Dv)
+        The values, one for each key.
+    valid_lens : Tensor or array_like of integers, optional
+        How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
+    scale : float, optional
+        What the similarities are multiplied by, finite: an inverse temperature.
+    eps : float, optional
+        A norm counts as at least this, > 0.
+    mask : Tensor or array_like of bool, optional
+        True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
+    bias : Tensor, float32, optional
+        Added to the scores, of any shape that broadcasts to (..., M, N); -inf keeps a query from
+        a key.
+    causal, causal_offset, window, enable_gqa : optional
+        As in `attnext.cosine_attention`; `causal_offset` may be a tensor.
+    dropout_p, seed, dropout_mask, empty_rows : optional
+        As in `attnext.cosine_attention`: one seed drops the same weights each time.
+        `dropout_mask` may be a tensor.
+    return_weights, return_lse : bool, optional
+        Also return the attention weights; the log-sum-exp of the scores.
+
+    Returns
+    -------
+    output : Tensor, float32, shape (..., M, Dv)
+        The values, averaged with the attention weights.
+    weights : Tensor, float32, shape (..., M, N)
+        Only with `return_weights`: the weights before dropout.
+    lse : Tensor, float32, shape (..., M)
+        Only with `return_lse`: the log-sum-exp of the scores, -inf where no key takes part.
+
+    Raises
+    ------
+    TypeError
+        An input is no dense float32 tensor on the CPU, an option is a tensor that requires grad,
+        or an argument is of the wrong kind or dtype.
+    ValueError
+        An argument has the wrong shape or an impossible value.
+
+    See Also
+    --------
+    attnext.cosine_attention : The same on arrays, with the options in full.
+
+    Notes
+    -----
+    ``score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))`` (Graves, Wayne and Danihelka
+    2014, "Neural Turing Machines", equation 6), as ``torch.nn.functional.cosine_similarity``.
+    Gradients flow to `queries`, `keys`, `values` and `bias`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import cosine_attention
+    >>> keys, values = torch.tensor([[3.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0], [5.0]])
+    >>> cosine_attention(torch.tensor([[7.0, 0.0]]), keys, values, scale=10)
+    tensor([[1.0002]])
+    """
+    inputs = {"queries": queries, "keys": keys, "values": values} | _given(bias=bias)
+    options = dict(
+        valid_lens=valid_lens,
+        scale=scale,
+        eps=eps,
+        mask=mask,
+        causal=causal,
+        causal_offset=causal_offset,
+        window=window,
+        enable_gqa=enable_gqa,
+        dropout_p=dropout_p,
+        seed=seed,
+        dropout_mask=dropout_mask,
+        empty_rows=empty_rows,
+    )
+    return attend("cosine_attention", inputs, options, return_weights, return_lse)
+
+
+def additive_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    W_q: Tensor,
+    W_k: Tensor,
+    w_v: Tensor,
+    valid_lens: Tensor | ArrayLike | None = None,
+    *,
+    b_h: Tensor | None = None,
+    mask: Tensor | ArrayLike | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    causal_offset: Tensor | ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    dropout_mask: Tensor | ArrayLike | None = None,
+    empty_rows: str = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Attended:
+    """Pool values by the softmax of additive (Bahdanau) scores of queries and keys.
+
+    Parameters
+    ----------
+    queries : Tensor, float32, shape (..., M, Dq)
+        M queries; any leading axes (batch, heads), or none.
+    keys : Tensor, float32, shape (..., N, Dk)
+        The keys; leading axes as those of `queries`.
+    values : Tensor, float32, shape (..., N, Dv)
+        The values, one for each key.
+    W_q : Tensor, float32, shape (H, Dq)
+        Projection of the queries to H hidden units: the weight of a torch.nn.Linear.
+    W_k : Tensor, float32, shape (H, Dk)
+        Projection of the keys, likewise.
+    w_v : Tensor, float32, shape (H,) or (1, H)
+        Weight of each hidden unit in the score.
+    valid_lens : Tensor or array_like of integers, optional
+        How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
+    b_h : Tensor, float32, shape (H,), optional
+        Bias of the hidden units.
+    mask : Tensor or array_like of bool, optional
+        True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
+    bias : Tensor, float32, optional
+        Added to the scores, of any shape that broadcasts to (..., M, N); -inf keeps a query from
+        a key.
+    causal, causal_offset, window, enable_gqa : optional
+        As in `attnext.additive_attention`; `causal_offset` may be a tensor.
+    dropout_p, seed, dropout_mask, empty_rows : optional
+        As in `attnext.additive_attention`: one seed drops the same weights each time.
+        `dropout_mask` may be a tensor.
+    return_weights, return_lse : bool, optional
+        Also return the attention weights; the log-sum-exp of the scores.
+
+    Returns
+    -------
+    output : Tensor, float32, shape (..., M, Dv)
+        The values, averaged with the attention weights.
+    weights : Tensor, float32, shape (..., M, N)
+        Only with `return_weights`: the weights before dropout.
+    lse : Tensor, float32, shape (..., M)
+        Only with `return_lse`: the log-sum-exp of the scores, -inf where no key takes part.
+
+    Raises
+    ------
+    TypeError
+        An input is no dense float32 tensor on the CPU, an option is a tensor that requires grad,
+        or an argument is of the wrong kind or dtype.
+    ValueError
+        An argument has the wrong shape or an impossible value.
+
+    See Also
+    --------
+    attnext.additive_attention : The same on arrays, with the options in full.
+
+    Notes
+    -----
+    ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015, appendix
+    A.1.2). No tensor of shape (M, N, H) is ever formed, in the backward neither. Gradients flow to
+    `queries`, `keys`, `values`, the four parameters and `bias`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import additive_attention
+    >>> queries, keys, values = torch.randn(2, 1, 20), torch.randn(2, 10, 2), torch.randn(2, 10, 4)
+    >>> W_q, W_k, w_v = torch.randn(8, 20), torch.randn(8, 2), torch.randn(8, requires_grad=True)
+    >>> output = additive_attention(queries, keys, values, W_q, W_k, w_v, torch.tensor([2, 6]))
+    >>> output.square().mean().backward()
+    >>> output.shape, w_v.grad.shape
+    (torch.Size([2, 1, 4]), torch.Size([8]))
+    """
+    inputs = {
+        "queries": queries,
+        "keys": keys,
+        "values": values,
+        "W_q": W_q,
+        "W_k": W_k,
+        "w_v": w_v,
+    }
+    inputs |= _given(b_h=b_h, bias=bias)
+    options = dict(
+        valid_lens=valid_lens,
+        mask=mask,
+        causal=causal,
+        causal_offset=causal_offset,
+        window=window,
+        enable_gqa=enable_gqa,
+        dropout_p=dropout_p,
+        seed=seed,
+        dropout_mask=dropout_mask,
+        empty_rows=empty_rows,
+    )
+    return attend("additive_attention", inputs, options, return_weights, return_lse)
+
+
+def gaussian_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    valid_lens: Tensor | ArrayLike | None = None,
+    *,
+    w: Tensor | float | None = None,
+    sigma: Tensor | float | None = None,
+    mask: Tensor | ArrayLike | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    causal_offset: Tensor | ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    dropout_mask: Tensor | ArrayLike | None = None,
+    empty_rows: str = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Attended:
+    """Pool values by a Gaussian kernel of the distance between queries and keys.
+
+    Parameters
+    ----------
+    queries : Tensor, float32, shape (..., M, D)
+        M queries; any leading axes (batch, heads), or none.
+    keys : Tensor, float32, shape (..., N, D)
+        The keys; leading axes as those of `queries`.
+    values : Tensor, float32, shape (..., N, Dv)
+        The values, one for each key.
+    valid_lens : Tensor or array_like of integers, optional
+        How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
+    w : Tensor or float, optional
+        Inverse of the bandwidth, finite, a number or a float32 tensor of one element, to which
+        its gradient flows; 1 by default.
+    sigma : Tensor or float, optional
+        The bandwidth itself, ``w = 1 / sigma``, greater than 0; instead of `w`, and likewise.
+    mask : Tensor or array_like of bool, optional
+        True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
+    bias : Tensor, float32, optional
+        Added to the scores, of any shape that broadcasts to (..., M, N); -inf keeps a query from
+        a key.
+    causal, causal_offset, window, enable_gqa : optional
+        As in `attnext.gaussian_attention`; `causal_offset` may be a tensor.
+    dropout_p, seed, dropout_mask, empty_rows : optional
+        As in `attnext.gaussian_attention`: one seed drops the same weights each time.
+        `dropout_mask` may be a tensor.
+    return_weights, return_lse : bool, optional
+        Also return the attention weights; the log-sum-exp of the scores.
+
+    Returns
+    -------
+    output : Tensor, float32, shape (..., M, Dv)
+        The values, averaged with the attention weights.
+    weights : Tensor, float32, shape (..., M, N)
+        Only with `return_weights`: the weights before dropout.
+    lse : Tensor, float32, shape (..., M)
+        Only with `return_lse`: the log-sum-exp of the scores, -inf where no key takes part.
+
+    Raises
+    ------
+    TypeError
+        An input is no dense float32 tensor on the CPU, an option is a tensor that requires grad,
+        or an argument is of the wrong kind or dtype.
+    ValueError
+        An argument has the wrong shape or an impossible value.
+
+    See Also
+    --------
+    attnext.gaussian_attention : The same on arrays, with the options in full.
+
+    Notes
+    -----
+    ``score(q, k) = -(w * |q - k|)**2 / 2``: the regression of Nadaraya (1964) and Watson (1964)
+    with a Gaussian kernel. Gradients flow to `queries`, `keys`, `values`, `w` or `sigma`, and
+    `bias`.
+
+    Examples
+    --------
+    A bandwidth that is learned, from observations (x, y) at 0, 1 and 2:
+
+    >>> import torch
+    >>> from attnext.torch import gaussian_attention
+    >>> x, y = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[5.0], [2.0], [4.0]])
+    >>> w = torch.tensor(2.0, requires_grad=True)
+    >>> y_hat = gaussian_attention(torch.tensor([[1.5]]), x, y, w=w)
+    >>> y_hat.detach().round(decimals=3)
+    tensor([[3.0180]])
+    >>> y_hat.sum().backward()
+    >>> bool(w.grad < 0)
+    True
+    """
+    bandwidth = {"w": w, "sigma": sigma}
+    learned = {name: x for name, x in bandwidth.items() if isinstance(x, Tensor)}
+    numbers = {name: x for name, x in bandwidth.items() if name not in learned}
+    inputs = {"queries": queries, "keys": keys, "values": values, **learned} | _given(bias=bias)
+    options = dict(
+        valid_lens=valid_lens,
+        **numbers,
+        mask=mask,
+        causal=causal,
+        causal_offset=causal_offset,
+        window=window,
+        enable_gqa=enable_gqa,
+        dropout_p=dropout_p,
+        seed=seed,
+        dropout_mask=dropout_mask,
+        empty_rows=empty_rows,
+    )
+    return attend("gaussian_attention", inputs, options, return_weights, return_lse)
+
+
+def _given(**inputs: Tensor | None) -> dict[str, Any]:
+    """Those that are there."""
+    return {name: x for name, x in inputs.items() if x is not None}

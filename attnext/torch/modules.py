@@ -1,0 +1,363 @@
+"""The attention layers of *Dive into Deep Learning* as torch modules that compute in C."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from attnext import _core
+
+from .functions import additive_attention, dot_product_attention
+from .tensors import check_input
+
+
+class _Layer(nn.Module):
+    """What the two layers share. A layer sets its `dropout` after its projections, as d2l's do."""
+
+    attention_weights: Tensor | None
+    dropout: nn.Dropout
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_weights = None
+
+    def _attend(
+        self, attention: Callable[..., Any], *inputs: Tensor, need_weights: bool, **options: Any
+    ) -> Tensor:
+        p = self.dropout.p if self.dropout.training else 0.0
+        # From torch's own generator, so that torch.manual_seed makes training repeatable.
+        seed = int(torch.randint(2**63 - 1, ())) if p > 0 else None
+        result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **options)
+        output: Tensor
+        output, self.attention_weights = result if need_weights else (result, None)
+        return output
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy. The last weights stay behind: a tensor in a graph has no copy."""
+        return {**self.__dict__, "attention_weights": None}
+
+
+class AdditiveAttention(_Layer):
+    """Additive (Bahdanau) attention: the layer of d2l, with the parameters and the call of d2l's.
+
+    Parameters
+    ----------
+    key_size : int
+        Features of a key, Dk.
+    query_size : int
+        Features of a query, Dq.
+    num_hiddens : int
+        Hidden units of the score, H.
+    dropout : float, optional
+        Probability, 0 <= dropout < 1, that a weight is left out of the pooling, in training.
+    bias : bool, optional
+        Give the hidden units a bias, the parameter `b_h` of shape (H,).
+
+    Attributes
+    ----------
+    W_q, W_k, w_v : torch.nn.Linear
+        The projections, whose weights are (H, Dq), (H, Dk) and (1, H).
+    b_h : torch.nn.Parameter or None
+        The bias of the hidden units.
+    attention_weights : Tensor, shape (..., M, N), or None
+        The weights of the last call, before dropout; part of its graph, so a loss may use them.
+
+    See Also
+    --------
+    attnext.torch.additive_attention : The function it calls.
+    attnext.AdditiveAttention : The same on arrays.
+
+    Notes
+    -----
+    ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)``. The names, the shapes and, for a given seed
+    of torch, the initial numbers of the parameters are those of the class in *Dive into Deep
+    Learning*, section 11.3: state dicts load either way, and those of `attnext.AdditiveAttention`
+    too, as tensors. `b_h` is drawn as the bias of an nn.Linear of `query_size` features.
+
+    In training the weights are dropped by a seed drawn from torch's default generator. That is
+    another pattern than that of nn.Dropout.
+
+    `W_q` and `W_k` are not called but read, parametrizations included. One that does more than
+    multiply by its weight, because it has hooks, a bias or another class, is called.
+
+    Examples
+    --------
+    The toy example of the book: all keys are equal, so the output is the mean of the valid values,
+    whatever the parameters.
+
+    >>> import torch
+    >>> from attnext.torch import AdditiveAttention
+    >>> attention = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, dropout=0.1)
+    >>> _ = attention.eval()
+    >>> queries, keys = torch.randn(2, 1, 20), torch.ones(2, 10, 2)
+    >>> values = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
+    >>> attention(queries, keys, values, torch.tensor([2, 6])).detach().round(decimals=3)
+    tensor([[[ 2.,  3.,  4.,  5.]],
+    <BLANKLINE>
+            [[10., 11., 12., 13.]]])
+    >>> attention.attention_weights.shape
+    torch.Size([2, 1, 10])
+    >>> list(attention.state_dict())
+    ['W_k.weight', 'W_q.weight', 'w_v.weight']
+    """
+
+    b_h: nn.Parameter | None
+
+    def __init__(
+        self,
+        key_size: int,
+        query_size: int,
+        num_hiddens: int,
+        dropout: float = 0.0,
+        *,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        key_size = _size("key_size", key_size, 0)
+        query_size = _size("query_size", query_size, 0)
+        num_hiddens = _size("num_hiddens", num_hiddens, 1)
+        p = _checked_dropout(dropout)
+        # In the order of d2l's class, in which they draw from torch's generator.
+        self.W_k = nn.Linear(key_size, num_hiddens, bias=False)
+        self.W_q = nn.Linear(query_size, num_hiddens, bias=False)
+        self.w_v = nn.Linear(num_hiddens, 1, bias=False)
+        self.dropout = nn.Dropout(p)
+        self.register_parameter("b_h", None)
+        if bias:
+            bound = max(query_size, 1) ** -0.5
+            self.b_h = nn.Parameter(torch.empty(num_hiddens).uniform_(-bound, bound))
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        valid_lens: Tensor | ArrayLike | None = None,
+        *,
+        mask: Tensor | ArrayLike | None = None,
+        causal: bool = False,
+        need_weights: bool = True,
+    ) -> Tensor:
+        """Pool the values, each query by the attention it pays to the keys.
+
+        Parameters
+        ----------
+        queries : Tensor, float32, shape (..., M, Dq)
+            M queries; any leading axes (batch, heads), or none.
+        keys : Tensor, float32, shape (..., N, Dk)
+            The keys; leading axes as those of `queries`.
+        values : Tensor, float32, shape (..., N, Dv)
+            The values, one for each key.
+        valid_lens : Tensor or array_like of integers, optional
+            How many keys take part, the first ones: an int, (B,), (B, M) or
+            ``queries.shape[:-1]``.
+        mask : Tensor or array_like of bool, optional
+            True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
+        causal : bool, optional
+            Query i attends to no key after key i.
+        need_weights : bool, optional
+            False leaves `attention_weights` None and saves forming a tensor of (..., M, N).
+
+        Returns
+        -------
+        output : Tensor, float32, shape (..., M, Dv)
+            The pooled values.
+
+        Raises
+        ------
+        TypeError
+            An argument or a parameter is no dense float32 tensor on the CPU, or of the wrong kind.
+        ValueError
+            An argument has the wrong shape, or a length is negative.
+        """
+        queries, W_q = _projected("queries", queries, "M", self.W_q, "query_size")
+        keys, W_k = _projected("keys", keys, "N", self.W_k, "key_size")
+        w_v = _weight_of_score(self.w_v)
+        options = {"valid_lens": valid_lens, "mask": mask, "causal": causal, "b_h": self.b_h}
+        inputs = (queries, keys, values, W_q, W_k, w_v)
+        return self._attend(additive_attention, *inputs, need_weights=need_weights, **options)
+
+    def extra_repr(self) -> str:
+        """
+        What `repr` says beside the submodules.
+
+        Returns
+        -------
+        str
+            ``bias=True`` with a bias, else nothing.
+        """
+        return "" if self.b_h is None else "bias=True"
+
+
+class DotProductAttention(_Layer):
+    """Scaled dot-product attention: the layer of d2l.
+
+    Parameters
+    ----------
+    dropout : float, optional
+        Probability, 0 <= dropout < 1, that a weight is left out of the pooling, in training.
+    scale : float, optional
+        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
+
+    Attributes
+    ----------
+    scale : float or None
+        As given.
+    attention_weights : Tensor, shape (..., M, N), or None
+        The weights of the last call, before dropout; part of its graph, so a loss may use them.
+
+    See Also
+    --------
+    attnext.torch.dot_product_attention : The function it calls.
+    attnext.DotProductAttention : The same on arrays.
+
+    Notes
+    -----
+    ``softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017; *Dive into Deep Learning*,
+    section 11.3). In training the weights are dropped by a seed drawn from torch's default
+    generator. That is another pattern than that of nn.Dropout.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import DotProductAttention
+    >>> attention = DotProductAttention(dropout=0.5).eval()
+    >>> values = torch.arange(8.0).reshape(1, 4, 2)
+    >>> attention(torch.eye(2)[None], torch.zeros(1, 4, 2), values, torch.tensor([[1, 3]]))
+    tensor([[[0., 1.],
+             [2., 3.]]])
+    >>> attention.attention_weights
+    tensor([[[1.0000, 0.0000, 0.0000, 0.0000],
+             [0.3333, 0.3333, 0.3333, 0.0000]]])
+    """
+
+    def __init__(self, dropout: float = 0.0, *, scale: float | None = None) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(_checked_dropout(dropout))
+        self.scale = _core.DotProductAttention(scale=scale).scale
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        valid_lens: Tensor | ArrayLike | None = None,
+        *,
+        mask: Tensor | ArrayLike | None = None,
+        causal: bool = False,
+        need_weights: bool = True,
+    ) -> Tensor:
+        """Pool the values, each query by the attention it pays to the keys.
+
+        Parameters
+        ----------
+        queries : Tensor, float32, shape (..., M, D)
+            M queries; any leading axes (batch, heads), or none.
+        keys : Tensor, float32, shape (..., N, D)
+            The keys; leading axes as those of `queries`.
+        values : Tensor, float32, shape (..., N, Dv)
+            The values, one for each key.
+        valid_lens, mask, causal, need_weights : optional
+            As in `AdditiveAttention.forward`.
+
+        Returns
+        -------
+        output : Tensor, float32, shape (..., M, Dv)
+            The pooled values.
+
+        Raises
+        ------
+        TypeError
+            An argument is no dense float32 tensor on the CPU, or of the wrong kind.
+        ValueError
+            An argument has the wrong shape, or a length is negative.
+        """
+        options = {"valid_lens": valid_lens, "mask": mask, "causal": causal, "scale": self.scale}
+        return self._attend(
+            dot_product_attention, queries, keys, values, need_weights=need_weights, **options
+        )
+
+    def extra_repr(self) -> str:
+        """
+        What `repr` says beside the submodules.
+
+        Returns
+        -------
+        str
+            The scale, if one was given.
+        """
+        return "" if self.scale is None else f"scale={self.scale}"
+
+
+# ---- projections ---------------------------------------------------------------------------------
+
+
+def _projected(
+    name: str, x: Tensor, rows: str, layer: nn.Module, size_name: str
+) -> tuple[Tensor, Tensor]:
+    """What the function takes for layer(x): an input, and the weight to project it by.
+
+    A layer that is more than its weight is called, and what it gives is projected by the identity:
+    hooks run, and LoRA, a bias, the pre-hooks of weight_norm or of pruning have their effect.
+    """
+    check_input(name, x)
+    if _is_its_weight(layer):
+        size = layer.weight.shape[-1]
+        if x.dim() >= 2 and x.shape[-1] != size:  # else the message would blame the parameter
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, expected (..., {rows}, {size}): "
+                f"{size_name} is {size}"
+            )
+        return x, layer.weight
+    projected = layer(x)
+    return projected, torch.eye(projected.shape[-1], dtype=torch.float32)
+
+
+def _weight_of_score(layer: nn.Module) -> Tensor:
+    """w_v (1, H). A bias of it adds one number to all scores, which softmax does not see."""
+    if not _is_linear(layer):
+        raise TypeError(f"w_v is a {type(layer).__name__}, expected a torch.nn.Linear")
+    if not _has_hooks(layer):
+        return layer.weight
+    # Hooks may have changed the weight, or what is made of it: (H, 1), the score of each unit.
+    scores: Tensor = layer(torch.eye(layer.in_features, dtype=torch.float32))
+    return (scores if layer.bias is None else scores - layer.bias).T
+
+
+def _is_its_weight(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    return _is_linear(layer) and layer.bias is None and not _has_hooks(layer)
+
+
+def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """An nn.Linear, parametrized or not, but no class that computes something else."""
+    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(
+        layer._forward_pre_hooks
+        or layer._forward_hooks
+        or layer._backward_pre_hooks
+        or layer._backward_hooks
+    )
+
+
+# ---- what the constructors check, in the words of the classes in C -------------------------------
+
+
+def _size(name: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    size = operator.index(value)
+    if size < least:
+        raise ValueError(f"{name} is {value!r}, expected {name} >= {least}")
+    return size
+
+
+def _checked_dropout(dropout: float) -> float:
+    return _core.DotProductAttention(dropout).dropout
