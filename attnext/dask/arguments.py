@@ -1,0 +1,311 @@
+"""The arguments of the functions: checked at the call, and cut into blocks that fit together.
+
+Along the leading axes and along the queries (m) every block is independent; along the keys (n) the
+blocks of a row belong together; along the features (f) nothing is cut. An array goes with the
+letters of its axes, as `dask.array.blockwise` wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import dask.array
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+import attnext
+
+da: Any = dask.array  # most of Dask has no types
+DaskArray: TypeAlias = Any  # a dask.array.Array
+Axes: TypeAlias = tuple[str, ...]
+Arrays: TypeAlias = dict[str, tuple[DaskArray, Axes]]  # each with the letters of its axes
+Chunks: TypeAlias = tuple[tuple[int, ...], ...]
+
+FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Everything that decides who attends to whom, as the caller gave it."""
+
+    valid_lens: Any
+    mask: Any
+    bias: Any
+    causal: bool
+    causal_offset: Any
+    window: tuple[int, int] | None
+    enable_gqa: bool
+    empty_rows: Any
+
+
+@dataclass
+class Problem:
+    """An attention, its arrays cut into blocks."""
+
+    function: str  # its name in attnext
+    lead: Axes  # ("b0", "b1", ...): the leading axes
+    group: int  # query heads that share one head of keys
+    N: int
+    empty_rows: str
+    may_be_empty: bool  # could there be a row without a key?
+    bias_ndim: int  # as the caller gave it; here it has all axes
+    options: dict[str, Any]  # keywords that are no arrays to cut up
+    arrays: Arrays = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> Chunks:
+        """How the pairs (..., M, N) are cut."""
+        q, k = self.arrays["queries"][0], self.arrays["keys"][0]
+        return (*q.chunks[:-1], k.chunks[-2])
+
+
+def make_problem(
+    function: str,
+    queries: Any,
+    keys: Any,
+    values: Any,
+    masks: Masks,
+    parameters: Mapping[str, ArrayLike | None] | None = None,
+    **options: ArrayLike | None,
+) -> Problem:
+    """Check everything, and cut it up.
+
+    parameters: arrays that every block gets, by name; options: numbers, likewise.
+    """
+    parameters = {name: x for name, x in (parameters or {}).items() if x is not None}
+    numbers = {"valid_lens": masks.valid_lens, "causal_offset": masks.causal_offset, **options}
+    _check_in_memory(numbers | parameters)
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    q, k, v = (as_dask(name, x) for name, x in inputs.items())
+    pairs = {"mask": masks.mask, "bias": masks.bias}
+    pairs = {name: as_dask(name, x) for name, x in pairs.items() if x is not None}
+    _check_shapes(q, k, v, masks.enable_gqa, function == "additive_attention")
+    _check_parameters(function, (q, k, v), masks, {**parameters, **options})
+    _check_masks(q.shape[:-1], k.shape[:-1], masks, pairs)
+
+    q, k, v = _align(q, k, v)
+    problem = Problem(
+        function=function,
+        lead=_leading_axes(q),
+        group=q.shape[-3] // max(k.shape[-3], 1) if masks.enable_gqa else 1,
+        N=k.shape[-2],
+        empty_rows=masks.empty_rows if k.shape[-2] > 0 else "zero",  # over no keys: always 0
+        may_be_empty=bool(pairs),
+        bias_ndim=pairs["bias"].ndim if "bias" in pairs else 0,
+        options={**options, "enable_gqa": masks.enable_gqa},
+    )
+    _add_inputs(problem, q, k, v)
+    for name, parameter in parameters.items():
+        whole = da.from_array(np.array(parameter), chunks=-1)  # a copy: it may be trained meanwhile
+        problem.arrays[name] = whole, ("n", "f")[-whole.ndim :]
+    _add_lengths(problem, masks.valid_lens)
+    _add_band(problem, masks)
+    _add_pairs(problem, pairs)
+    return problem
+
+
+def incoming(problem: Problem, grad_output: Any, grad_lse: Any) -> Arrays:
+    """The gradients (..., M, Dv) and (..., M) that flow in, cut as the queries are."""
+    q, v = problem.arrays["queries"][0], problem.arrays["values"][0]
+    gradients = {"grad_output": (grad_output, v.shape[-1:])}
+    if grad_lse is not None:
+        gradients["grad_lse"] = (grad_lse, ())
+    arrays: Arrays = {}
+    for name, (value, features) in gradients.items():
+        x = as_dask(name, value)
+        if x.dtype.kind not in "fiu":
+            expected = "real numbers (any float or integer dtype)"
+            raise TypeError(f"{name} has dtype {x.dtype}, expected {expected}")
+        _check_shape(name, x, *q.shape[:-1], *features)
+        cut = x.rechunk((*q.chunks[:-1], -1)[: x.ndim])
+        arrays[name] = cut, (*problem.lead, "m", "f")[: x.ndim]
+    return arrays
+
+
+# ---- arrays ------------------------------------------------------------------------------------
+
+
+def as_dask(name: str, value: Any) -> DaskArray:
+    """The value as a Dask array of known shape; one that is in memory becomes a single block."""
+    if isinstance(value, da.Array):
+        if any(np.isnan(size) for size in value.shape):
+            raise ValueError(
+                f"{name} has unknown chunk sizes, expected known ones: call "
+                f"{name}.compute_chunk_sizes() first"
+            )
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain array "
+            "(for padding, use valid_lens)"
+        )
+    if isinstance(value, np.matrix):
+        raise TypeError(f"{name} is a numpy.matrix, expected a plain array (numpy.asarray of it)")
+    if getattr(value, "requires_grad", False):
+        raise TypeError(
+            f"{name} is a tensor that requires grad, which a Dask array cannot give it: pass "
+            f"{name}.detach()"
+        )
+    return da.from_array(np.asarray(value), chunks=-1)
+
+
+def _leading_axes(x: DaskArray) -> Axes:
+    return tuple(f"b{i}" for i in range(x.ndim - 2))
+
+
+def _align(q: DaskArray, k: DaskArray, v: DaskArray) -> tuple[DaskArray, DaskArray, DaskArray]:
+    """Cut alike along the axes they share, at every place where one of them is cut."""
+    lead = _leading_axes(q)
+    heads: Axes = lead
+    if lead and q.shape[-3] != k.shape[-3]:  # grouped heads: cut the keys', then the queries' alike
+        heads = (*lead[:-1], "heads")
+    q, k, v = (x.rechunk({x.ndim - 1: -1}) for x in (q, k, v))
+    _, (q, k, v) = da.unify_chunks(
+        *(q, (*lead, "m", "f")), *(k, (*heads, "n", "g")), *(v, (*heads, "n", "h")), warn=False
+    )
+    if heads != lead:
+        group = q.shape[-3] // k.shape[-3]
+        q = q.rechunk({q.ndim - 3: tuple(group * size for size in k.chunks[-3])})
+    return q, k, v
+
+
+def _like(shape: tuple[int, ...], chunks: Chunks) -> Chunks:
+    """How to cut an array of a shape that broadcasts to one that is cut like this."""
+    return tuple(
+        sizes if size == sum(sizes) else (size,) for size, sizes in zip(shape, chunks, strict=True)
+    )
+
+
+def _starts(sizes: tuple[int, ...]) -> DaskArray:
+    """Where each block begins, as an array whose blocks are these numbers."""
+    return da.from_array(np.cumsum((0, *sizes[:-1])), chunks=1)
+
+
+def _add_inputs(problem: Problem, q: DaskArray, k: DaskArray, v: DaskArray) -> None:
+    """Queries, keys and values, and of which query and key of all each block begins with."""
+    problem.arrays |= {
+        "queries": (q, (*problem.lead, "m", "f")),
+        "keys": (k, (*problem.lead, "n", "f")),
+        "values": (v, (*problem.lead, "n", "f")),
+        "first_query": (_starts(q.chunks[-2]), ("m",)),
+        "first_key": (_starts(k.chunks[-2]), ("n",)),
+    }
+
+
+def _add_pairs(problem: Problem, pairs: Mapping[str, DaskArray]) -> None:
+    """Mask and bias, with all axes."""
+    for name, x in pairs.items():
+        x = x[(None,) * (len(problem.pairs) - x.ndim)]
+        cut = x.rechunk(_like(x.shape, problem.pairs))
+        problem.arrays[name] = cut, (*problem.lead, "m", "n")
+
+
+def _add_lengths(problem: Problem, valid_lens: ArrayLike | None) -> None:
+    if valid_lens is None:
+        return
+    lens = _integers(valid_lens, 0, problem.N)
+    chunks = problem.pairs[:-1]
+    rows = tuple(map(sum, chunks))
+    problem.may_be_empty |= bool((lens == 0).any())
+    if lens.shape != rows:  # () | (B,) | (B, M), shared by the axes between
+        first, last = rows[:1] if lens.ndim > 0 else (1,), lens.shape[1:] or (1,)
+        ones = (1,) * (len(rows) - 2)
+        lens = lens.reshape((*first, *ones, *last) if len(rows) > 1 else (1,))
+    lens = da.from_array(lens, chunks=_like(lens.shape, chunks))
+    problem.arrays["valid_lens"] = lens, (*problem.lead, "m")
+
+
+def _add_band(problem: Problem, masks: Masks) -> None:
+    if not masks.causal and masks.window is None:
+        return
+    problem.options |= {"causal": masks.causal, "window": masks.window}
+    offset = np.atleast_1d(_integers(masks.causal_offset, -FAR, FAR))
+    problem.may_be_empty |= masks.window is not None or bool((offset < 0).any())
+    offset = da.from_array(offset, chunks=_like(offset.shape, problem.pairs[:1]))
+    problem.arrays["causal_offset"] = offset, (*problem.lead, "m")[:1]
+
+
+def _integers(value: ArrayLike, low: int, high: int) -> NDArray[np.int64]:
+    """Integers of any size, those out of reach moved to its ends."""
+    return np.array(np.clip(np.asarray(value, dtype=object), low, high), dtype=np.int64)
+
+
+# ---- checks ------------------------------------------------------------------------------------
+#
+# What attnext's own functions check they are asked to check, in arrays of size 0 that stand for the
+# real ones: so their rules hold here too, and their wording. Shapes are looked at here.
+
+
+def _check_in_memory(arguments: Mapping[str, Any]) -> None:
+    for name, value in arguments.items():
+        if isinstance(value, da.Array):
+            raise TypeError(
+                f"{name} is a Dask array, expected numbers in memory: pass {name}.compute()"
+            )
+
+
+def _check_parameters(
+    function: str, inputs: tuple[DaskArray, ...], masks: Masks, others: Mapping[str, Any]
+) -> None:
+    """Dtypes of queries, keys and values, and all that does not depend on M and N, at M = N = 0."""
+    none = [np.empty((*x.shape[:-2], 0, x.shape[-1]), x.dtype) for x in inputs]
+    getattr(attnext, function)(*none, **others, enable_gqa=masks.enable_gqa)
+
+
+def _check_masks(
+    rows: tuple[int, ...], keys: tuple[int, ...], masks: Masks, pairs: Mapping[str, DaskArray]
+) -> None:
+    """All that is about rows (..., M), and the dtypes of mask and bias, at N = 0 and D = 0."""
+    none = np.empty((*keys[:-1], 0, 0), np.float32)
+    dtypes: dict[str, Any] = {name: np.empty(0, x.dtype) for name, x in pairs.items()}
+    attnext.dot_product_attention(
+        np.empty((*rows, 0), np.float32),
+        none,
+        none,
+        masks.valid_lens,
+        **dtypes,
+        causal=masks.causal,
+        causal_offset=masks.causal_offset,
+        window=masks.window,
+        enable_gqa=masks.enable_gqa,
+        empty_rows=masks.empty_rows,
+    )
+    shape = (*rows, keys[-1])
+    for name, x in pairs.items():
+        sizes = zip(x.shape[::-1], shape[::-1], strict=False)
+        if x.ndim > len(shape) or any(size not in (1, full) for size, full in sizes):
+            expected = f"a shape that broadcasts to {shape}"
+            raise ValueError(f"{name} has shape {x.shape}, expected {expected}")
+
+
+def _check_shapes(q: DaskArray, k: DaskArray, v: DaskArray, gqa: bool, additive: bool) -> None:
+    """queries (..., M, Dq), keys (..., N, Dk), values (..., N, Dv), and their heads."""
+    if q.ndim < 2:
+        raise ValueError(f"queries has shape {q.shape}, expected two axes or more: (..., M, D)")
+    if gqa and q.ndim < 3:
+        raise ValueError(
+            f"queries has shape {q.shape}, expected three axes or more with enable_gqa: "
+            "(..., heads, M, D)"
+        )
+    lead = (*q.shape[:-3], "heads") if gqa else q.shape[:-2]
+    _check_shape("keys", k, *lead, "N", "Dk" if additive else q.shape[-1])
+    if gqa:
+        heads, key_heads = q.shape[-3], k.shape[-3]
+        if heads != key_heads and (key_heads == 0 or heads % key_heads != 0):
+            raise ValueError(
+                f"keys has shape {k.shape}, expected a number of heads (axis -3) that divides the "
+                f"{heads} of queries"
+            )
+    _check_shape("values", v, *k.shape[:-1], "Dv")
+
+
+def _check_shape(name: str, x: DaskArray, *dims: int | str) -> None:
+    """A dim that is a letter fits any size."""
+    fits = x.ndim == len(dims) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(dims, x.shape, strict=True)
+    )
+    if not fits:
+        expected = ", ".join(map(str, dims)) + ("," if len(dims) == 1 else "")
+        raise ValueError(f"{name} has shape {x.shape}, expected ({expected})")

@@ -1,0 +1,327 @@
+"""The attentions, on Dask arrays: one function for each score."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from numpy.typing import ArrayLike
+
+from .arguments import Masks, make_problem
+from .graph import attention
+
+# A Dask array, or a tuple of the output and the extras asked for.
+Attended: TypeAlias = Any
+
+
+def dot_product_attention(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    valid_lens: ArrayLike | None = None,
+    *,
+    scale: float | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    causal: bool = False,
+    causal_offset: ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
+    empty_rows: str = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Attended:
+    """Pool values by the softmax of scaled dot products, the keys in blocks.
+
+    Parameters
+    ----------
+    queries : dask.array.Array or array_like, shape (..., M, D)
+        M queries of D features; any leading axes (batch, heads), or none.
+    keys : dask.array.Array or array_like, shape (..., N, D)
+        The keys; leading axes as those of `queries`. How they are cut along N says who attends
+        to which of them.
+    values : dask.array.Array or array_like, shape (..., N, Dv)
+        The values, one for each key.
+    valid_lens : None, int or array_like of integers, optional
+        How many of all N keys take part, the first ones: one int for all queries, or of shape
+        (B,), (B, M) or ``queries.shape[:-1]``, as in `attnext.dot_product_attention`.
+    scale : float, optional
+        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
+    mask : dask.array.Array or array_like of bool, optional
+        True where a query may attend to a key, of any shape that broadcasts to ``(..., M, N)``.
+    bias : dask.array.Array or array_like of floats, optional
+        Added to the scores, of any shape that broadcasts to ``(..., M, N)``; -inf keeps a query
+        from a key.
+    causal : bool, optional
+        Query i attends to no key after key i.
+    causal_offset : int or array_like of integers, shape (B,), optional
+        Moves the diagonal of `causal` and `window`: query i stands at key ``i + causal_offset``.
+    window : tuple of two ints, optional
+        ``(left, right)``: the query that stands at key i attends to keys i - left to i + right;
+        -1 is no bound on that side.
+    enable_gqa : bool, optional
+        Keys and values may have fewer heads, the last leading axis, than the queries.
+    empty_rows : {'uniform', 'zero', 'nan'}, optional
+        What becomes of a query to which no key of any block is left: 'uniform' is the mean of all
+        values, 'zero' 0, 'nan' NaN.
+    return_weights : bool, optional
+        Also return the attention weights.
+    return_lse : bool, optional
+        Also return the log-sum-exp of the scores.
+
+    Returns
+    -------
+    output : dask.array.Array, float32, shape (..., M, Dv)
+        The values, averaged with the attention weights; in the blocks of the queries.
+    weights : dask.array.Array, float32, shape (..., M, N)
+        Only with `return_weights`, in blocks along M and N: compute a part of them.
+    lse : dask.array.Array, float32, shape (..., M)
+        Only with `return_lse`: natural logarithm of the sum of ``exp(score)`` over the keys that
+        take part, -inf where there are none.
+
+    Raises
+    ------
+    TypeError
+        An argument is of the wrong kind or dtype, or is a Dask array where numbers in memory are
+        expected. Raised by the call, as every error is: nothing is computed for it.
+    ValueError
+        An argument has the wrong shape, an impossible value, or blocks of unknown size.
+
+    See Also
+    --------
+    attnext.dot_product_attention : The same for arrays in memory.
+    attnext.merge_attention : How the blocks become one result.
+
+    Notes
+    -----
+    ``output = softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017, equation 1), each
+    block of keys on its own, then merged: see `attnext.dask`. What the merge adds to the error is
+    the rounding of each log-sum-exp, about ``|lse| * 6e-8`` relative to the output for each level
+    of the tree; ``dask.config.set(split_every=...)`` says how many parts are merged at a time.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from attnext.dask import dot_product_attention
+    >>> keys = da.ones((2, 10, 2), chunks=(1, 5, 2))
+    >>> values = da.arange(40, chunks=20).reshape(1, 10, 4).repeat(2, axis=0)
+    >>> output = dot_product_attention(da.ones((2, 1, 2)), keys, values, [2, 6])
+    >>> output[:, 0].compute().round(3)
+    array([[ 2.,  3.,  4.,  5.],
+           [10., 11., 12., 13.]], dtype=float32)
+    """
+    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
+    problem = make_problem("dot_product_attention", queries, keys, values, masks, scale=scale)
+    return attention(problem, return_weights, return_lse)
+
+
+def cosine_attention(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    valid_lens: ArrayLike | None = None,
+    *,
+    scale: float = 1.0,
+    eps: float = 1e-8,
+    mask: Any = None,
+    bias: Any = None,
+    causal: bool = False,
+    causal_offset: ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
+    empty_rows: str = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Attended:
+    """Pool values by the softmax of cosine similarities, the keys in blocks.
+
+    Parameters
+    ----------
+    queries, keys, values : dask.array.Array or array_like
+        Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
+    valid_lens : None, int or array_like of integers, optional
+        As in `dot_product_attention`.
+    scale : float, optional
+        What the cosines are multiplied by, finite.
+    eps : float, optional
+        A norm below it counts as it, > 0.
+    mask, bias : dask.array.Array or array_like, optional
+        As in `dot_product_attention`.
+    causal, causal_offset, window, enable_gqa, empty_rows : optional
+        As in `dot_product_attention`.
+    return_weights, return_lse : bool, optional
+        As in `dot_product_attention`.
+
+    Returns
+    -------
+    output, weights, lse : dask.array.Array, float32
+        As from `dot_product_attention`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    attnext.cosine_attention : The same for arrays in memory.
+
+    Notes
+    -----
+    ``score(q, k) = scale * q.k / (max(|q|, eps) max(|k|, eps))`` (Graves et al. 2014, "Neural
+    Turing machines", equation 6).
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from attnext.dask import cosine_attention
+    >>> keys = da.from_array([[3.0, 0.0], [0.0, 2.0]], chunks=(1, 2))
+    >>> cosine_attention([[5.0, 0.0]], keys, [[1.0], [0.0]], scale=2.0).compute().round(3)
+    array([[0.881]], dtype=float32)
+    """
+    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
+    problem = make_problem("cosine_attention", queries, keys, values, masks, scale=scale, eps=eps)
+    return attention(problem, return_weights, return_lse)
+
+
+def gaussian_attention(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    valid_lens: ArrayLike | None = None,
+    *,
+    w: ArrayLike | None = None,
+    sigma: ArrayLike | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    causal: bool = False,
+    causal_offset: ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
+    empty_rows: str = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Attended:
+    """Pool values by a Gaussian kernel of the distance, the keys in blocks.
+
+    Parameters
+    ----------
+    queries, keys, values : dask.array.Array or array_like
+        Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
+    valid_lens : None, int or array_like of integers, optional
+        As in `dot_product_attention`.
+    w : float, optional
+        Inverse of the bandwidth, finite, a number or an array of one element; 1 by default.
+    sigma : float, optional
+        The bandwidth itself, ``w = 1 / sigma``, > 0; instead of `w`.
+    mask, bias : dask.array.Array or array_like, optional
+        As in `dot_product_attention`.
+    causal, causal_offset, window, enable_gqa, empty_rows : optional
+        As in `dot_product_attention`.
+    return_weights, return_lse : bool, optional
+        As in `dot_product_attention`.
+
+    Returns
+    -------
+    output, weights, lse : dask.array.Array, float32
+        As from `dot_product_attention`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`; ValueError also if both `w` and `sigma` are given.
+
+    See Also
+    --------
+    attnext.gaussian_attention : The same for arrays in memory.
+
+    Notes
+    -----
+    ``score(q, k) = -(w * |q - k|)**2 / 2``: kernel regression (Nadaraya 1964, Watson 1964) on more
+    training data than one machine holds.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from attnext.dask import gaussian_attention
+    >>> x = da.from_array([[0.0], [1.0], [2.0]], chunks=(2, 1))
+    >>> gaussian_attention([[1.5]], x, [[5.0], [2.0], [4.0]], sigma=0.5).compute().round(3)
+    array([[3.018]], dtype=float32)
+    """
+    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
+    problem = make_problem("gaussian_attention", queries, keys, values, masks, w=w, sigma=sigma)
+    return attention(problem, return_weights, return_lse)
+
+
+def additive_attention(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    valid_lens: ArrayLike | None = None,
+    *,
+    b_h: ArrayLike | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    causal: bool = False,
+    causal_offset: ArrayLike = 0,
+    window: tuple[int, int] | None = None,
+    enable_gqa: bool = False,
+    empty_rows: str = "uniform",
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Attended:
+    """Pool values by the softmax of additive scores, the keys in blocks.
+
+    Parameters
+    ----------
+    queries, keys, values : dask.array.Array or array_like
+        Of shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv), as in `dot_product_attention`; Dq and
+        Dk may differ.
+    W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
+        The parameters of H hidden units, in memory: every block gets them.
+    valid_lens : None, int or array_like of integers, optional
+        As in `dot_product_attention`.
+    b_h : array_like, shape (H,), optional
+        A bias of the hidden units.
+    mask, bias : dask.array.Array or array_like, optional
+        As in `dot_product_attention`.
+    causal, causal_offset, window, enable_gqa, empty_rows : optional
+        As in `dot_product_attention`.
+    return_weights, return_lse : bool, optional
+        As in `dot_product_attention`.
+
+    Returns
+    -------
+    output, weights, lse : dask.array.Array, float32
+        As from `dot_product_attention`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    attnext.additive_attention : The same for arrays in memory.
+
+    Notes
+    -----
+    ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau et al. 2015, "Neural machine
+    translation by jointly learning to align and translate").
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from attnext.dask import additive_attention
+    >>> keys = da.from_array([[1.0], [2.0], [3.0]], chunks=(1, 1))
+    >>> W_q, W_k, w_v = [[0.5, 0.0]], [[1.0]], [2.0]
+    >>> output = additive_attention([[1.0, 0.0]], keys, keys, W_q, W_k, w_v, 2)
+    >>> output.compute().round(3)
+    array([[1.541]], dtype=float32)
+    """
+    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
+    parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v, "b_h": b_h}
+    problem = make_problem("additive_attention", queries, keys, values, masks, parameters)
+    return attention(problem, return_weights, return_lse)

@@ -1,0 +1,184 @@
+"""From blocks to lazy Dask arrays: what `blocks` does, laid out over all blocks of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from . import blocks
+from .arguments import Arrays, Axes, DaskArray, Problem, da
+
+
+def attention(problem: Problem, return_weights: bool, return_lse: bool) -> Any:
+    """The output and the extras asked for."""
+    whole = _whole(problem)
+    rows = (*problem.lead, "m", "f")
+    arrays: Arrays = {"whole": (whole, rows)}
+    if problem.empty_rows == "uniform" and problem.may_be_empty:
+        arrays["mean_of_values"] = _mean(problem), rows
+    task = partial(blocks.finish, empty_rows=problem.empty_rows)
+    output = _blockwise(task, rows, arrays, {"f": whole.shape[-1] - 1})
+    extras = []
+    if return_weights:
+        extras.append(_weights(problem, whole))
+    if return_lse:
+        extras.append(whole[..., -1])
+    return (output, *extras) if extras else output
+
+
+def gradients(problem: Problem, incoming: Arrays, return_grad_bias: bool) -> dict[str, DaskArray]:
+    """Every gradient, by the name of what it belongs to.
+
+    incoming: the gradients grad_output and, if any, grad_lse.
+    """
+    rows = (*problem.lead, "m", "f")
+    arrays = problem.arrays | incoming | {"whole": (_whole(problem), rows)}
+    with_bias = return_grad_bias and "bias" in arrays
+    task = partial(blocks.gradients, call=_call(problem, arrays), return_grad_bias=with_bias)
+    # A task for each pair of a block of queries and one of keys. What it returns is a dict, so this
+    # array is good for nothing but to be picked from.
+    pieces = _blockwise(task, (*problem.lead, "m", "n", "f"), arrays)
+    d = {}
+    for name, other in [("queries", "n"), ("keys", "m"), ("values", "m")]:
+        array, axes = arrays[name]
+        sizes = dict(zip(axes, array.chunks, strict=True))
+        parts = _pick(pieces, problem, name, (other, *axes), sizes | {other: 1}, (0,))
+        d[name] = _reduce(parts, blocks.add, (0,))
+    for name in blocks.GRADIENTS[problem.function][3:]:
+        if name in arrays or name == "w":
+            d[name] = _of_parameter(pieces, problem, name)
+    if with_bias:
+        d["bias"] = _of_bias(pieces, problem)
+    return d
+
+
+# ---- forward -----------------------------------------------------------------------------------
+
+
+def _whole(problem: Problem) -> DaskArray:
+    """Output and lse of the attention over all keys, (..., M, Dv + 1): the parts, merged as a tree.
+
+    Its tasks are named by what goes into them, so that forward and backward share them if they are
+    computed together.
+    """
+    features = problem.arrays["values"][0].shape[-1] + 1
+    task = partial(blocks.attend, call=_call(problem, problem.arrays))
+    axes = ("n", *problem.lead, "m", "f")
+    parts = _blockwise(task, axes, problem.arrays, {"n": 1, "f": features})
+    return _reduce(parts, blocks.merge, (0,))
+
+
+def _mean(problem: Problem) -> DaskArray:
+    """The mean of all values in the place of the output, likewise: (..., 1, Dv + 1)."""
+    arrays = {"values": problem.arrays["values"]}
+    sizes: dict[Any, Any] = {"n": 1, "f": arrays["values"][0].shape[-1] + 1}
+    if problem.group > 1:
+        sizes[problem.lead[-1]] = problem.arrays["queries"][0].chunks[-3]
+    task = partial(blocks.mean, group=problem.group)
+    parts = _blockwise(task, ("n", *problem.lead, "m", "f"), arrays, sizes, {"m": 1})
+    return _reduce(parts, blocks.merge, (0,))
+
+
+def _weights(problem: Problem, whole: DaskArray) -> DaskArray:
+    """(..., M, N), cut along both."""
+    arrays = problem.arrays | {"whole": (whole, (*problem.lead, "m", "f"))}
+    del arrays["values"]
+    task = partial(blocks.weights, call=_call(problem, arrays))
+    return _blockwise(task, (*problem.lead, "m", "n", "f"), arrays, {"f": 1})[..., 0]
+
+
+# ---- backward ----------------------------------------------------------------------------------
+
+
+def _pick(
+    pieces: DaskArray,
+    problem: Problem,
+    name: str,
+    out: Axes,
+    sizes: Mapping[Any, Any],
+    added: tuple[int, ...],
+    new_axes: Mapping[str, int] | None = None,
+) -> DaskArray:
+    """One gradient of every pair of blocks; axes of size 1 are added at these places."""
+    task = partial(blocks.pick, name=name, axes=added)
+    arrays = {name: (pieces, (*problem.lead, "m", "n", "f"))}
+    return _blockwise(task, out, arrays, sizes, new_axes)
+
+
+def _of_parameter(pieces: DaskArray, problem: Problem, name: str) -> DaskArray:
+    """The gradient of what every block used: the sum over all of them."""
+    every = (*problem.lead, "m", "n", "f")
+    shape = () if name == "w" else problem.arrays[name][0].shape
+    own = {f"own {i}": size for i, size in enumerate(shape)}
+    over = tuple(range(len(every)))
+    parts = _pick(pieces, problem, name, (*every, *own), dict.fromkeys(every, 1), over, own)
+    return _reduce(parts, blocks.add, over)
+
+
+def _of_bias(pieces: DaskArray, problem: Problem) -> DaskArray:
+    """The sum over the blocks along which the bias was broadcast."""
+    bias, axes = problem.arrays["bias"]
+    over = tuple(i for i, sizes in enumerate(problem.pairs) if bias.shape[i] != sum(sizes))
+    sizes = {axes[i]: 1 for i in over} | {"f": 1}
+    parts = _pick(pieces, problem, "bias", (*axes, "f"), sizes, (-1,))[..., 0]
+    if over:
+        parts = _reduce(parts, blocks.add, over, keepdims=True)
+    return parts[(0,) * (bias.ndim - problem.bias_ndim)]
+
+
+# ---- Dask --------------------------------------------------------------------------------------
+
+
+def _call(problem: Problem, arrays: Arrays) -> blocks.Call:
+    return blocks.Call(
+        problem.function, tuple(arrays), problem.options, problem.N, problem.empty_rows
+    )
+
+
+def _blockwise(
+    task: Callable[..., Any],
+    out: Axes,
+    arrays: Arrays,
+    sizes: Mapping[Any, Any] | None = None,
+    new_axes: Mapping[str, int] | None = None,
+) -> DaskArray:
+    """The task, for every combination of blocks; `sizes` of result blocks where they differ.
+
+    An array that has one block along an axis gives it to all; blocks need not be of equal sizes
+    (features; heads), for `arguments` has made them belong together. Every axis is one of the
+    result, so that no block is ever concatenated with others, or copied.
+    """
+    return da.blockwise(
+        task,
+        out,
+        *(x for pair in arrays.values() for x in pair),
+        align_arrays=False,
+        adjust_chunks=sizes,
+        new_axes=new_axes,
+        dtype=np.float32,
+        meta=np.empty((0,) * len(out), np.float32),
+    )
+
+
+def _reduce(
+    parts: DaskArray, aggregate: Callable[..., Any], axes: tuple[int, ...], keepdims: bool = False
+) -> DaskArray:
+    """A few parts at a time, then a few of the results: a tree, the same on any cluster."""
+    ndim = parts.ndim if keepdims else parts.ndim - len(axes)
+    return da.reduction(
+        parts,
+        _as_it_is,
+        aggregate,
+        combine=aggregate,
+        axis=axes,
+        keepdims=keepdims,
+        dtype=np.float32,
+        meta=np.empty((0,) * ndim, np.float32),
+    )
+
+
+def _as_it_is(part: Any, axis: Any, keepdims: bool) -> Any:
+    return part
