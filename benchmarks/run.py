@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # which `python -P` le
 
 from suite import report, worker
 from suite.cases import CASES
-from suite.paste import NoMarkers, paste
+from suite.paste import DOCUMENTS, NoMarkers, paste
 from suite.peers import PEERS, SLOW_TO_COMPILE
 
 CLONE = Path(__file__).resolve().parent.parent
@@ -119,7 +119,7 @@ def parsed() -> argparse.Namespace:
     add("--markdown", action="store_true", help="print Markdown")
     add("--json", type=Path, metavar="FILE", help="also write all measurements there")
     add("--from", type=Path, metavar="FILE", dest="source", help="measure nothing: read --json's")
-    add("--paste", action="store_true", help="into README.md and docs/performance.md")
+    add("--paste", action="store_true", help="into the READMEs and docs/performance.md")
     add("--root", type=Path, default=CLONE, help="of these documents; default: the clone")
     add("--worker", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -139,8 +139,12 @@ def main() -> None:
     print(report.document(record, as_markdown=options.markdown))
     if options.paste:
         try:
-            paste({options.root / "README.md": report.document(record, short=True),
-                   options.root / "docs" / "performance.md": report.document(record)})  # fmt: skip
+            paste(
+                {
+                    options.root / name: report.document(record, short=short)
+                    for name, short in DOCUMENTS.items()
+                }
+            )
         except NoMarkers as error:
             sys.exit(str(error))
 

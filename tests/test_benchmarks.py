@@ -282,7 +282,7 @@ def test_share_of_tiles() -> None:
 
 def documents(folder: Path, text: str) -> Path:
     (folder / "docs").mkdir()
-    for file in ("README.md", "docs/performance.md"):
+    for file in paste.DOCUMENTS:
         (folder / file).write_text(text)
     return folder
 
@@ -296,14 +296,15 @@ def test_pasting_twice_is_pasting_once(
     for _ in range(2):
         done = run("--from", file, "--paste", "--root", root, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        texts.append([(root / name).read_text() for name in ("README.md", "docs/performance.md")])
+        texts.append([(root / name).read_text() for name in paste.DOCUMENTS])
     assert texts[0] == texts[1]
     for text in texts[0]:
         assert text.startswith(f"before\n\n{paste.BEGIN}\n")
         assert text.endswith(f"\n{paste.END}\n\nafter\n")
         assert "old" not in text
         assert record["cpu"] in text and record["date"] in text and "| dot-toy |" in text
-    assert "2 threads:" not in texts[0][0] and "2 threads:" in texts[0][1]
+    for text, short in zip(texts[0], paste.DOCUMENTS.values(), strict=True):
+        assert ("2 threads:" in text) is not short
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,7 @@ def test_documents_without_markers_are_left_alone(
     root = documents(tmp_path, f"{paste.BEGIN}\n{paste.END}\n")
     (root / "docs/performance.md").write_text(text)
     record = measured[0]
-    tables = {root / name: report.document(record) for name in ("README.md", "docs/performance.md")}
+    tables = {root / name: report.document(record) for name in paste.DOCUMENTS}
     with pytest.raises(paste.NoMarkers, match="performance.md needs one line"):
         paste.paste(tables)
     assert (root / "README.md").read_text() == f"{paste.BEGIN}\n{paste.END}\n"
@@ -332,6 +333,6 @@ def test_pasting_without_markers_fails(
 
 
 def test_the_documents_of_the_project_have_their_markers() -> None:
-    for name in ("README.md", "docs/performance.md"):
+    for name in paste.DOCUMENTS:
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         assert paste.between_markers(text, "table", name).count("table\n") >= 1

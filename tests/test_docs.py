@@ -137,15 +137,41 @@ def python_blocks(text: str) -> list[str]:
     return re.findall(r"^```(?:python|pycon)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def test_examples_of_the_readme_run(threads: None, tmp_path: Path, monkeypatch: Any) -> None:
+def outline(text: str) -> dict[str, Any]:
+    """What a translation leaves as it is."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return {
+        "levels of headings": re.findall(r"^(#+) ", prose, re.MULTILINE),
+        "rows and columns of tables": [
+            line.count(" | ") for line in prose.splitlines() if line.startswith("|")
+        ],
+        "links": sorted(re.findall(r"\]\(([^)]+)\)", prose)),
+        "examples": [re.sub(r"  +#.*", "", block) for block in python_blocks(text)],
+        "code": sorted(set(re.findall(r"`[^`\n]+`", prose))),
+    }
+
+
+def test_the_readme_in_chinese_is_the_readme() -> None:
+    ours, theirs = (
+        outline((REPOSITORY / name).read_text(encoding="utf-8").replace(other, "OTHER"))
+        for name, other in (("README.md", "README.zh-CN.md"), ("README.zh-CN.md", "README.md"))
+    )
+    for part in ours:
+        assert theirs[part] == ours[part], part
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_examples_of_the_readme_run(
+    name: str, threads: None, tmp_path: Path, monkeypatch: Any
+) -> None:
     """In one namespace, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
-    blocks = python_blocks((REPOSITORY / "README.md").read_text(encoding="utf-8"))
+    blocks = python_blocks((REPOSITORY / name).read_text(encoding="utf-8"))
     assert blocks
     namespace: dict[str, Any] = {}
     for i, block in enumerate(blocks, 1):
         if ">>>" in block:
-            run_examples(block, f"block {i} of README.md", namespace)
+            run_examples(block, f"block {i} of {name}", namespace)
         else:
             with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(block, f"block {i} of README.md", "exec"), namespace)
+                exec(compile(block, f"block {i} of {name}", "exec"), namespace)

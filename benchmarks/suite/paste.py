@@ -7,6 +7,9 @@ from pathlib import Path
 BEGIN = "<!-- benchmark table: begin -->"
 END = "<!-- benchmark table: end -->"
 
+# Documents, and whether they get the short table.
+DOCUMENTS = {"README.md": True, "README.zh-CN.md": True, "docs/performance.md": False}
+
 
 class NoMarkers(Exception):
     """A document does not say where the table goes."""
