@@ -13,10 +13,6 @@ float32 NumPy arrays. The functions and the two classes live in the compiled mod
     attnext.dask                attention over keys that do not fit one machine; needs Dask
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -106,6 +102,8 @@ _SUBMODULES = {
 
 def __getattr__(name: str) -> ModuleType:
     """Load a submodule when it is first asked for, so that ``import attnext`` is NumPy alone."""
+    from importlib import import_module
+
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -113,6 +111,8 @@ def __getattr__(name: str) -> ModuleType:
 
 def __dir__() -> list[str]:
     """What completion offers: submodules too, where what they need is installed."""
+    from importlib.util import find_spec
+
     own = {name for name in globals() if name.startswith("__")}
     found = {name for name, needs in _SUBMODULES.items() if needs is None or find_spec(needs)}
     return sorted({*__all__, *own, *found})

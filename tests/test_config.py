@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -106,7 +107,7 @@ print(attnext.{name}.__name__, bool(attnext.{name}.__all__))
 def test_a_submodule_whose_library_is_missing_is_not_offered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attnext, "find_spec", lambda library: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda library: None)
     offered = {name for name in SUBMODULES if name in dir(attnext)}
     assert offered == {"explain", "kernel_regression", "reference", "testing"}
     with pytest.raises(AttributeError, match="module 'attnext' has no attribute 'jax'"):
