@@ -25,6 +25,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import attnext
+from attnext._width import columns
 from attnext.plot import figures as figures_module
 from attnext.plot import plot_kernel_regression, plot_loss, show_heatmaps
 
@@ -658,7 +659,7 @@ def test_chinese_labels_get_a_font_that_has_them(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_chinese_character_is_as_wide_as_two_letters() -> None:
-    assert [figures_module.text_width(text) for text in ("", "ab", "注意", "a键")] == [0, 2, 4, 3]
+    assert [columns(text) for text in ("", "ab", "注意", "a键")] == [0, 2, 4, 3]
     figure = show_heatmaps(weights(1, 2), "", "", xticklabels=["ab", "cd"])
     assert figure.axes[0].get_xticklabels()[0].get_rotation() == 0
 

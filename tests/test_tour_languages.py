@@ -14,8 +14,9 @@ from touring import Recorded, check_layout, columns, record, run, spoiled, witho
 
 import attnext
 from attnext import _tour
+from attnext import _width as width
 from attnext.__main__ import main
-from attnext._tour import gradients, masks, motorcycle, scores, width
+from attnext._tour import gradients, masks, motorcycle, scores
 from attnext._tour.page import Check, Page
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")

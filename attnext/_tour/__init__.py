@@ -1,7 +1,6 @@
 """The tour: what attnext does, shown and checked in a terminal in a few seconds.
 
     page.py        what is written: headings, prose, lines with a mark, the score of the checks
-    width.py       how wide that is, in English and in Chinese
     canvas.py      points and a curve, drawn in characters
     figures.py     the figures of --plots
     peer.py        the same attention in PyTorch, where it is installed
@@ -25,7 +24,7 @@ import attnext
 from attnext._tour import gradients, masks, motorcycle, scores, timings
 from attnext._tour.page import WIDTH, Language, Page, Tour
 from attnext._tour.peer import load_peer
-from attnext._tour.width import columns, rjust
+from attnext._width import columns, rjust
 
 PARTS = (
     masks.masked_softmax,

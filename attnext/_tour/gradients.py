@@ -12,7 +12,7 @@ import attnext
 from attnext import reference
 from attnext._tour.page import EXACT, Check, Tour, largest_difference
 from attnext._tour.peer import Array
-from attnext._tour.width import ljust, rjust
+from attnext._width import ljust, rjust
 from attnext.testing import numerical_gradient
 
 Floats = NDArray[np.float64]

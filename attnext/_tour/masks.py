@@ -6,7 +6,7 @@ import numpy as np
 
 import attnext
 from attnext._tour.page import ROUNDED, Check, Tour, numbers_text, weights_text
-from attnext._tour.width import ljust
+from attnext._width import ljust
 
 # Part 1: two batch entries of two queries and four keys, and two ways to give their lengths.
 X = np.array(

@@ -13,7 +13,7 @@ from attnext._data import motorcycle
 from attnext._tour.canvas import Canvas
 from attnext._tour.page import Check, Tour, largest_difference
 from attnext._tour.peer import Peer, Tensor
-from attnext._tour.width import ljust
+from attnext._width import ljust
 
 Array = NDArray[np.float32]
 

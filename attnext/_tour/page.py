@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnext._tour.peer import Array, Peer
-from attnext._tour.width import columns, ljust, wrap
+from attnext._width import columns, ljust, wrap
 
 if TYPE_CHECKING:
     from attnext._tour.figures import Figures

@@ -17,7 +17,7 @@ from attnext._tour.page import (
     weights_text,
 )
 from attnext._tour.peer import Array
-from attnext._tour.width import ljust
+from attnext._width import ljust
 
 Floats = NDArray[np.floating]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import attnext
 from attnext._tour.page import Check, Tour, largest_difference
 from attnext._tour.peer import Peer
-from attnext._tour.width import ljust
+from attnext._width import ljust
 
 Array = NDArray[np.float32]
 # What is computed, of which size; by attnext, by NumPy, which have the same result, by PyTorch.

@@ -14,16 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import attnext
+from attnext._gradients import by_name
 
 Array: TypeAlias = NDArray[Any]
-
-# What the backward of each function returns, by the names of what the gradients belong to.
-GRADIENTS = {
-    "dot_product_attention": ("queries", "keys", "values"),
-    "cosine_attention": ("queries", "keys", "values"),
-    "gaussian_attention": ("queries", "keys", "values", "w"),
-    "additive_attention": ("queries", "keys", "values", "W_q", "W_k", "w_v", "b_h"),
-}
 
 
 @dataclass(frozen=True)
@@ -170,7 +163,8 @@ def gradients(*blocks: Array, call: Call, return_grad_bias: bool) -> dict[str, A
         lse=lse,
         return_grad_bias=return_grad_bias,
     )
-    result = _by_name(call.function, d, return_grad_bias)
+    named = by_name(call.function, d, return_grad_bias)
+    result = {name: np.asarray(x) for name, x in named.items() if x is not None}
     _add_empty_rows(result, is_empty(whole), grad, call)
     return result
 
@@ -184,16 +178,6 @@ def _attention(call: Call, a: dict[str, Any], **extras: bool) -> Any:
     """attnext's own function on a block. Its empty rows count nothing: 0, and an lse of -inf."""
     function = getattr(attnext, call.function)
     return function(**a, **call.options, empty_rows="zero", **extras)
-
-
-def _by_name(function: str, d: Any, return_grad_bias: bool) -> dict[str, Array]:
-    """The tuple that a backward of attnext returns, as a dict without what is None."""
-    result: dict[str, Array] = {}
-    if return_grad_bias:
-        *d, result["bias"] = d
-        d = d[0] if len(d) == 1 else d  # AdditiveGradients are a tuple of their own
-    named = zip(GRADIENTS[function], d, strict=True)
-    return result | {name: np.asarray(x) for name, x in named if x is not None}
 
 
 def _add_empty_rows(d: dict[str, Array], empty: Array, grad: Array, call: Call) -> None:

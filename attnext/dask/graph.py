@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from attnext._gradients import GRADIENTS
+
 from . import blocks
 from .arguments import Arrays, Axes, DaskArray, Problem, da
 
@@ -47,7 +49,7 @@ def gradients(problem: Problem, incoming: Arrays, return_grad_bias: bool) -> dic
         sizes = dict(zip(axes, array.chunks, strict=True))
         parts = _pick(pieces, problem, name, (other, *axes), sizes | {other: 1}, (0,))
         d[name] = _reduce(parts, blocks.add, (0,))
-    for name in blocks.GRADIENTS[problem.function][3:]:
+    for name in GRADIENTS[problem.function][3:]:
         if name in arrays or name == "w":
             d[name] = _of_parameter(pieces, problem, name)
     if with_bias:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from typing import TYPE_CHECKING
 
+from attnext import _width
+from attnext._width import columns as width
+from attnext._width import rjust
 from attnext.explain.tables import Limits, Table, summary_text, tables
 from attnext.explain.words import phrase
 
@@ -20,9 +21,6 @@ INDENT = "   "
 _FITS = [
     (columns, *style) for columns in (12, 10, 8, 6) for style in ((4, 2), (4, 1), (3, 1), (2, 1))
 ]
-
-# A piece of a line that must stay together: a word, or a wide letter with the mark that follows it.
-_PIECE = re.compile(r"\s+|[\u2e80-\u9fff“][\u3000-\u303f\uff00-\uffef”]*|[^\s\u2e80-\u9fff“]+")
 
 
 def trace_text(trace: Trace) -> str:
@@ -41,21 +39,9 @@ def step_text(step: Step) -> str:
     return "\n".join(_step_lines(step, ""))
 
 
-def width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
 def wrap(text: str, indent: str) -> list[str]:
-    """Lines of at most 80 columns; Chinese is broken between any two letters."""
-    lines, line = [], indent
-    for piece in _PIECE.findall(text):
-        if width(line + piece.rstrip()) > WIDTH and line.strip():
-            lines.append(line.rstrip())
-            line = indent + piece.lstrip()
-        else:
-            line += piece
-    return [*lines, line.rstrip()]
+    """Lines of at most 80 columns, indented."""
+    return [indent + line for line in _width.wrap(text, WIDTH - len(indent))]
 
 
 def _step_lines(step: Step, number: str) -> list[str]:
@@ -87,6 +73,5 @@ def _one_table(table: Table, size: int) -> list[str]:
     for heading, row in zip(
         [table.corner, *table.rows], [table.columns, *table.cells], strict=True
     ):
-        padded = "".join(" " * (size - width(text)) + text for text in row)
-        lines.append(INDENT + " " * (left - width(heading)) + heading + padded)
+        lines.append(INDENT + rjust(heading, left) + "".join(rjust(text, size) for text in row))
     return lines

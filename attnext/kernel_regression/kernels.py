@@ -192,7 +192,8 @@ def kernel_as_attention(
     bias = None
     if kernel != "gaussian":
         gaussian_scores([[0.0]], [[0.0]], sigma=sigma)  # refuses a sigma that is no bandwidth
-        bias = _log_kernel(kernel, x, x_train, float(sigma))
+        if kernel != "constant":
+            bias = _log_kernel(kernel, x, x_train, float(sigma))
         x, x_train = np.zeros_like(x), np.zeros_like(x_train)
     return {
         "queries": x[:, None],
@@ -205,8 +206,6 @@ def kernel_as_attention(
 
 def _log_kernel(kernel: str, x: Array, x_train: Array, sigma: float) -> Array:
     """(n, N): log k((x - x_train) / sigma), -inf where k is 0."""
-    if kernel == "constant":
-        return np.zeros((len(x), len(x_train)), np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):  # log 0 is -inf, inf - inf is NaN
         # float64 up to here: near the edge, 1 - u in float32 would be mostly rounding.
         k = np.maximum(1 - np.abs(x[:, None].astype(np.float64) - x_train) / sigma, 0)

@@ -96,8 +96,3 @@ def finish(figure: Figure) -> Figure:
         for text in chinese:
             text.set_fontfamily([*text.get_fontfamily(), *fonts])
     return figure
-
-
-def text_width(text: str) -> int:
-    """How wide a text is, in letters; a Chinese character is as wide as two."""
-    return sum(2 if letter >= CHINESE else 1 for letter in text)

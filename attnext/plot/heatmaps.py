@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
 from attnext._core import masked_softmax
+from attnext._width import columns as text_columns
 
 from .drawable import Numbers, as_numbers, as_texts
 from .figures import (
@@ -25,7 +26,6 @@ from .figures import (
     NOT_FINITE,
     finish,
     new_figure,
-    text_width,
     whole_numbers,
 )
 
@@ -232,7 +232,7 @@ def _name_cells(axes: Axes, keys: list[str], queries: list[str]) -> None:
             axis.set_ticks(range(len(names)), labels=names, parse_math=False)
         else:
             axis.set_major_locator(whole_numbers())
-    if max(map(text_width, keys), default=0) > 2:
+    if max(map(text_columns, keys), default=0) > 2:
         for label in axes.get_xticklabels():
             label.set(rotation=45, horizontalalignment="right", rotation_mode="anchor")
     if max(M, N) <= _OUTLINED:
@@ -270,7 +270,7 @@ def _fitting(cells: _Cells, keys: list[str], queries: list[str]) -> tuple[float,
     rows, columns, M, N = cells.values.shape
     least = 0.2 if keys or queries else 0.05
     cell = max(min(0.32, 2.4 / max(M, N), 7.5 / (columns * N)), least)
-    letters = [max(map(text_width, names), default=2) for names in (keys, queries)]
+    letters = [max(map(text_columns, names), default=2) for names in (keys, queries)]
     width = columns * (max(N * cell, 0.8) + 0.2) + 1.1 + 0.07 * letters[1]
     height = rows * (max(M * cell, 0.4) + 0.35) + 0.6 + 0.05 * letters[0]
     return width, height

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from attnext import _core
+from attnext._gradients import by_name
 
 from .tensors import (
     apply,
@@ -26,14 +27,6 @@ from .tensors import (
 
 # What an attention returns: the output, or a tuple of the output and the extras asked for.
 Attended: TypeAlias = Any
-
-# What each backward in C gives the gradients of, in its order; that of a bias comes after them.
-GRADIENTS = {
-    "dot_product_attention": ("queries", "keys", "values"),
-    "cosine_attention": ("queries", "keys", "values"),
-    "additive_attention": _core.AdditiveGradients._fields,
-    "gaussian_attention": ("queries", "keys", "values", "w"),
-}
 
 
 class _Call(NamedTuple):
@@ -106,19 +99,12 @@ class _Attention(Function):
             **extras,
             return_grad_bias=bias,
         )
-        by_name = _by_name(call.function, d, bias)
+        gradients = by_name(call.function, d, bias)
         if "sigma" in saved:  # forward was: w = 1 / sigma
-            by_name["sigma"] = -by_name["w"] / np.square(saved["sigma"], dtype=np.float64)
+            gradients["sigma"] = -gradients["w"] / np.square(saved["sigma"], dtype=np.float64)
         for name in {"w", "sigma"} & saved.keys():  # from C comes a number
             with np.errstate(over="ignore"):  # to inf
-                by_name[name] = np.full(saved[name].shape, by_name[name], np.float32)
+                gradients[name] = np.full(saved[name].shape, gradients[name], np.float32)
         return None, *first_derivatives(
-            to_tensor(by_name[name]) if needed[name] else None for name in call.names
+            to_tensor(gradients[name]) if needed[name] else None for name in call.names
         )
-
-
-def _by_name(function: str, d: Any, bias: bool) -> dict[str, Any]:
-    """What a backward in C returned, by the names of what the gradients belong to."""
-    if bias and function == "additive_attention":  # a pair: the named tuple, the bias's gradient
-        d = (*d[0], d[1])
-    return dict(zip((*GRADIENTS[function], *["bias"] * bias), d, strict=True))

@@ -1,4 +1,4 @@
-"""How wide text is in a terminal, where a Chinese character takes two columns.
+"""How wide text is in letters of even width, of which a Chinese character takes two columns.
 
 The twins of `len`, `str.ljust`, `str.rjust` and `textwrap.wrap`, counted in columns.
 """
@@ -9,7 +9,7 @@ import re
 from unicodedata import combining, east_asian_width
 
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60"  # Chinese characters and their punctuation
-_OPENING, _CLOSING = "（《", "。，、；：！？）》"
+_OPENING, _CLOSING = "（《“", "。，、；：！？）》”"
 # What stays on one line: a Chinese character or a word of others, with the brackets before it and
 # the punctuation behind it, so that no line begins with a comma or ends with an open bracket.
 _PIECE = re.compile(rf"[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*")
