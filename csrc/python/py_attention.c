@@ -115,15 +115,7 @@ done:
 /* ---- backward -------------------------------------------------------------------- */
 
 /* What flows in, and what the forward returned: of no use after the backward. */
-enum {
-    GRAD_OUTPUT,
-    GRAD_WEIGHTS,
-    GRAD_LSE,
-    WEIGHTS,
-    OUTPUT,
-    LSE,
-    FLOWS
-};
+enum { GRAD_OUTPUT, GRAD_WEIGHTS, GRAD_LSE, WEIGHTS, OUTPUT, LSE, FLOWS };
 typedef enum { OF_OUTPUT, OF_WEIGHTS, OF_LSE } flow_shape;
 
 /* grad_output is required; output (..., M, Dv), weights (..., M, N), lse (..., M). */

@@ -85,9 +85,9 @@ typedef struct {
 
 static const argument_row rows[ARG_COUNT] = {
 #define ARGUMENT(ID, NAME, DEFAULT) [ARG_##ID] = {NAME, DEFAULT, NULL, NULL, 0},
-#define SCORE_OPTION(ID, NAME, DEFAULT, IF, TYPE, DOC)                                 \
+#define SCORE_OPTION(ID, NAME, DEFAULT, IF, TYPE, DOC) \
     [ARG_##ID] = {NAME, DEFAULT, TYPE, DOC, 0},
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, TYPE, DOC)                    \
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, TYPE, DOC) \
     [ARG_##ID] = {NAME, DEFAULT, TYPE, DOC, TAKEN_BY},
 #include "py_options.def"
 };
@@ -176,7 +176,8 @@ shape_words(const char *letters, char words[64])
             used += snprintf(words + used, 64 - (size_t)used, "%s%s",
                              i > from ? ", " : "", names[(int)letters[i]]);
         }
-        used += snprintf(words + used, 64 - (size_t)used, ndim - from == 1 ? ",)" : ")");
+        used += snprintf(words + used, 64 - (size_t)used,
+                         ndim - from == 1 ? ",)" : ")");
     }
     return words;
 }
@@ -188,7 +189,9 @@ put_parameter(page *p, const attn_parameter *parameter)
     snprintf(type, sizeof type, "array_like, shape %s%s",
              shape_words(parameter->shape, words),
              parameter->optional ? ", optional" : "");
-    put_paragraph(p, parameter->name, type, parameter->doc);
+    put_paragraph(p, parameter->name, type,
+                  parameter->doc == NULL ? "A parameter of the score."
+                                         : parameter->doc);
 }
 
 /* queries, keys and values; grad_output. */
@@ -203,9 +206,10 @@ put_operand(page *p, const py_score *score, py_arg arg, bool backward)
                "    Gradient of the loss with respect to the output.\n" DOC_FLOAT32);
     } else if (arg == ARG_QUERIES) {
         put(p, "queries : array_like, shape (..., M, %s)\n", Dq);
-        put(p, backward ? as_before
-                        : "    M queries of %s features; any leading axes (batch, "
-                          "heads), or none.\n" DOC_FLOAT32,
+        put(p,
+            backward ? as_before
+                     : "    M queries of %s features; any leading axes (batch, "
+                       "heads), or none.\n" DOC_FLOAT32,
             Dq);
     } else if (arg == ARG_KEYS) {
         put(p, "keys : array_like, shape (..., N, %s)\n", Dk);
@@ -270,7 +274,9 @@ static void
 put_forward(page *p, const py_score *score, const attn_score_text *text)
 {
     const char *name = score->about->name;
-    put(p, "Pool values by %s.\n", text->pooling);
+    put(p, "Pool values by %s.\n",
+        text->pooling == NULL ? "the softmax of the scores of queries and keys"
+                              : text->pooling);
     put_arguments(p, score, &score->forward);
     put(p, "\n" DOC_FORWARD_RETURNS "\n" DOC_RAISES "\nSee Also\n--------\n");
     put(p,
@@ -302,10 +308,13 @@ put_backward(page *p, const py_score *score, const attn_score_text *text)
 static void
 put_scores(page *p, const py_score *score, const attn_score_text *text)
 {
-    put(p, "%s.\n", text->scores);
+    put(p, "%s.\n",
+        text->scores == NULL ? "The score of every query with every key"
+                             : text->scores);
     put_arguments(p, score, &score->scores);
     put(p, "\nReturns\n-------\nscores : ndarray, float32, shape (..., M, N)\n");
-    put(p, "    ``%s`` of every pair.\n", text->formula);
+    put(p, "    ``%s`` of every pair.\n",
+        text->formula == NULL ? "score(q, k)" : text->formula);
     put(p, "\n" DOC_RAISES "\nSee Also\n--------\n");
     put(p,
         "%s_attention : The attention with this score.\n"
@@ -319,7 +328,9 @@ char *
 py_score_doc(const attnext_state *state, const py_score *score,
              const py_signature *signature)
 {
-    const attn_score_text *text = &score->about->text;
+    static const attn_score_text silent = {0};
+    const attn_score_text *said = score->about->text;
+    const attn_score_text *text = said == NULL ? &silent : said;
     page p = {0};
     put_signature(&p, state, signature);
     if (signature == &score->forward) {
@@ -347,19 +358,22 @@ py_gradients_doc(const py_score *score)
     put(&p, "Gradients of `%s_attention`, each in the shape of what it belongs to.\n",
         score->about->name);
     put(&p, "\nParameters\n----------\n");
-    put(&p, "queries : ndarray, float32, shape (..., M, %s)\n"
-            "    Gradient with respect to the queries.\n",
+    put(&p,
+        "queries : ndarray, float32, shape (..., M, %s)\n"
+        "    Gradient with respect to the queries.\n",
         score->own_key_size ? "Dq" : "D");
-    put(&p, "keys : ndarray, float32, shape (..., N, %s)\n"
-            "    Gradient with respect to the keys.\n",
+    put(&p,
+        "keys : ndarray, float32, shape (..., N, %s)\n"
+        "    Gradient with respect to the keys.\n",
         score->own_key_size ? "Dk" : "D");
     put(&p, "values : ndarray, float32, shape (..., N, Dv)\n"
             "    Gradient with respect to the values.\n");
     for (int i = 0; i < score->parameters; i++) {
         const attn_parameter *parameter = &score->about->parameters[i];
         char words[64];
-        put(&p, "%s : ndarray, float32, shape %s%s\n"
-                "    Gradient with respect to `%s`%s.\n",
+        put(&p,
+            "%s : ndarray, float32, shape %s%s\n"
+            "    Gradient with respect to `%s`%s.\n",
             parameter->name, shape_words(parameter->shape, words),
             parameter->optional ? ", or None" : "", parameter->name,
             parameter->optional ? "; None without one" : "");
@@ -440,9 +454,9 @@ py_options_dict(void)
         if (row->taken_by == 0) {
             continue;
         }
-        PyObject *option = PyObject_CallFunction(type, "NssN",
-                                                 default_value(row->standard), row->type,
-                                                 row->doc, takers(row->taken_by));
+        PyObject *option = PyObject_CallFunction(
+            type, "NssN", default_value(row->standard), row->type, row->doc,
+            takers(row->taken_by));
         if (put_item(dict, row->name, option) < 0) {
             Py_CLEAR(dict);
         }
@@ -451,20 +465,22 @@ py_options_dict(void)
     return dict;
 }
 
-/* ("queries", ...): the inputs, if `inputs` says so, and then the parameters. */
+/* What a backward gives gradients of, but for the bias: ("queries", "keys", "values",
+ * "W_q", ...), or only those from the parameters on. */
 static PyObject *
-names_of(const py_score *score, bool inputs)
+gradient_names(const py_score *score, bool inputs)
 {
-    static const char *const three[] = {"queries", "keys", "values"};
-    bool bandwidth = inputs && score->about->scale == ATTN_SCALE_BANDWIDTH;
-    int first = inputs ? 3 : 0, count = first + score->parameters + bandwidth;
+    const char *names[3 + ATTN_PARAMETERS + 1] = {"queries", "keys", "values"};
+    int count = inputs ? 3 : 0;
+    for (int i = 0; i < score->parameters; i++) {
+        names[count++] = score->about->parameters[i].name;
+    }
+    if (score->about->scale == ATTN_SCALE_BANDWIDTH) {
+        names[count++] = "w";
+    }
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple != NULL && i < count; i++) {
-        const char *text = i < first                       ? three[i]
-                           : i < first + score->parameters
-                               ? score->about->parameters[i - first].name
-                               : "w";
-        PyObject *name = PyUnicode_FromString(text);
+        PyObject *name = PyUnicode_FromString(names[i]);
         if (name == NULL) {
             Py_CLEAR(tuple);
         } else {
@@ -479,9 +495,16 @@ static PyObject *
 own_options(const attn_score_info *about)
 {
     PyObject *dict = PyDict_New();
-#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...)                                       \
-    if (dict != NULL && (IF) && put_item(dict, NAME, default_value(DEFAULT)) < 0) {    \
-        Py_CLEAR(dict);                                                                \
+    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
+        const attn_parameter *parameter = &about->parameters[i];
+        if (parameter->optional &&
+            put_item(dict, parameter->name, Py_NewRef(Py_None)) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...)                                    \
+    if (dict != NULL && (IF) && put_item(dict, NAME, default_value(DEFAULT)) < 0) { \
+        Py_CLEAR(dict);                                                             \
     }
 #include "py_options.def"
     return dict;
@@ -494,9 +517,9 @@ py_scores_dict(const attnext_state *state)
     PyObject *dict = type == NULL ? NULL : PyDict_New();
     for (int i = 0; dict != NULL && i < SCORE_COUNT; i++) {
         const py_score *score = &state->scores[i];
-        PyObject *entry = PyObject_CallFunction(type, "NNN", names_of(score, false),
-                                                names_of(score, true),
-                                                own_options(score->about));
+        PyObject *entry = PyObject_CallFunction(
+            type, "NNN", gradient_names(score, false), gradient_names(score, true),
+            own_options(score->about));
         if (put_item(dict, score->about->name, entry) < 0) {
             Py_CLEAR(dict);
         }

@@ -114,16 +114,16 @@ py_read_options(py_call *call)
         return -1;
     }
 #define READ_array(ARG, NAME, FIELD)
-#define READ(KIND, ARG, NAME, FIELD)                                                   \
-    if (given[ARG] != NULL && py_read_##KIND(given[ARG], NAME, &o->FIELD) < 0) {       \
-        return -1;                                                                     \
+#define READ(KIND, ARG, NAME, FIELD)                                             \
+    if (given[ARG] != NULL && py_read_##KIND(given[ARG], NAME, &o->FIELD) < 0) { \
+        return -1;                                                               \
     }
 #define READ_flag(...) READ(flag, __VA_ARGS__)
 #define READ_probability(...) READ(probability, __VA_ARGS__)
 #define READ_rule(...) READ(rule, __VA_ARGS__)
 #define READ_seed(...) READ(seed, __VA_ARGS__)
 #define READ_window(...) READ(window, __VA_ARGS__)
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, ...)                          \
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, ...) \
     READ_##KIND(ARG_##ID, NAME, FIELD)
 #include "py_options.def"
     return check_dropout(call);
@@ -259,13 +259,13 @@ scores(PyObject *module, py_score_number number, PyObject *const *args,
 }
 
 /* A function is handed the module, not its score: three of each score's own. */
-#define FUNCTION(SCORE, VERB)                                                          \
-    static PyObject *SCORE##_##VERB(PyObject *module, PyObject *const *args,           \
-                                    Py_ssize_t nargs, PyObject *kwnames)               \
-    {                                                                                  \
-        return VERB(module, SCORE_##SCORE, args, nargs, kwnames);                      \
+#define FUNCTION(SCORE, VERB)                                                \
+    static PyObject *SCORE##_##VERB(PyObject *module, PyObject *const *args, \
+                                    Py_ssize_t nargs, PyObject *kwnames)     \
+    {                                                                        \
+        return VERB(module, SCORE_##SCORE, args, nargs, kwnames);            \
     }
-#define FUNCTIONS(SCORE)                                                               \
+#define FUNCTIONS(SCORE) \
     FUNCTION(SCORE, forward) FUNCTION(SCORE, backward) FUNCTION(SCORE, scores)
 ATTN_SCORES(FUNCTIONS)
 
@@ -315,13 +315,13 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
     }
     signature->positional = w->count;
     add_parameters(w, score, true);
-#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...)                                       \
-    if (IF) {                                                                          \
-        add(w, ARG_##ID);                                                              \
+#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...) \
+    if (IF) {                                    \
+        add(w, ARG_##ID);                        \
     }
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                                       \
-    if (takes & (TAKEN_BY)) {                                                          \
-        add(w, ARG_##ID);                                                              \
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
+    if (takes & (TAKEN_BY)) {                    \
+        add(w, ARG_##ID);                        \
     }
 #include "py_options.def"
 }
@@ -356,9 +356,8 @@ make_gradients_type(PyObject *module, py_score *score)
     if (doc != NULL && PyObject_SetAttrString(type, "__doc__", doc) == 0 &&
         PyModule_AddObjectRef(module, name, type) == 0) {
         PyObject *package = PyUnicode_FromString("attnext");
-        result = package == NULL
-                     ? -1
-                     : PyObject_SetAttrString(type, "__module__", package);
+        result = package == NULL ? -1
+                                 : PyObject_SetAttrString(type, "__module__", package);
         Py_XDECREF(package);
         score->Gradients = Py_NewRef(type);
     }
@@ -416,8 +415,8 @@ py_scores_exec(PyObject *module, attnext_state *state)
 {
     static PyMethodDef methods[3 * SCORE_COUNT + 1]; /* functions point there */
     static const PyCFunction functions[3 * SCORE_COUNT] = {
-#define ADDRESSES(SCORE)                                                               \
-    PY_FASTCALL(SCORE##_forward), PY_FASTCALL(SCORE##_backward),                       \
+#define ADDRESSES(SCORE)                                         \
+    PY_FASTCALL(SCORE##_forward), PY_FASTCALL(SCORE##_backward), \
         PY_FASTCALL(SCORE##_scores),
         ATTN_SCORES(ADDRESSES)};
     static const attn_score *const scores[] = {

@@ -27,14 +27,14 @@ shape_of(const npy_intp *leading, int ndim, npy_intp rows, npy_intp columns,
 
 void
 py_query_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
-                npy_intp dims[PY_MAX_AXES])
+               npy_intp dims[PY_MAX_AXES])
 {
     shape_of(in->leading, in->ndim, rows, columns, dims);
 }
 
 void
 py_key_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
-                    npy_intp dims[PY_MAX_AXES])
+             npy_intp dims[PY_MAX_AXES])
 {
     shape_of(in->key_leading, in->ndim, rows, columns, dims);
 }
@@ -54,7 +54,8 @@ convert_queries(const py_call *call, PyArrayObject *out, py_inputs *in)
     in->ndim = PyArray_NDIM(in->arrays[ARG_QUERIES]);
     const npy_intp *dims = PyArray_DIMS(in->arrays[ARG_QUERIES]);
     if (in->ndim < 2) {
-        return py_shape_error(in->arrays[ARG_QUERIES], "queries", "two axes or more: (..., M, D)");
+        return py_shape_error(in->arrays[ARG_QUERIES], "queries",
+                              "two axes or more: (..., M, D)");
     }
     if (call->options.enable_gqa && in->ndim < 3) {
         return py_shape_error(in->arrays[ARG_QUERIES], "queries",
@@ -101,7 +102,8 @@ keys_shape_error(const py_inputs *in, npy_intp dims[PY_MAX_AXES])
     py_shape_text(shape, in->ndim, dims);
     if (in->ndim >= 4 && PyArray_NDIM(in->arrays[ARG_KEYS]) == in->ndim) {
         npy_intp heads = dims[heads_axis];
-        npy_intp key_heads = dims[heads_axis] = PyArray_DIM(in->arrays[ARG_KEYS], heads_axis);
+        npy_intp key_heads = dims[heads_axis] = PyArray_DIM(in->arrays[ARG_KEYS],
+                                                            heads_axis);
         if (py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims) && key_heads > 0 &&
             heads % key_heads == 0) {
             hint = "; with enable_gqa=True the heads (axis -3) may be fewer";
@@ -143,7 +145,8 @@ convert_values(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
     npy_intp dims[PY_MAX_AXES];
     py_key_shape(in, in->problem.N, PY_DV, dims);
-    in->arrays[ARG_VALUES] = py_float32_shaped(call->given[ARG_VALUES], "values", out, in->ndim, dims);
+    in->arrays[ARG_VALUES] = py_float32_shaped(call->given[ARG_VALUES], "values", out,
+                                               in->ndim, dims);
     if (in->arrays[ARG_VALUES] == NULL) {
         return -1;
     }
@@ -220,15 +223,14 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
     if (convert_pairs(call, ARG_MASK, out, dims, &p->masks.mask, in->mask_axes, in) <
             0 ||
         convert_pairs(call, ARG_BIAS, out, dims, &p->masks.bias, in->bias_axes, in) <
-            0 ||
-        convert_pairs(call, ARG_DROPOUT_MASK, out, dims, &p->dropout.keep,
-                      in->dropout_axes, in) < 0) {
+            0) {
         return -1;
     }
-    if (in->arrays[ARG_BIAS] != NULL) {
+    if (in->arrays[ARG_BIAS] != NULL) { /* now: what follows may reshape the array */
         in->bias_ndim = py_note_shape(in->arrays[ARG_BIAS], in->bias_dims);
     }
-    return 0;
+    return convert_pairs(call, ARG_DROPOUT_MASK, out, dims, &p->dropout.keep,
+                         in->dropout_axes, in);
 }
 
 /* ---- all of them ----------------------------------------------------------------- */

@@ -25,7 +25,8 @@ read_integers(PyObject *object, const char *name, const char *not_bools,
     } else if (!PyTypeNum_ISINTEGER(dtype) && !empty_list) {
         py_dtype_error(object, source, name, "integers");
     } else if (out == NULL || py_refuse_overlap(out, source, name) == 0) {
-        result = py_as_dtype(source, PyTypeNum_ISUNSIGNED(dtype) ? NPY_UINT64 : NPY_INT64);
+        result = py_as_dtype(source,
+                             PyTypeNum_ISUNSIGNED(dtype) ? NPY_UINT64 : NPY_INT64);
     }
     Py_DECREF(source);
     return result;

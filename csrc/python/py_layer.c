@@ -109,7 +109,8 @@ layer_read_options(layer_core *core, PyObject *dropout, PyObject *scale)
 
     if (dropout != NULL) {
         PyObject *number = read_number(dropout, "dropout", &core->dropout);
-        result = number == NULL ? -1 : py_read_probability(number, "dropout", &as_float32);
+        result = number == NULL ? -1
+                                : py_read_probability(number, "dropout", &as_float32);
         Py_XDECREF(number);
     }
     core->has_scale = py_is_given(scale);
@@ -186,27 +187,27 @@ static const py_signature train_signature = {
 };
 
 static const char train_doc[] = PyDoc_STR(
-"Switch dropout on, or off.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"mode : bool, optional\n"
-"    Whether dropout acts in the calls that follow.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"self : AdditiveAttention or DotProductAttention\n"
-"    The object itself.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"eval : The same as ``train(False)``.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import DotProductAttention\n"
-">>> DotProductAttention(dropout=0.5).train(False).training\n"
-"False\n");
+    "Switch dropout on, or off.\n"
+    "\n"
+    "Parameters\n"
+    "----------\n"
+    "mode : bool, optional\n"
+    "    Whether dropout acts in the calls that follow.\n"
+    "\n"
+    "Returns\n"
+    "-------\n"
+    "self : AdditiveAttention or DotProductAttention\n"
+    "    The object itself.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "eval : The same as ``train(False)``.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> from attnext import DotProductAttention\n"
+    ">>> DotProductAttention(dropout=0.5).train(False).training\n"
+    "False\n");
 
 static PyObject *
 train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -216,7 +217,8 @@ train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     bool mode = true;
 
     if (py_parse(state, &train_signature, args, nargs, kwnames, given) < 0 ||
-        (given[ARG_TRAINING] != NULL && py_read_flag(given[ARG_TRAINING], "mode", &mode) < 0)) {
+        (given[ARG_TRAINING] != NULL &&
+         py_read_flag(given[ARG_TRAINING], "mode", &mode) < 0)) {
         return NULL;
     }
     ((layer_object *)self)->core.training = mode;
@@ -224,24 +226,24 @@ train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
 }
 
 static const char eval_doc[] = PyDoc_STR(
-"eval($self)\n"
-"--\n\n"
-"Switch dropout off.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"self : AdditiveAttention or DotProductAttention\n"
-"    The object itself.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"train : Switch it on again.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import DotProductAttention\n"
-">>> DotProductAttention(dropout=0.5).eval().training\n"
-"False\n");
+    "eval($self)\n"
+    "--\n\n"
+    "Switch dropout off.\n"
+    "\n"
+    "Returns\n"
+    "-------\n"
+    "self : AdditiveAttention or DotProductAttention\n"
+    "    The object itself.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "train : Switch it on again.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> from attnext import DotProductAttention\n"
+    ">>> DotProductAttention(dropout=0.5).eval().training\n"
+    "False\n");
 
 static PyObject *
 eval(PyObject *self, PyObject *Py_UNUSED(ignored))
@@ -268,11 +270,13 @@ get_context(PyObject *self, void *Py_UNUSED(closure))
 static const PyGetSetDef properties[] = {
     {"attention_weights", get_attention_weights, NULL,
      "ndarray or None: the attention weights of the last call, shape (..., M, N),\n"
-     "float32, before dropout; rows sum to 1. None before the first call, and after one\n"
+     "float32, before dropout; rows sum to 1. None before the first call, and after "
+     "one\n"
      "with need_weights=False.",
      NULL},
     {"context", get_context, NULL,
-     "Context or None: what the last call saved for `backward`; None before the first.\n"
+     "Context or None: what the last call saved for `backward`; None before the "
+     "first.\n"
      "Keep it to run `backward` through several calls, such as a decoder's time steps.",
      NULL},
     {"grads", layer_get_grads, NULL, layer_grads_doc, NULL},

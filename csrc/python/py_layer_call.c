@@ -34,6 +34,11 @@ draw_seed(PyObject *rng, py_seed *seed)
         return -1;
     }
     int result = py_read_seed(drawn, "a seed drawn from rng", seed);
+    if (drawn == Py_None) {
+        PyErr_SetString(PyExc_TypeError,
+                        "a seed drawn from rng must be an int, got NoneType");
+        result = -1;
+    }
     Py_DECREF(drawn);
     return result;
 }
@@ -98,9 +103,9 @@ void
 layer_write_signature(void)
 {
     unsigned char *next = call_signature.args + call_signature.positional;
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                                       \
-    if ((TAKEN_BY) & LAYER) {                                                          \
-        *next++ = ARG_##ID;                                                            \
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
+    if ((TAKEN_BY) & LAYER) {                    \
+        *next++ = ARG_##ID;                      \
     }
 #include "py_options.def"
     *next = ARG_NEED_WEIGHTS;

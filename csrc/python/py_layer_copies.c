@@ -13,9 +13,9 @@
 #include "py_layer.h"
 
 const char layer_reduce_doc[] = PyDoc_STR(
-"__reduce__($self)\n"
-"--\n\n"
-"What pickle and copy need to make another object like this one.");
+    "__reduce__($self)\n"
+    "--\n\n"
+    "What pickle and copy need to make another object like this one.");
 
 static PyObject *
 pack_core(const attnext_state *state, const layer_core *core)
@@ -34,13 +34,12 @@ pack_core(const attnext_state *state, const layer_core *core)
     if (scale == NULL) {
         goto done;
     }
-    result = Py_BuildValue("{s:n, s:n, s:n, s:O, s:d, s:O, s:O, s:O, s:O, s:O}",
-                           "key_size", core->key_size, "query_size", core->query_size,
-                           "num_hiddens", core->num_hiddens, "bias",
-                           layer_has_bias(core) ? Py_True : Py_False,
-                           "dropout", core->dropout, "scale", scale, "training",
-                           core->training ? Py_True : Py_False, "rng", core->rng,
-                           "parameters", parameters, "grads", grads);
+    result = Py_BuildValue(
+        "{s:n, s:n, s:n, s:O, s:d, s:O, s:O, s:O, s:O, s:O}", "key_size",
+        core->key_size, "query_size", core->query_size, "num_hiddens",
+        core->num_hiddens, "bias", layer_has_bias(core) ? Py_True : Py_False, "dropout",
+        core->dropout, "scale", scale, "training", core->training ? Py_True : Py_False,
+        "rng", core->rng, "parameters", parameters, "grads", grads);
 done:
     Py_XDECREF(scale);
     Py_XDECREF(grads);
@@ -148,8 +147,7 @@ unpack_parameter(layer_core *core, int which, const saved_entries *entries)
     char entry[LAYER_TEXT];
     PyArrayObject *values = NULL, *gradient = NULL, *copy = NULL;
 
-    values = array_of_dict(entries->parameters, core, which,
-                           layer_text(core, which));
+    values = array_of_dict(entries->parameters, core, which, layer_text(core, which));
     if (values == NULL) {
         goto done;
     }
@@ -164,7 +162,8 @@ unpack_parameter(layer_core *core, int which, const saved_entries *entries)
     }
     copy = (PyArrayObject *)PyArray_NewCopy(gradient, NPY_CORDER);
     if (copy != NULL) {
-        result = PyDict_SetItemString(core->grads, layer_text(core, which), (PyObject *)copy);
+        result = PyDict_SetItemString(core->grads, layer_text(core, which),
+                                      (PyObject *)copy);
     }
 done:
     Py_XDECREF(copy);
@@ -204,10 +203,9 @@ unpack_core(PyObject *saved, layer_core *core)
     return 0;
 }
 
-const char layer_rebuild_doc[] = PyDoc_STR(
-"_rebuild($type, saved, /)\n"
-"--\n\n"
-"An object from what __reduce__ saved.");
+const char layer_rebuild_doc[] = PyDoc_STR("_rebuild($type, saved, /)\n"
+                                           "--\n\n"
+                                           "An object from what __reduce__ saved.");
 
 PyObject *
 layer_rebuild(PyObject *type, PyObject *saved)

@@ -82,8 +82,8 @@ read_num_threads(attnext_state *state)
 static int
 add_functions(PyObject *module, const attnext_state *state)
 {
-    static const py_function *const tables[] = {py_config_functions,
-                                                py_softmax_functions, py_merge_functions};
+    static const py_function *const tables[] = {
+        py_config_functions, py_softmax_functions, py_merge_functions};
     static PyMethodDef methods[3][8];
     for (int i = 0; i < 3; i++) {
         if (py_fill_methods(state, tables[i], 0, methods[i]) < 0 ||

@@ -206,7 +206,7 @@ py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule)
             return 0;
         }
     }
-    PyErr_Format(PyExc_ValueError, "%s is %R, expected 'uniform', 'zero' or 'nan'", name,
-                 object);
+    PyErr_Format(PyExc_ValueError, "%s is %R, expected 'uniform', 'zero' or 'nan'",
+                 name, object);
     return -1;
 }

@@ -88,7 +88,7 @@ py_parse(const attnext_state *state, const py_signature *signature,
         if (given[signature->args[i]] == NULL) {
             PyErr_Format(PyExc_TypeError,
                          "%s() missing required argument '%U' (position %d)",
-                         signature->function, 
+                         signature->function,
                          py_argument_name(state, signature, signature->args[i]), i + 1);
             return -1;
         }

@@ -381,13 +381,16 @@ sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                              PyArray_SIZE(X) > 0);
     copy = lens == NULL ? NULL : py_new_float32(ndim, dims);
     if (copy != NULL) {
-        const sequence_context context = {
-            copy,    X,       lens, (float)value,
-            dims[0], dims[1], PyArray_MultiplyList(dims + 2, ndim - 2)};
+        const sequence_context context = {copy,
+                                          X,
+                                          lens,
+                                          (float)value,
+                                          dims[0],
+                                          dims[1],
+                                          PyArray_MultiplyList(dims + 2, ndim - 2)};
         double size = (double)PyArray_SIZE(copy);
-        result = size == 0.0
-                     ? 0
-                     : py_run(state, size, NULL, call_sequence_mask, &context);
+        result = size == 0.0 ? 0
+                             : py_run(state, size, NULL, call_sequence_mask, &context);
     }
 done:
     Py_XDECREF(lens);
