@@ -94,7 +94,6 @@ forward_tiles(attn_block *k)
 {
     const attn_call *c = k->call;
     const int64_t N = c->p->N, Dv = c->p->Dv;
-    const float *values_b = c->values + attn_key_offset(k, 0, Dv); /* (N, Dv) */
     float *weights_b = c->weights == NULL ? NULL : c->weights + attn_row_offset(k, N);
     attn_tile *t = &k->tile;
 
@@ -109,8 +108,9 @@ forward_tiles(attn_block *k)
         if (decide_dropout(k)) {
             drop(k, k->S);
         }
-        attn_simd->pool(k->O, values_b + t->k0 * Dv, 1, Dv, k->S, k->lanes, Dv, t->keys,
-                        k->alpha, t->live);
+        attn_span values_t = attn_values_of(k, t->k0); /* (keys, Dv) */
+        attn_simd->pool(k->O, values_t.data, 1, values_t.ld, k->S, k->lanes, Dv,
+                        t->keys, k->alpha, t->live);
     }
 }
 
@@ -164,10 +164,10 @@ dprob_tile(attn_block *k, bool dropped)
     const attn_call *c = k->call;
     const int64_t N = c->p->N, Dv = c->p->Dv;
     const attn_tile *t = &k->tile;
-    const float *values_t = c->values + attn_key_offset(k, t->k0, Dv); /* (keys, Dv) */
+    const attn_span values_t = attn_values_of(k, t->k0); /* (keys, Dv) */
 
-    attn_simd->matmul(k->dP, k->lanes, values_t, Dv, 1, k->dO, k->lanes, t->keys,
-                      k->lanes, Dv, false);
+    attn_simd->matmul(k->dP, k->lanes, values_t.data, values_t.ld, 1, k->dO, k->lanes,
+                      t->keys, k->lanes, Dv, false);
     if (dropped) {
         drop(k, k->dP);
     }
@@ -242,21 +242,25 @@ dscore_tile(attn_block *k)
 }
 
 void
-attn_add_pairs(const attn_block *k, float *C, const float *X, const float *Y, int64_t D,
+attn_add_pairs(const attn_block *k, float *C, const float *X, attn_span Y, int64_t D,
                const uint64_t *live, bool zeros)
 {
     const int keys = k->tile.keys, count = k->rows.count;
     if (live == NULL || zeros) {
-        attn_simd->matmul(C, D, X, k->lanes, 1, Y, D, keys, D, count, true);
+        attn_simd->matmul(C, D, X, k->lanes, 1, Y.data, Y.ld, keys, D, count, true);
     } else {
-        attn_simd->matmul_live(C, D, X, k->lanes, Y, D, keys, D, count, live);
+        attn_simd->matmul_live(C, D, X, k->lanes, Y.data, Y.ld, keys, D, count, live);
     }
 }
 
 bool
-attn_rows_finite(const attn_block *k, const float *rows, int64_t D)
+attn_rows_finite(const attn_block *k, attn_span rows, int64_t D)
 {
-    return !attn_rows_whole(&k->rows) && attn_is_finite(rows, k->rows.count * D);
+    bool finite = !attn_rows_whole(&k->rows);
+    for (int l = 0; finite && l < k->rows.count; l++) {
+        finite = attn_is_finite(attn_span_row(rows, l), D);
+    }
+    return finite;
 }
 
 bool
@@ -272,6 +276,14 @@ attn_is_finite(const float *x, int64_t n)
     return finite;
 }
 
+/* The gradients of the block's outputs: (count, Dv). */
+static attn_span
+dout_of(const attn_block *k)
+{
+    const int64_t Dv = k->call->p->Dv;
+    return (attn_span){k->call->grad->output + attn_row_offset(k, Dv), Dv};
+}
+
 /* forward was: O = V^T (P * keep).  So now: dV = (P * keep) dO. */
 static void
 dvalues_tile(attn_block *k, bool dropped)
@@ -279,11 +291,11 @@ dvalues_tile(attn_block *k, bool dropped)
     const attn_call *c = k->call;
     const attn_tile *t = &k->tile;
     const int64_t Dv = c->p->Dv;
-    const float *dout_b = c->grad->output + attn_row_offset(k, Dv); /* (count, Dv) */
     if (dropped) {
         drop(k, k->S);
     }
-    attn_add_pairs(k, k->dvalues + t->k0 * Dv, k->S, dout_b, Dv, t->live, k->P_is_0);
+    attn_add_pairs(k, k->dvalues + t->k0 * Dv, k->S, dout_of(k), Dv, t->live,
+                   k->P_is_0);
 }
 
 /* The block's last pass: dV, dS, and through the scoring function dQ and dK. A block
@@ -316,13 +328,13 @@ attn_backward_block(attn_block *k)
     const attn_call *c = k->call;
     const attn_saved *saved = c->saved;
     const int64_t Dv = c->p->Dv;
-    const float *dout_b = c->grad->output + attn_row_offset(k, Dv); /* (count, Dv) */
+    const attn_span dout = dout_of(k);
     bool one_tile = k->rows.high <= k->rows.low / ATTN_KEYS * ATTN_KEYS + ATTN_KEYS;
     bool P_in_S = one_tile && saved->weights == NULL;
 
     c->p->score->load(k);
     c->p->score->load_backward(k);
-    attn_simd->pack(k->dO, k->lanes, dout_b, Dv, k->rows.count, Dv, 1.0f);
+    attn_simd->pack(k->dO, k->lanes, dout.data, Dv, k->rows.count, Dv, 1.0f);
     attn_row_start(k);
     if (saved->weights == NULL) {
         if (saved->lse == NULL || one_tile || !attn_row_restore(k)) {
@@ -338,7 +350,7 @@ attn_backward_block(attn_block *k)
     }
     attn_row_load_grad_lse(k);
     k->P_is_0 = saved->weights == NULL && attn_is_finite(k->l, k->rows.count) &&
-                attn_rows_finite(k, dout_b, Dv);
+                attn_rows_finite(k, dout, Dv);
     gradient_tiles(k, one_tile, P_in_S);
     if (k->dbias != NULL) {
         attn_bias_store_gradient(k);

@@ -204,14 +204,14 @@ static bool
 reduce(backward_plan *q, int64_t entries)
 {
     const attn_call *c = &q->call;
-    double tasks = (double)entries * (double)q->parts;
-    double numbers = tasks * (double)c->p->N * (double)(q->width + c->p->Dv);
-    double bias_numbers = tasks * (double)q->bias_rows * (double)q->bias_columns;
+    const double task = ATTN_WORK_NUMBER * (double)entries * (double)q->parts;
+    double work = task * attn_work(c->p->N, q->width + c->p->Dv, 1);
+    double bias_work = task * attn_work(q->bias_rows, q->bias_columns, 1);
     return (q->parts == 1 ||
             attn_parallel_for(c->run, entries * attn_ceil_div(c->p->N, REDUCE_KEYS),
-                              numbers / 2e3, reduce_task, q)) &&
+                              attn_us(work), reduce_task, q)) &&
            (q->bias_partials == NULL ||
-            attn_parallel_for(c->run, q->bias_rows, bias_numbers / 2e3,
+            attn_parallel_for(c->run, q->bias_rows, attn_us(bias_work),
                               reduce_bias_task, q));
 }
 
@@ -264,7 +264,7 @@ run_backward(backward_plan *q)
     attn_call *c = &q->call;
     const attn_problem *p = c->p;
     int64_t key_entries = p->B / p->group;
-    if (p->score->prepare != NULL && !p->score->prepare(c)) {
+    if (!attn_prepare(c)) {
         return false;
     }
     if (q->bias_partials != NULL) {
@@ -273,13 +273,14 @@ run_backward(backward_plan *q)
     for (q->first = 0; q->first < key_entries; q->first += q->wave) {
         int64_t left = key_entries - q->first;
         int64_t entries = left < q->wave ? left : q->wave;
-        double us = attn_walk_us(c) * (double)entries / (double)key_entries;
-        if (!attn_parallel_for(c->run, entries * q->parts, us, group_task, q) ||
+        double work = attn_walk_work(c) * (double)entries / (double)key_entries;
+        if (!attn_parallel_for(c->run, entries * q->parts, attn_us(work), group_task,
+                               q) ||
             !reduce(q, entries)) {
             return false;
         }
     }
-    if (p->score->finish != NULL && !p->score->finish(c)) {
+    if (!attn_finish(c)) {
         return false;
     }
     settle_empty_queries(c);
@@ -305,11 +306,14 @@ no_gradients(const attn_gradients *d, const attn_problem *p)
     set_zero(d->queries, p->B, p->M, p->Dq);
     set_zero(d->keys, entries, p->N, p->Dk);
     set_zero(d->values, entries, p->N, p->Dv);
-    set_zero(d->W_q, 1, p->H, p->Dq);
-    set_zero(d->W_k, 1, p->H, p->Dk);
-    set_zero(d->w_v, 1, 1, p->H);
-    set_zero(d->b_h, 1, 1, p->H);
-    set_zero(d->w, 1, 1, 1);
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        const char *shape = p->score->about.parameters[i].shape;
+        if (shape != NULL) {
+            set_zero(d->parameters[i], 1, attn_letter_size(p, shape[0]),
+                     shape[1] == 0 ? 1 : attn_letter_size(p, shape[1]));
+        }
+    }
+    set_zero(d->scale, 1, 1, 1);
     zero_bias_gradient(d, p);
 }
 
@@ -327,8 +331,8 @@ attn_backward_workspace(const attn_problem *p, const attn_gradients *d,
 
 int
 attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
-              const attn_saved *saved, const float *queries, const float *keys,
-              const float *values, const attn_problem *p, void *memory, attn_run *run)
+              const attn_saved *saved, const attn_inputs *in, const attn_problem *p,
+              void *memory, attn_run *run)
 {
     backward_plan q = {.call = {.p = p,
                                 .run = run,
@@ -337,9 +341,7 @@ attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
                                 .d = d,
                                 .grad = grad,
                                 .saved = saved,
-                                .queries = queries,
-                                .keys = keys,
-                                .values = values}};
+                                .in = in}};
     if (nothing_flows(p, d, grad)) {
         no_gradients(d, p);
         settle_empty_queries(&q.call);

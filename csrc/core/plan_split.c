@@ -73,8 +73,8 @@ bool
 attn_forward_split(attn_call *c)
 {
     int64_t blocks = c->p->B * c->blocks;
-    double merging = 1e-3 * (double)(blocks * c->parts) * (double)c->p->Dv;
-    return attn_parallel_for(c->run, blocks * c->parts, attn_walk_us(c), part_task,
-                             c) &&
-           attn_parallel_for(c->run, blocks, merging, merge_task, c);
+    double merging = 2.0 * ATTN_WORK_NUMBER * attn_work(blocks, c->parts, c->p->Dv);
+    return attn_parallel_for(c->run, blocks * c->parts, attn_us(attn_walk_work(c)),
+                             part_task, c) &&
+           attn_parallel_for(c->run, blocks, attn_us(merging), merge_task, c);
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 static const double LN2 = 0.693147180559945309417;
-static const float LOG2E = 1.44269504088896340736f;
 
 static bool
 has(uint64_t lanes, int l)
@@ -122,7 +121,7 @@ attn_row_restore(attn_block *k)
     for (int l = 0; l < k->rows.count; l++) {
         bool uniform = has(k->rows.uniform, l);
         /* P = exp(s - lse); a row with a score of +inf is NaN altogether */
-        k->m[l] = uniform ? 0.0f : lse[l] == INFINITY ? NAN : lse[l] * LOG2E;
+        k->m[l] = uniform ? 0.0f : lse[l] == INFINITY ? NAN : lse[l] * ATTN_LOG2E;
         k->l[l] = uniform ? 1.0f / (float)k->call->p->N : 1.0f;
     }
     return true;

@@ -27,6 +27,18 @@ pair_work(const attn_problem *p)
     return 4.0 * (double)p->H;
 }
 
+static double
+query_work(const attn_problem *p)
+{
+    return (double)p->Dq * (double)p->H;
+}
+
+static double
+key_work(const attn_problem *p)
+{
+    return (double)p->Dk * (double)p->H;
+}
+
 /* ---- arrays ---------------------------------------------------------------------- */
 
 static void
@@ -37,33 +49,25 @@ take_shared(attn_call *c, attn_arena *a)
     c->shared = s;
     s = s == NULL ? &local : s;
     s->H = attn_additive_width(p);
-    int64_t keys = 0;
-    if (__builtin_mul_overflow(p->B / p->group, p->N, &keys)) {
+    s->W_qT = s->few = s->da = s->dw_blocks = NULL;
+    s->query_use = NULL;
+    int64_t queries = 0, keys = 0, blocks = 0;
+    if (__builtin_mul_overflow(p->B, p->M, &queries) ||
+        __builtin_mul_overflow(p->B / p->group, p->N, &keys) ||
+        __builtin_mul_overflow(p->B, c->blocks, &blocks)) {
         a->used = SIZE_MAX;
         return;
     }
-    s->W_kT = attn_take_floats(a, p->Dk, attn_additive_lanes(s->H));
-    s->W_qT = s->few = NULL;
     if (attn_additive_few(p)) {
         s->W_qT = attn_take_floats(a, p->Dq, attn_additive_lanes(s->H));
-        s->few = attn_take_floats(a, p->B * p->M, s->H);
+        s->few = attn_take_floats(a, queries, s->H);
     }
-    s->raw = attn_take_floats(a, keys, s->H);
-    s->stored = attn_take_floats(a, keys, s->H);
-    s->form = attn_take(a, 1, keys, 1);
     s->w = attn_take_floats(a, 1, s->H);
     s->w_exp = attn_take_floats(a, 1, s->H);
-    s->da = s->dw_blocks = NULL;
-    s->query_use = NULL;
     if (c->backward) {
-        int64_t queries = 0;
-        if (__builtin_mul_overflow(p->B, p->M, &queries)) {
-            a->used = SIZE_MAX;
-            return;
-        }
         s->da = attn_take_floats(a, queries, p->H);
         s->query_use = attn_take(a, 1, queries, 1);
-        s->dw_blocks = attn_take_floats(a, p->B * c->blocks, p->H);
+        s->dw_blocks = attn_take_floats(a, blocks, p->H);
         c->dkeys = attn_take_floats(a, keys, s->H);
     }
 }
@@ -89,6 +93,12 @@ take_block(attn_block *k, attn_arena *a)
 
 /* ---- the block's queries --------------------------------------------------------- */
 
+static const additive_keys *
+keys_of(const attn_block *k)
+{
+    return k->call->prepared->rows;
+}
+
 /* raw = W_q q, in lanes. */
 static void
 project(attn_block *k)
@@ -102,29 +112,30 @@ project(attn_block *k)
                         shared->H, k->rows.count, p->H, 1.0f);
         return;
     }
-    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, p->Dq), p->Dq,
-                    k->rows.count, p->Dq, 1.0f);
-    attn_simd->matmul(s->raw, k->lanes, p->W_q, p->Dq, 1, s->Q, k->lanes, p->H,
-                      k->lanes, p->Dq, false);
+    const attn_span queries = attn_queries_of(k);
+    attn_simd->pack(s->Q, k->lanes, queries.data, queries.ld, k->rows.count, p->Dq,
+                    1.0f);
+    attn_simd->matmul(s->raw, k->lanes, p->parameters[W_Q], p->Dq, 1, s->Q, k->lanes,
+                      p->H, k->lanes, p->Dq, false);
 }
 
 static void
 load(attn_block *k)
 {
-    const attn_call *c = k->call;
-    const attn_problem *p = c->p;
+    const attn_problem *p = k->call->p;
+    const bool direct = keys_of(k)->direct;
     const int64_t H = attn_additive_width(p);
     additive_scratch *s = k->scratch;
 
     project(k);
-    attn_simd->add_bias_absmax(s->raw, p->b_h, s->top, k->lanes, p->H);
+    attn_simd->add_bias_absmax(s->raw, p->parameters[B_H], s->top, k->lanes, p->H);
     memset(s->raw + p->H * k->lanes, 0,
            (size_t)((H - p->H) * k->lanes) * sizeof(float));
     memset(s->form, 0, sizeof s->form);
     s->least = ADDITIVE_DIRECT;
     s->most = ADDITIVE_SMALL;
     for (int l = 0; l < k->rows.count; l++) {
-        int form = attn_additive_form(c->shared, s->top[l]);
+        int form = attn_additive_form(direct, s->top[l]);
         s->form[form] |= (uint64_t)1 << l;
         s->least = form < s->least ? form : s->least;
         s->most = form > s->most ? form : s->most;
@@ -141,7 +152,7 @@ load(attn_block *k)
 /* ---- passes over a tile: one for each form that its pairs need ------------------- */
 
 typedef struct {
-    int64_t row; /* of the tile's first key in (B, N, ...) */
+    int64_t row; /* of the tile's first key among the prepared ones */
     int keys;
     int least_key; /* smallest form of the tile's keys */
     int last;      /* last regime to pass */
@@ -154,14 +165,13 @@ typedef struct {
 static additive_pass
 first_pass(const attn_block *k, int64_t k0, int keys)
 {
-    const additive_shared *shared = k->call->shared;
     const additive_scratch *s = k->scratch;
     additive_pass pass = {
-        .row = attn_key_offset(k, k0, 1), .keys = keys, .least_key = ADDITIVE_DIRECT};
+        .row = attn_prepared_row(k, k0), .keys = keys, .least_key = ADDITIVE_DIRECT};
     int most_key = ADDITIVE_SMALL;
     for (int i = 0; i < keys; i++) {
-        int form = shared->form[pass.row + i];
-        if (form == ATTN_UNUSED) {
+        int form = keys_of(k)->form[pass.row + i];
+        if (form == NO_FORM) {
             continue;
         }
         pass.least_key = form < pass.least_key ? form : pass.least_key;
@@ -190,23 +200,23 @@ live_in_regime(additive_scratch *s, const additive_pass *pass, const uint8_t *fo
 static bool
 next_pass(additive_pass *pass, attn_block *k, const uint64_t *live)
 {
-    const additive_shared *shared = k->call->shared;
+    const additive_keys *made = keys_of(k);
     additive_scratch *s = k->scratch;
-    const int64_t H = shared->H;
+    const int64_t H = attn_additive_width(k->call->p);
     if (++pass->regime > pass->last) {
         return false;
     }
-    pass->live = pass->mixed ? live_in_regime(s, pass, shared->form + pass->row, live)
+    pass->live = pass->mixed ? live_in_regime(s, pass, made->form + pass->row, live)
                              : live;
     if (pass->regime == ADDITIVE_DIRECT) {
         pass->A = s->raw;
-        pass->B = shared->raw + pass->row * H;
+        pass->B = made->raw + pass->row * H;
     } else {
         bool small = pass->regime == ADDITIVE_SMALL;
         pass->A = small ? s->tanh : s->exp;
-        pass->B = shared->stored + pass->row * H;
+        pass->B = made->stored + pass->row * H;
         if (!small && pass->least_key == ADDITIVE_SMALL) {
-            attn_simd->exp_form(s->keys, shared->raw + pass->row * H, pass->keys * H);
+            attn_simd->exp_form(s->keys, made->raw + pass->row * H, pass->keys * H);
             pass->B = s->keys;
         }
     }
@@ -287,7 +297,7 @@ store_backward(attn_block *k)
     for (int64_t h = 0; h < p->H; h++) {
         float *da_h = s->da + h * k->lanes;
         for (int l = 0; l < k->lanes; l++) {
-            da_h[l] *= p->w_v[h];
+            da_h[l] *= p->parameters[W_V][h];
         }
     }
     for (int l = 0; l < k->lanes; l++) {
@@ -304,10 +314,27 @@ store_backward(attn_block *k)
 }
 
 const attn_score attn_score_additive = {
+    .about =
+        {
+            .name = "additive",
+            .parameters =
+                {
+                    [W_Q] = {"W_q", "HQ", .fan_in = 'Q'},
+                    [W_K] = {"W_k", "HK", .fan_in = 'K'},
+                    [W_V] = {"w_v", "1H", .fan_in = 'H'},
+                    [B_H] = {"b_h", "H", .optional = true, .fan_in = 'Q'},
+                },
+        },
     .pair_work = pair_work,
+    .query_work = query_work,
+    .key_work = key_work,
     .key_width = attn_additive_width,
     .backward_lanes = 32,
     .few_queries = {4, 1}, /* backward, sums over queries have the order of lanes */
+    .take_keys = attn_additive_take_keys,
+    .start_keys = attn_additive_start_keys,
+    .make_keys = attn_additive_make_keys,
+    .make_keys_backward = attn_additive_make_keys_backward,
     .take_shared = take_shared,
     .take_block = take_block,
     .prepare = attn_additive_prepare,

@@ -37,16 +37,15 @@ load(attn_block *k)
 {
     const attn_call *c = k->call;
     attn_product *s = k->scratch;
-    s->rows = c->queries + attn_row_offset(k, s->D);
-    s->keys = c->keys;
-    attn_simd->pack(s->Q, k->lanes, s->rows, s->D, k->rows.count, s->D,
+    s->rows = attn_queries_of(k);
+    attn_simd->pack(s->Q, k->lanes, s->rows.data, s->rows.ld, k->rows.count, s->D,
                     c->p->scale * c->unit);
 }
 
 static void
 tile(attn_block *k, float *S, int64_t k0, int keys)
 {
-    attn_product_tile(k->scratch, k, S, k0, keys);
+    attn_product_tile(k->scratch, k, S, attn_keys_of(k, k0), keys);
 }
 
 static float
@@ -66,7 +65,7 @@ load_backward(attn_block *k)
 static void
 tile_backward(attn_block *k, const float *dS)
 {
-    attn_product_tile_backward(k->scratch, k, dS);
+    attn_product_tile_backward(k->scratch, k, dS, attn_keys_of(k, k->tile.k0));
 }
 
 static void
@@ -78,6 +77,7 @@ store_backward(attn_block *k)
 }
 
 const attn_score attn_score_dot = {
+    .about = {.name = "dot_product", .scale = ATTN_SCALE_ROOT},
     .pair_work = pair_work,
     .key_width = key_width,
     .backward_lanes = 64,

@@ -74,17 +74,10 @@ take_block(attn_block *k, attn_arena *a)
 static void
 load(attn_block *k)
 {
-    const attn_call *c = k->call;
     const gaussian_scratch *s = k->scratch;
-    const int64_t D = c->p->Dq;
-    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, D), D,
-                    k->rows.count, D, 1.0f);
-}
-
-static const float *
-keys_at(const attn_block *k, int64_t k0)
-{
-    return k->call->keys + attn_key_offset(k, k0, k->call->p->Dk);
+    const attn_span queries = attn_queries_of(k);
+    attn_simd->pack(s->Q, k->lanes, queries.data, queries.ld, k->rows.count,
+                    k->call->p->Dq, 1.0f);
 }
 
 static void
@@ -92,8 +85,9 @@ tile(attn_block *k, float *S, int64_t k0, int keys)
 {
     const attn_problem *p = k->call->p;
     const gaussian_scratch *s = k->scratch;
+    const attn_span keys_t = attn_keys_of(k, k0); /* (keys, D) */
     float factor = fmaxf(-0.5f * w_squared(p) * k->call->unit, -FLT_MAX);
-    attn_simd->distance(S, keys_at(k, k0), p->Dk, s->Q, k->lanes, keys, p->Dk, factor);
+    attn_simd->distance(S, keys_t.data, keys_t.ld, s->Q, k->lanes, keys, p->Dk, factor);
 }
 
 static float
@@ -132,11 +126,11 @@ nearest(const attn_block *k, int l)
  * sums of dS hold to rounding only, and their errors would be multiplied with the
  * whole distance. */
 static void
-distances_beyond_nearest(const attn_block *k, const float *keys_t)
+distances_beyond_nearest(const attn_block *k, attn_span keys_t)
 {
-    const int64_t D = k->call->p->Dk;
     const gaussian_scratch *s = k->scratch;
-    attn_simd->distance(s->dist, keys_t, D, s->Q, k->lanes, k->tile.keys, D, 1.0f);
+    attn_simd->distance(s->dist, keys_t.data, keys_t.ld, s->Q, k->lanes, k->tile.keys,
+                        k->call->p->Dk, 1.0f);
     for (int l = 0; l < k->rows.count; l++) {
         float base = nearest(k, l);
         for (int i = 0; i < k->tile.keys; i++) {
@@ -155,13 +149,14 @@ tile_backward(attn_block *k, const float *dS)
     const attn_tile *t = &k->tile;
     const gaussian_scratch *s = k->scratch;
     const int64_t D = c->p->Dk;
-    const float *keys_t = keys_at(k, t->k0);                     /* (keys, D) */
-    const float *queries_b = c->queries + attn_row_offset(k, D); /* (count, D) */
+    const attn_span keys_t = attn_keys_of(k, t->k0); /* (keys, D) */
+    const attn_span queries = attn_queries_of(k);    /* (count, D) */
 
-    attn_simd->difference_lanes(s->dQ, dS, keys_t, D, s->Q, k->lanes, t->keys, D,
-                                t->scored);
-    attn_simd->difference_rows(k->dkeys + t->k0 * D, dS, k->lanes, queries_b, keys_t,
-                               t->keys, k->rows.count, D, w_squared(c->p), t->scored);
+    attn_simd->difference_lanes(s->dQ, dS, keys_t.data, keys_t.ld, s->Q, k->lanes,
+                                t->keys, D, t->scored);
+    attn_simd->difference_rows(k->dkeys + t->k0 * D, dS, k->lanes, queries.data,
+                               queries.ld, keys_t.data, keys_t.ld, t->keys,
+                               k->rows.count, D, w_squared(c->p), t->scored);
     distances_beyond_nearest(k, keys_t);
     attn_simd->dot_tile(s->dw, dS, s->dist, k->lanes, t->keys, t->scored);
 }
@@ -186,12 +181,13 @@ static bool
 finish(attn_call *c)
 {
     const gaussian_shared *s = c->shared;
-    bool done = attn_sum_rows(c->d->w, s->dw_rows, c->p->B * c->p->M, 1, c->run);
-    *c->d->w *= -c->p->scale;
+    bool done = attn_sum_rows(c->d->scale, s->dw_rows, c->p->B * c->p->M, 1, c->run);
+    *c->d->scale *= -c->p->scale;
     return done;
 }
 
 const attn_score attn_score_gaussian = {
+    .about = {.name = "gaussian", .scale = ATTN_SCALE_BANDWIDTH},
     .pair_work = pair_work,
     .key_width = key_width,
     .backward_lanes = 64,

@@ -14,22 +14,30 @@
 
 #include "arena.h"
 #include "attn.h"
+#include "keys.h"
 #include "mask.h"
+#include "operand.h"
+#include "work.h"
 
 /* Keys of a part: however many keys there are, sums m, l, O run over so many, and the
  * parts are merged in order (sums.c). 2 MiB of keys and values at 64 features, some
  * 100 us of work for one query: worth a task of its own. A multiple of ATTN_KEYS. */
 enum { ATTN_PART = 4096 };
 
+static const float ATTN_LOG2E = 1.44269504088896340736f;
+
 typedef struct attn_block attn_block;
 typedef struct attn_call attn_call;
 
 /* A scoring function: everything the walk does not know about it. A new one is one file
- * that fills this struct, and one line in attn.h. prepare and finish may be NULL:
- * nothing to do. */
+ * that fills this struct, and one line in attn.h. What a score has no use for is NULL:
+ * query_work, key_work, take_keys and what belongs to it, prepare, finish. */
 struct attn_score {
-    /* Work units of one pair, forward: about the number of multiply-adds. */
+    attn_score_info about;
+    /* Multiply-adds, forward: of one pair; before the walk, of one query and one key. */
     double (*pair_work)(const attn_problem *p);
+    double (*query_work)(const attn_problem *p);
+    double (*key_work)(const attn_problem *p);
     /* Features of the operand that a key enters the tiles with; its gradient has as
      * many. */
     int64_t (*key_width)(const attn_problem *p);
@@ -37,11 +45,20 @@ struct attn_score {
     int64_t few_queries[2]; /* so many, or fewer, are blocks of one lane each: forward,
                                backward */
 
+    /* Prepared keys (keys.h): takes arrays of so many rows; makes what does not depend
+     * on the keys; makes rows row .. row + n - 1 of as many keys. After the walk, the
+     * gradient of the operand back to that of keys j .. j + n - 1 of entry e. */
+    void *(*take_keys)(const attn_problem *p, int64_t rows, attn_arena *a);
+    void (*start_keys)(void *rows, const attn_problem *p, int64_t count);
+    void (*make_keys)(void *rows, int64_t row, attn_span keys, int64_t n,
+                      const attn_problem *p);
+    void (*make_keys_backward)(attn_call *c, int64_t e, int64_t j, int64_t n);
+
     /* Arrays of the whole call; of one block. */
     void (*take_shared)(attn_call *c, attn_arena *a);
     void (*take_block)(attn_block *k, attn_arena *a);
 
-    /* Before the walk, e.g. projecting the keys; false: interrupted. */
+    /* Before the walk, after the keys are prepared; false: interrupted. */
     bool (*prepare)(attn_call *c);
     /* Brings the block's queries into lanes. */
     void (*load)(attn_block *k);
@@ -70,7 +87,11 @@ struct attn_call {
     attn_block *block; /* one per worker */
     void *shared;      /* the scoring function's own */
 
-    const float *queries, *keys, *values;
+    const attn_inputs *in;
+    const attn_prepared *prepared; /* NULL: the score prepares nothing */
+    attn_prepared *to_prepare;     /* the same, if that is left to this call */
+    /* (B / group, N)  ATTN_UNUSED for keys that no query needs; NULL: nobody asks */
+    uint8_t *key_use;
     float *output, *weights, *lse; /* forward; weights also takes attn_scores' result */
     int64_t parts;                 /* of ATTN_PART keys each, forward */
     float *part_sums; /* plan_split.c: (B, blocks, parts, attn_sums_size), or NULL */
@@ -114,13 +135,13 @@ struct attn_block {
 /* attention.c. C (keys of the tile, D) += X^T Y over the live pairs, X [keys][lanes],
  * Y (count, D). zeros: X is 0 in dead pairs and Y is finite, so that it makes no
  * difference if they are added too. A dense product costs half as much per pair. */
-void attn_add_pairs(const attn_block *k, float *C, const float *X, const float *Y,
+void attn_add_pairs(const attn_block *k, float *C, const float *X, attn_span Y,
                     int64_t D, const uint64_t *live, bool zeros);
 bool attn_is_finite(const float *x, int64_t n);
 
 /* Are these rows of D numbers, one for each query of the block, known to be finite?
  * They are only looked at if a tile of the block has a dead pair. */
-bool attn_rows_finite(const attn_block *k, const float *rows, int64_t D);
+bool attn_rows_finite(const attn_block *k, attn_span rows, int64_t D);
 
 /* attention.c: one block each. The forward also in pieces: the queries being loaded,
  * the sums m, l, O over the keys of one part; the results from the sums of all. */
@@ -137,11 +158,30 @@ attn_row_offset(const attn_block *k, int64_t width)
     return (k->b * k->call->p->M + k->m0) * width;
 }
 
-/* Key j of the block, in an array of one row of `width` numbers for each key. */
-static inline int64_t
-attn_key_offset(const attn_block *k, int64_t j, int64_t width)
+/* The block's queries; its keys and values from key j on. */
+static inline attn_span
+attn_queries_of(const attn_block *k)
 {
-    return (k->kv * k->call->p->N + j) * width;
+    return attn_read(&k->call->in->queries, k->b, k->m0);
+}
+
+static inline attn_span
+attn_keys_of(const attn_block *k, int64_t j)
+{
+    return attn_read(&k->call->in->keys, k->kv, j);
+}
+
+static inline attn_span
+attn_values_of(const attn_block *k, int64_t j)
+{
+    return attn_read(&k->call->in->values, k->kv, j);
+}
+
+/* The row of its key j among those that are prepared. */
+static inline int64_t
+attn_prepared_row(const attn_block *k, int64_t j)
+{
+    return k->kv * k->call->prepared->capacity + j;
 }
 
 #endif

@@ -77,11 +77,11 @@ typedef struct {
                              const float *Q, int lanes, int rows, int64_t D,
                              const uint64_t *live);
 
-    /* dX[i*D + d] += factor * sum_t G[i][t] * (Y[t*D + d] - X[i*D + d]) over live t <
-     * K. */
+    /* dX[i*D + d] += factor * sum_t G[i][t] * (Y[t*ldy + d] - X[i*ldx + d]) over live t
+     * < K. */
     void (*difference_rows)(float *dX, const float *G, int lanes, const float *Y,
-                            const float *X, int rows, int K, int64_t D, float factor,
-                            const uint64_t *live);
+                            int64_t ldy, const float *X, int64_t ldx, int rows, int K,
+                            int64_t D, float factor, const uint64_t *live);
 
     /* -- layout: rows of user memory to lanes and back ----------------------------- */
 
