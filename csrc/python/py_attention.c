@@ -11,16 +11,15 @@
 
 #include <string.h>
 
-/* Multiply-adds of one forward, padding included. One weight's softmax counts as 8. */
-static double
-forward_work(const attn_problem *p)
+static attn_inputs
+core_inputs(const attention_inputs *in)
 {
-    double pairs = (double)p->B * (double)p->M * (double)p->N;
-    double score = p->score == &attn_score_additive ? 4.0 * (double)p->H
-                                                    : (double)p->Dk;
-    double projections = (double)p->B * (double)p->H *
-                         ((double)p->M * (double)p->Dq + (double)p->N * (double)p->Dk);
-    return pairs * (score + (double)p->Dv + 8.0) + projections;
+    const attn_problem *p = &in->problem;
+    return (attn_inputs){
+        attn_dense(py_data(in->queries), p->M, p->Dq),
+        attn_dense(py_data(in->keys), p->N, p->Dk),
+        attn_dense(py_data(in->values), p->N, p->Dv),
+    };
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -79,15 +78,15 @@ attention_forward(attnext_state *state, const attention_args *args,
         result = 0; /* nothing to write, however large the other sizes */
         goto done;
     }
-    py_plan(&run, state, forward_work(p));
+    py_plan(&run, state, attn_forward_work(p));
     void *scratch = py_scratch(&run, attn_forward_workspace(p, run.run.threads));
     if (scratch == NULL) {
         goto done;
     }
+    const attn_inputs inputs = core_inputs(in);
     py_enter(&run);
     int rc = attn_forward(py_data(outputs->output), py_data(outputs->weights),
-                          py_data(outputs->lse), py_data(in->queries),
-                          py_data(in->keys), py_data(in->values), p, scratch, &run.run);
+                          py_data(outputs->lse), &inputs, p, scratch, &run.run);
     result = py_leave(&run, rc);
 done:
     Py_XDECREF(out);
@@ -226,11 +225,9 @@ run_backward(attnext_state *state, const attention_inputs *in,
         .queries = py_data(d->queries),
         .keys = py_data(d->keys),
         .values = py_data(d->values),
-        .W_q = py_data(d->W_q),
-        .W_k = py_data(d->W_k),
-        .w_v = py_data(d->w_v),
-        .b_h = py_data(d->b_h),
-        .w = &d->w,
+        .parameters = {py_data(d->W_q), py_data(d->W_k), py_data(d->w_v),
+                       py_data(d->b_h)},
+        .scale = &d->w,
         .bias = is_empty(d->bias) ? NULL : py_data(d->bias), /* nothing to write */
     };
     const attn_grad_outputs from = {
@@ -245,15 +242,15 @@ run_backward(attnext_state *state, const attention_inputs *in,
     };
     py_run run;
 
-    py_plan(&run, state, 3.0 * forward_work(p));
+    py_plan(&run, state, attn_backward_work(p));
     void *scratch = py_scratch(&run,
                                attn_backward_workspace(p, &to, &from, run.run.threads));
     if (scratch == NULL) {
         return -1;
     }
+    const attn_inputs inputs = core_inputs(in);
     py_enter(&run);
-    int rc = attn_backward(&to, &from, &saved, py_data(in->queries), py_data(in->keys),
-                           py_data(in->values), p, scratch, &run.run);
+    int rc = attn_backward(&to, &from, &saved, &inputs, p, scratch, &run.run);
     return py_leave(&run, rc);
 }
 
@@ -306,14 +303,14 @@ attention_scores(attnext_state *state, const attention_args *args)
         result = 0;
         goto done;
     }
-    py_plan(&run, state, forward_work(p));
+    py_plan(&run, state, attn_forward_work(p));
     void *scratch = py_scratch(&run, attn_scores_workspace(p, run.run.threads));
     if (scratch == NULL) {
         goto done;
     }
+    const attn_inputs inputs = core_inputs(&in);
     py_enter(&run);
-    int rc = attn_scores(py_data(scores), py_data(in.queries), py_data(in.keys), p,
-                         scratch, &run.run);
+    int rc = attn_scores(py_data(scores), &inputs, p, scratch, &run.run);
     result = py_leave(&run, rc);
 done:
     attention_inputs_clear(&in);

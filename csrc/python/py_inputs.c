@@ -180,10 +180,10 @@ convert_parameters(const attention_args *args, PyArrayObject *out, attention_inp
             return -1;
         }
     }
-    p->W_q = py_data(in->W_q);
-    p->W_k = py_data(in->W_k);
-    p->w_v = py_data(in->w_v);
-    p->b_h = py_data(in->b_h);
+    p->parameters[0] = py_data(in->W_q);
+    p->parameters[1] = py_data(in->W_k);
+    p->parameters[2] = py_data(in->w_v);
+    p->parameters[3] = py_data(in->b_h);
     return 0;
 }
 
