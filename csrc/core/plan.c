@@ -120,38 +120,40 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     int64_t keys = p->N < ATTN_KEYS ? p->N : ATTN_KEYS;
     bool has_bias = p->masks.bias.data != NULL;
     for (int w = 0; w < c->workers; w++) {
-        attn_block local, *k = c->block == NULL ? &local : &c->block[w];
-        k->call = c;
-        k->worker = w;
-        k->lanes = c->lanes;
-        k->S = attn_take_floats(a, keys, c->lanes);
-        k->bias = has_bias ? attn_take_floats(a, keys, c->lanes) : NULL;
-        k->m = attn_take_floats(a, 1, c->lanes);
-        k->l = attn_take_floats(a, 1, c->lanes);
-        k->alpha = attn_take_floats(a, 1, c->lanes);
-        k->O = c->backward ? NULL : attn_take_floats(a, p->Dv, c->lanes);
-        k->part = c->parts > 1 ? attn_take_floats(a, p->Dv + 2, c->lanes) : NULL;
-        k->dO = c->backward ? attn_take_floats(a, p->Dv, c->lanes) : NULL;
-        k->dP = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
-        k->dW = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
-        k->D = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
-        k->E = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
-        k->dbias_sum = attn_wants_dbias(c) ? attn_take_floats(a, 1, c->lanes) : NULL;
-        k->dbias = NULL;
-        p->score->take_block(k, a);
+        attn_block local, *block = c->block == NULL ? &local : &c->block[w];
+        block->call = c;
+        block->worker = w;
+        block->lanes = c->lanes;
+        block->S = attn_take_floats(a, keys, c->lanes);
+        block->bias = has_bias ? attn_take_floats(a, keys, c->lanes) : NULL;
+        block->max = attn_take_floats(a, 1, c->lanes);
+        block->sum = attn_take_floats(a, 1, c->lanes);
+        block->alpha = attn_take_floats(a, 1, c->lanes);
+        block->O = c->backward ? NULL : attn_take_floats(a, p->Dv, c->lanes);
+        block->part = c->parts > 1 ? attn_take_floats(a, p->Dv + 2, c->lanes) : NULL;
+        block->dO = c->backward ? attn_take_floats(a, p->Dv, c->lanes) : NULL;
+        block->dP = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
+        block->dweights = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
+        block->dots = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
+        block->dlse = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
+        block->dbias_sum = attn_wants_dbias(c) ? attn_take_floats(a, 1, c->lanes)
+                                               : NULL;
+        block->dbias = NULL;
+        p->score->take_block(block, a);
     }
 }
 
 attn_block *
 attn_begin_block(attn_call *c, int worker, int64_t b, int64_t index)
 {
-    attn_block *k = &c->block[worker];
+    attn_block *block = &c->block[worker];
     int64_t left = c->p->M - index * c->lanes;
-    k->b = b;
-    k->kv = b / c->p->group;
-    k->m0 = index * c->lanes;
-    attn_rows_of(&k->rows, c->p, b, k->m0, left < c->lanes ? (int)left : c->lanes);
-    return k;
+    block->b = b;
+    block->e = b / c->p->group;
+    block->m0 = index * c->lanes;
+    attn_rows_of(&block->rows, c->p, b, block->m0,
+                 left < c->lanes ? (int)left : c->lanes);
+    return block;
 }
 
 bool

@@ -60,15 +60,15 @@ take_shared(attn_call *c, attn_arena *a)
 }
 
 static void
-take_block(attn_block *k, attn_arena *a)
+take_block(attn_block *block, attn_arena *a)
 {
-    const int64_t D = k->call->p->Dq;
+    const int64_t D = block->call->p->Dq;
     cosine_scratch local, *s = attn_take(a, sizeof *s, 1, 1);
-    k->scratch = s;
+    block->scratch = s;
     s = s == NULL ? &local : s;
-    attn_product_take(&s->product, k, D, a);
-    s->rows = attn_take_floats(a, k->lanes, D);
-    s->norms = attn_take(a, sizeof *s->norms, k->lanes, 1);
+    attn_product_take(&s->product, block, D, a);
+    s->rows = attn_take_floats(a, block->lanes, D);
+    s->norms = attn_take(a, sizeof *s->norms, block->lanes, 1);
 }
 
 /* ---- one vector, forward and backward -------------------------------------------- */
@@ -140,35 +140,35 @@ make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n)
 /* ---- the block ------------------------------------------------------------------- */
 
 static void
-load(attn_block *k)
+load(attn_block *block)
 {
-    const attn_call *c = k->call;
-    cosine_scratch *s = k->scratch;
+    const attn_call *c = block->call;
+    cosine_scratch *s = block->scratch;
     const int64_t D = c->p->Dq;
-    const attn_span queries = attn_queries_of(k); /* (count, D) */
-    for (int l = 0; l < k->rows.count; l++) {
+    const attn_span queries = attn_queries_of(block); /* (count, D) */
+    for (int l = 0; l < block->rows.count; l++) {
         const float *query = attn_span_row(queries, l);
         s->norms[l] = norm_of(query, D);
         divide_by_norm(s->rows + l * D, query, s->norms[l], c->p->eps, D);
     }
     s->product.rows = (attn_span){s->rows, D};
-    attn_simd->pack(s->product.Q, k->lanes, s->rows, D, k->rows.count, D,
+    attn_simd->pack(s->product.Q, block->lanes, s->rows, D, block->rows.count, D,
                     c->p->scale * c->unit);
 }
 
 static attn_span
-operand_of(const attn_block *k, int64_t j)
+operand_of(const attn_block *block, int64_t j)
 {
-    const cosine_keys *s = k->call->prepared->rows;
-    const int64_t D = k->call->p->Dk;
-    return (attn_span){s->keys + attn_prepared_row(k, j) * D, D};
+    const cosine_keys *s = block->call->prepared->rows;
+    const int64_t D = block->call->p->Dk;
+    return (attn_span){s->keys + attn_prepared_row(block, j) * D, D};
 }
 
 static void
-tile(attn_block *k, float *S, int64_t k0, int keys)
+tile(attn_block *block, float *S, int64_t k0, int keys)
 {
-    const cosine_scratch *s = k->scratch;
-    attn_product_tile(&s->product, k, S, operand_of(k, k0), keys);
+    const cosine_scratch *s = block->scratch;
+    attn_product_tile(&s->product, block, S, operand_of(block, k0), keys);
 }
 
 static float
@@ -178,28 +178,30 @@ dscore_gain(const attn_problem *p)
 }
 
 static void
-load_backward(attn_block *k)
+load_backward(attn_block *block)
 {
-    cosine_scratch *s = k->scratch;
-    attn_product_load_backward(&s->product, k);
+    cosine_scratch *s = block->scratch;
+    attn_product_load_backward(&s->product, block);
 }
 
 static void
-tile_backward(attn_block *k, const float *dS)
+tile_backward(attn_block *block, const float *dS)
 {
-    const cosine_scratch *s = k->scratch;
-    attn_product_tile_backward(&s->product, k, dS, operand_of(k, k->tile.k0));
+    const cosine_scratch *s = block->scratch;
+    attn_product_tile_backward(&s->product, block, dS,
+                               operand_of(block, block->tile.k0));
 }
 
 static void
-store_backward(attn_block *k)
+store_backward(attn_block *block)
 {
-    const attn_call *c = k->call;
-    const cosine_scratch *s = k->scratch;
+    const attn_call *c = block->call;
+    const cosine_scratch *s = block->scratch;
     const int64_t D = c->p->Dq;
-    float *dqueries_b = c->d->queries + attn_row_offset(k, D); /* (count, D) */
-    attn_simd->unpack(dqueries_b, D, s->product.dQ, k->lanes, k->rows.count, D, NULL);
-    for (int l = 0; l < k->rows.count; l++) {
+    float *dqueries_b = c->d->queries + attn_row_offset(block, D); /* (count, D) */
+    attn_simd->unpack(dqueries_b, D, s->product.dQ, block->lanes, block->rows.count, D,
+                      NULL);
+    for (int l = 0; l < block->rows.count; l++) {
         divide_by_norm_backward(dqueries_b + l * D, s->rows + l * D, s->norms[l],
                                 c->p->eps, D);
     }

@@ -19,7 +19,7 @@
 #include "operand.h"
 #include "work.h"
 
-/* Keys of a part: however many keys there are, sums m, l, O run over so many, and the
+/* Keys of a part: however many keys there are, sums (sums.h) run over so many, and the
  * parts are merged in order (sums.c). 2 MiB of keys and values at 64 features, some
  * 100 us of work for one query: worth a task of its own. A multiple of ATTN_KEYS. */
 enum { ATTN_PART = 4096 };
@@ -56,23 +56,23 @@ struct attn_score {
 
     /* Arrays of the whole call; of one block. */
     void (*take_shared)(attn_call *c, attn_arena *a);
-    void (*take_block)(attn_block *k, attn_arena *a);
+    void (*take_block)(attn_block *block, attn_arena *a);
 
     /* Before the walk, after the keys are prepared; false: interrupted. */
     bool (*prepare)(attn_call *c);
     /* Brings the block's queries into lanes. */
-    void (*load)(attn_block *k);
+    void (*load)(attn_block *block);
     /* S[i][l] = unit * score(query l, key k0 + i), i < keys. */
-    void (*tile)(attn_block *k, float *S, int64_t k0, int keys);
+    void (*tile)(attn_block *block, float *S, int64_t k0, int keys);
 
     /* The tile's dS (gradient of the scores, times dscore_gain) goes into the block's
      * gradient of the queries and into block->dkeys; only pairs live in tile.scored
      * count. */
     float (*dscore_gain)(const attn_problem *p);
-    void (*load_backward)(attn_block *k);
-    void (*tile_backward)(attn_block *k, const float *dS);
+    void (*load_backward)(attn_block *block);
+    void (*tile_backward)(attn_block *block, const float *dS);
     /* After the block's last tile; after the last block (false: interrupted). */
-    void (*store_backward)(attn_block *k);
+    void (*store_backward)(attn_block *block);
     bool (*finish)(attn_call *c);
 };
 
@@ -107,7 +107,7 @@ struct attn_block {
     int worker;
     int lanes;
     int64_t b, m0; /* its batch entry and first query */
-    int64_t kv;    /* its entry of keys and values */
+    int64_t e;     /* its entry of keys and values */
     attn_rows rows;
     attn_tile tile;
     uint64_t keep[ATTN_KEYS]; /* dropout's decision for the tile */
@@ -115,17 +115,18 @@ struct attn_block {
 
     float *S;    /* [keys][lanes]  scores, then P */
     float *bias; /* [keys][lanes]  NULL without a bias */
-    /* [lanes]  softmax: running maximum, sum, rescaling; at the end of the row m is the
-     * origin of the exponents and l the factor 1 / sum */
-    float *m, *l, *alpha;
+    /* [lanes]  softmax: running maximum, sum, rescaling; at the end of the row max is
+     * the origin of the exponents and sum the factor 1 / sum */
+    float *max, *sum, *alpha;
     float *O;    /* [Dv][lanes]  forward: the pooled values */
     float *part; /* forward: the sums of the parts before, if there are more than one */
 
-    bool P_is_0;  /* backward: P of dead pairs is 0, and dO is finite */
-    float *dO;    /* [Dv][lanes]  backward: the gradient of the output, transposed */
-    float *dP;    /* [keys][lanes]  gradient of P, then of the scores */
-    float *dW;    /* [keys][lanes]  gradient of the returned weights, if any */
-    float *D, *E; /* [lanes]  sum_j P_j dP_j of the row; the gradient of its lse */
+    bool P_is_0;     /* backward: P of dead pairs is 0, and dO is finite */
+    float *dO;       /* [Dv][lanes]  backward: the gradient of the output, transposed */
+    float *dP;       /* [keys][lanes]  gradient of P, then of the scores */
+    float *dweights; /* [keys][lanes]  gradient of the returned weights, if any */
+    float *dots;     /* [lanes]  sum_j P_j dP_j of the row ... */
+    float *dlse;     /* [lanes]  ... and the gradient of its lse */
     float *dkeys, *dvalues; /* (N, key_width), (N, Dv): where the group's sums grow */
     float *dbias;           /* the row of its first query, or NULL: not wanted */
     int64_t dbias_stride;   /* from one query's row to the next; 0: all share one */
@@ -135,53 +136,53 @@ struct attn_block {
 /* attention.c. C (keys of the tile, D) += X^T Y over the live pairs, X [keys][lanes],
  * Y (count, D). zeros: X is 0 in dead pairs and Y is finite, so that it makes no
  * difference if they are added too. A dense product costs half as much per pair. */
-void attn_add_pairs(const attn_block *k, float *C, const float *X, attn_span Y,
+void attn_add_pairs(const attn_block *block, float *C, const float *X, attn_span Y,
                     int64_t D, const uint64_t *live, bool zeros);
 bool attn_is_finite(const float *x, int64_t n);
 
 /* Are these rows of D numbers, one for each query of the block, known to be finite?
  * They are only looked at if a tile of the block has a dead pair. */
-bool attn_rows_finite(const attn_block *k, attn_span rows, int64_t D);
+bool attn_rows_finite(const attn_block *block, attn_span rows, int64_t D);
 
 /* attention.c: one block each. The forward also in pieces: the queries being loaded,
- * the sums m, l, O over the keys of one part; the results from the sums of all. */
-void attn_forward_block(attn_block *k);
-void attn_forward_part(attn_block *k, int64_t part);
-void attn_forward_end(attn_block *k);
-void attn_backward_block(attn_block *k);
-void attn_scores_block(attn_block *k);
+ * the sums (sums.h) over the keys of one part; the results from the sums of all. */
+void attn_forward_block(attn_block *block);
+void attn_forward_part(attn_block *block, int64_t part);
+void attn_forward_end(attn_block *block);
+void attn_backward_block(attn_block *block);
+void attn_scores_block(attn_block *block);
 
 /* The block's first row, in an array of one row of `width` numbers for each query. */
 static inline int64_t
-attn_row_offset(const attn_block *k, int64_t width)
+attn_row_offset(const attn_block *block, int64_t width)
 {
-    return (k->b * k->call->p->M + k->m0) * width;
+    return (block->b * block->call->p->M + block->m0) * width;
 }
 
 /* The block's queries; its keys and values from key j on. */
 static inline attn_span
-attn_queries_of(const attn_block *k)
+attn_queries_of(const attn_block *block)
 {
-    return attn_read(&k->call->in->queries, k->b, k->m0);
+    return attn_read(&block->call->in->queries, block->b, block->m0);
 }
 
 static inline attn_span
-attn_keys_of(const attn_block *k, int64_t j)
+attn_keys_of(const attn_block *block, int64_t j)
 {
-    return attn_read(&k->call->in->keys, k->kv, j);
+    return attn_read(&block->call->in->keys, block->e, j);
 }
 
 static inline attn_span
-attn_values_of(const attn_block *k, int64_t j)
+attn_values_of(const attn_block *block, int64_t j)
 {
-    return attn_read(&k->call->in->values, k->kv, j);
+    return attn_read(&block->call->in->values, block->e, j);
 }
 
 /* The row of its key j among those that are prepared. */
 static inline int64_t
-attn_prepared_row(const attn_block *k, int64_t j)
+attn_prepared_row(const attn_block *block, int64_t j)
 {
-    return k->kv * k->call->prepared->capacity + j;
+    return block->e * block->call->prepared->capacity + j;
 }
 
 #endif
