@@ -25,28 +25,27 @@ take_shared(attn_call *c, attn_arena *a)
 }
 
 static void
-take_block(attn_block *k, attn_arena *a)
+take_block(attn_block *block, attn_arena *a)
 {
     attn_product local, *s = attn_take(a, sizeof *s, 1, 1);
-    k->scratch = s;
-    attn_product_take(s == NULL ? &local : s, k, k->call->p->Dq, a);
+    block->scratch = s;
+    attn_product_take(s == NULL ? &local : s, block, block->call->p->Dq, a);
 }
 
 static void
-load(attn_block *k)
+load(attn_block *block)
 {
-    const attn_call *c = k->call;
-    attn_product *s = k->scratch;
-    s->rows = c->queries + attn_row_offset(k, s->D);
-    s->keys = c->keys;
-    attn_simd->pack(s->Q, k->lanes, s->rows, s->D, k->rows.count, s->D,
-                    c->p->scale * c->unit);
+    const attn_call *c = block->call;
+    attn_product *s = block->scratch;
+    s->rows = attn_queries_of(block);
+    attn_simd->pack(s->Q, block->lanes, s->rows.data, s->rows.ld, block->rows.count,
+                    s->D, c->p->scale * c->unit);
 }
 
 static void
-tile(attn_block *k, float *S, int64_t k0, int keys)
+tile(attn_block *block, float *S, int64_t k0, int keys)
 {
-    attn_product_tile(k->scratch, k, S, k0, keys);
+    attn_product_tile(block->scratch, block, S, attn_keys_of(block, k0), keys);
 }
 
 static float
@@ -56,28 +55,30 @@ dscore_gain(const attn_problem *p)
 }
 
 static void
-load_backward(attn_block *k)
+load_backward(attn_block *block)
 {
-    attn_product_load_backward(k->scratch, k);
+    attn_product_load_backward(block->scratch, block);
 }
 
 /* forward was: S = scale K Q^T.  So now, scale being in dS already:
  *     dQ = dS^T K,  dK = dS Q. */
 static void
-tile_backward(attn_block *k, const float *dS)
+tile_backward(attn_block *block, const float *dS)
 {
-    attn_product_tile_backward(k->scratch, k, dS);
+    attn_product_tile_backward(block->scratch, block, dS,
+                               attn_keys_of(block, block->tile.k0));
 }
 
 static void
-store_backward(attn_block *k)
+store_backward(attn_block *block)
 {
-    const attn_product *s = k->scratch;
-    attn_simd->unpack(k->call->d->queries + attn_row_offset(k, s->D), s->D, s->dQ,
-                      k->lanes, k->rows.count, s->D, NULL);
+    const attn_product *s = block->scratch;
+    attn_simd->unpack(block->call->d->queries + attn_row_offset(block, s->D), s->D,
+                      s->dQ, block->lanes, block->rows.count, s->D, NULL);
 }
 
 const attn_score attn_score_dot = {
+    .about = {.name = "dot_product", .scale = ATTN_SCALE_ROOT},
     .pair_work = pair_work,
     .key_width = key_width,
     .backward_lanes = 64,
