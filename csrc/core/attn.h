@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "parallel.h" /* attn_run: how many threads, and how a call is interrupted */
+#include "../os/parallel.h" /* attn_run: how many threads, how a call is interrupted */
 
 enum { ATTN_INTERRUPTED = -1 };
 
