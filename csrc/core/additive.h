@@ -22,15 +22,24 @@
 
 #include "walk.h"
 
+/* The parameters, in the order of the score's info. */
+enum { W_Q, W_K, W_V, B_H };
+
+/* Prepared keys (keys.h). */
+typedef struct {
+    bool direct;   /* w_v too large for forms that divide: all are DIRECT */
+    float *W_kT;   /* [Dk][attn_additive_lanes(H)]  W_k transposed */
+    float *raw;    /* (rows, H)  W_k k */
+    float *stored; /* (rows, H)  tanh of it in form SMALL, else e^2 of it */
+    uint8_t *form; /* (rows)  or NO_FORM, of a key that was not needed */
+} additive_keys;
+
+enum { NO_FORM = 255 };
+
 typedef struct {
     int64_t H;          /* hidden units, made a multiple of 4 by some of weight 0 */
-    bool direct;        /* w_v too large for forms that divide: all are DIRECT */
-    float *W_kT;        /* [Dk][attn_additive_lanes(H)]  W_k transposed */
     float *W_qT;        /* [Dq][attn_additive_lanes(H)]  W_q transposed, and ... */
     float *few;         /* (B, M, H)  ... W_q q of all queries, if they are few */
-    float *raw;         /* (B, N, H)  W_k k */
-    float *stored;      /* (B, N, H)  tanh of it in form SMALL, else e^2 of it */
-    uint8_t *form;      /* (B, N); ATTN_UNUSED where no query needs the key */
     float *w, *w_exp;   /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
     float bias_exp;     /* unit * sum of w_v */
     float *da;          /* (B, M, p->H)  backward: gradient of a */
@@ -62,16 +71,21 @@ attn_additive_lanes(int64_t H)
 
 /* The form of a row whose largest |a_h| this is. */
 static inline int
-attn_additive_form(const additive_shared *s, float largest)
+attn_additive_form(bool direct, float largest)
 {
-    return s->direct          ? ADDITIVE_DIRECT
+    return direct             ? ADDITIVE_DIRECT
            : largest <= 1.0f  ? ADDITIVE_SMALL
            : largest <= 5.4f  ? ADDITIVE_EXP
            : largest <= 21.8f ? ADDITIVE_CLAMPED
                               : ADDITIVE_DIRECT;
 }
 
-/* additive_keys.c: the score's prepare and finish. */
+/* additive_keys.c: the score's prepared keys, prepare and finish. */
+void *attn_additive_take_keys(const attn_problem *p, int64_t rows, attn_arena *a);
+void attn_additive_start_keys(void *rows, const attn_problem *p, int64_t count);
+void attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
+                             const attn_problem *p);
+void attn_additive_make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n);
 bool attn_additive_prepare(attn_call *c);
 bool attn_additive_finish(attn_call *c);
 

@@ -4,73 +4,78 @@
  */
 #include "additive.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "projection.h"
 
-/* ---- prepare: project the keys that any query may attend to ---------------------- */
+/* ---- prepared keys --------------------------------------------------------------- */
 
-enum { PROJECT_KEYS = 64 }; /* keys of one task */
-
-static int64_t
-key_chunks(const attn_problem *p)
+void *
+attn_additive_take_keys(const attn_problem *p, int64_t rows, attn_arena *a)
 {
-    return (p->N + PROJECT_KEYS - 1) / PROJECT_KEYS;
+    const int64_t H = attn_additive_width(p);
+    additive_keys local, *made = attn_take(a, sizeof *made, 1, 1);
+    additive_keys *s = made == NULL ? &local : made;
+    if (p->H > INT_MAX / 2) { /* the kernels count units in int */
+        a->used = SIZE_MAX;
+    }
+    s->W_kT = attn_take_floats(a, p->Dk, attn_additive_lanes(H));
+    s->raw = attn_take_floats(a, rows, H);
+    s->stored = attn_take_floats(a, rows, H);
+    s->form = attn_take(a, 1, rows, 1);
+    return made;
 }
 
-/* The keys of a task: row <= i < end in (B / group, N, ...). */
-static void
-chunk_of(const attn_problem *p, int64_t task, int64_t *row, int64_t *end)
+/* Above this the numerators of four units could overflow (kernels_additive.h). */
+static const float LARGEST_W = 0x1p30f;
+
+void
+attn_additive_start_keys(void *rows, const attn_problem *p, int64_t count)
 {
-    int64_t j = task % key_chunks(p) * PROJECT_KEYS;
-    *row = task / key_chunks(p) * p->N + j;
-    *end = *row + (p->N - j < PROJECT_KEYS ? p->N - j : PROJECT_KEYS);
+    additive_keys *s = rows;
+    const int lanes = (int)attn_additive_lanes(attn_additive_width(p));
+    s->direct = attn_simd->absmax_row(p->parameters[W_V], p->H) > LARGEST_W;
+    attn_simd->pack(s->W_kT, lanes, p->parameters[W_K], p->Dk, (int)p->H, p->Dk, 1.0f);
+    memset(s->form, NO_FORM, (size_t)count);
 }
 
-/* Keys `row`, `row` + 1, ..., n of them. */
-static void
-project_keys(const attn_call *c, int64_t row, int64_t n)
+/* raw (n, H) = keys (n, Dk) W_k^T (Dk, H) */
+void
+attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
+                        const attn_problem *p)
 {
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    attn_simd->matmul(s->raw + row * s->H, s->H, c->keys + row * p->Dk, p->Dk, 1,
-                      s->W_kT, attn_additive_lanes(s->H), n, s->H, p->Dk, false);
+    const additive_keys *s = rows;
+    const int64_t H = attn_additive_width(p);
+    attn_simd->matmul(s->raw + row * H, H, keys.data, keys.ld, 1, s->W_kT,
+                      attn_additive_lanes(H), n, H, p->Dk, false);
     for (int64_t i = row; i < row + n; i++) {
-        float *raw_i = s->raw + i * s->H;
-        for (int64_t h = p->H; h < s->H; h++) {
+        float *raw_i = s->raw + i * H;
+        for (int64_t h = p->H; h < H; h++) {
             raw_i[h] = 0.0f; /* an added unit: 0 times an infinite key is not 0 */
         }
-        s->form[i] = (uint8_t)attn_additive_form(s, attn_simd->absmax_row(raw_i, s->H));
-        if (s->form[i] == ADDITIVE_SMALL) {
-            attn_simd->tanh_form(s->stored + i * s->H, raw_i, s->H);
-        } else {
-            attn_simd->exp_form(s->stored + i * s->H, raw_i, s->H);
+        int form = attn_additive_form(s->direct, attn_simd->absmax_row(raw_i, H));
+        s->form[i] = (uint8_t)form;
+        (form == ADDITIVE_SMALL ? attn_simd->tanh_form
+                                : attn_simd->exp_form)(s->stored + i * H, raw_i, H);
+    }
+}
+
+/* The gradient of b = W_k k still lacks the factor w_h. */
+void
+attn_additive_make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n)
+{
+    const attn_problem *p = c->p;
+    const int64_t H = attn_additive_width(p);
+    float *db = c->dkeys + (e * p->N + j) * H;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t h = 0; h < p->H; h++) {
+            db[i * H + h] *= p->parameters[W_V][h];
         }
     }
 }
 
-/* Keys that no query needs are not read; their rows are 0, so that tiles which they lie
- * in need not care. */
-static void
-project_task(void *ctx, int64_t task, int worker)
-{
-    const attn_call *c = ctx;
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    int64_t row, end;
-    (void)worker;
-    chunk_of(p, task, &row, &end);
-    for (int64_t n; row < end; row += n) {
-        int64_t used = attn_used_run(s->form + row, end - row);
-        n = used > 0 ? used : -used;
-        if (used > 0) {
-            project_keys(c, row, n);
-        } else {
-            memset(s->raw + row * s->H, 0, (size_t)(n * s->H) * sizeof(float));
-            memset(s->stored + row * s->H, 0, (size_t)(n * s->H) * sizeof(float));
-        }
-    }
-}
+/* ---- prepare: w, and the projections of a few queries ---------------------------- */
 
 enum { PROJECT_QUERIES = 64 }; /* of one task */
 
@@ -80,12 +85,16 @@ project_few_task(void *ctx, int64_t task, int worker)
     const attn_call *c = ctx;
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
-    const int64_t row = task * PROJECT_QUERIES, left = p->B * p->M - row;
+    int64_t row = task * PROJECT_QUERIES, end = p->B * p->M;
+    end = end - row < PROJECT_QUERIES ? end : row + PROJECT_QUERIES;
     (void)worker;
-    attn_simd->matmul(s->few + row * s->H, s->H, c->queries + row * p->Dq, p->Dq, 1,
-                      s->W_qT, attn_additive_lanes(s->H),
-                      left < PROJECT_QUERIES ? left : PROJECT_QUERIES, p->H, p->Dq,
-                      false);
+    for (int64_t n; row < end; row += n) { /* an entry at a time */
+        int64_t m = row % p->M;
+        attn_span queries = attn_read(&c->in->queries, row / p->M, m);
+        n = p->M - m < end - row ? p->M - m : end - row;
+        attn_simd->matmul(s->few + row * s->H, s->H, queries.data, queries.ld, 1,
+                          s->W_qT, attn_additive_lanes(s->H), n, p->H, p->Dq, false);
+    }
 }
 
 static bool
@@ -97,15 +106,12 @@ project_few(attn_call *c)
     if (!attn_additive_few(p)) {
         return true;
     }
-    attn_simd->pack(s->W_qT, (int)attn_additive_lanes(s->H), p->W_q, p->Dq, (int)p->H,
-                    p->Dq, 1.0f);
-    return attn_parallel_for(c->run, (rows + PROJECT_QUERIES - 1) / PROJECT_QUERIES,
-                             (double)rows * (double)p->Dq * (double)p->H / 30e3,
-                             project_few_task, c);
+    attn_simd->pack(s->W_qT, (int)attn_additive_lanes(s->H), p->parameters[W_Q], p->Dq,
+                    (int)p->H, p->Dq, 1.0f);
+    return attn_parallel_for(c->run, attn_ceil_div(rows, PROJECT_QUERIES),
+                             attn_us(attn_work(rows, p->Dq, p->H)), project_few_task,
+                             c);
 }
-
-/* Above this the numerators of four units could overflow (kernels_additive.h). */
-static const float LARGEST_W = 0x1p30f;
 
 bool
 attn_additive_prepare(attn_call *c)
@@ -113,41 +119,17 @@ attn_additive_prepare(attn_call *c)
     const attn_problem *p = c->p;
     additive_shared *s = c->shared;
     double sum = 0.0;
-    s->direct = attn_simd->absmax_row(p->w_v, p->H) > LARGEST_W;
     for (int64_t h = 0; h < s->H; h++) {
-        float w_h = h < p->H ? p->w_v[h] : 0.0f;
+        float w_h = h < p->H ? p->parameters[W_V][h] : 0.0f;
         sum += (double)w_h;
         s->w[h] = c->unit * w_h;
         s->w_exp[h] = -2.0f * s->w[h];
     }
     s->bias_exp = (float)((double)c->unit * sum);
-    attn_simd->pack(s->W_kT, (int)attn_additive_lanes(s->H), p->W_k, p->Dk, (int)p->H,
-                    p->Dk, 1.0f);
-    int64_t entries = p->B / p->group;
-    double us = (double)entries * (double)p->N * (double)p->Dk * (double)p->H / 30e3;
-    return project_few(c) && attn_used_keys(s->form, p, c->run) &&
-           attn_parallel_for(c->run, entries * key_chunks(p), us, project_task, c);
+    return project_few(c);
 }
 
 /* ---- finish: through the projections --------------------------------------------- */
-
-/* db still lacks the factor w_h. */
-static void
-scale_db_task(void *ctx, int64_t task, int worker)
-{
-    const attn_call *c = ctx;
-    const attn_problem *p = c->p;
-    const additive_shared *s = c->shared;
-    int64_t row, end;
-    (void)worker;
-    chunk_of(p, task, &row, &end);
-    for (int64_t i = row; i < end; i++) {
-        float *db_i = c->dkeys + i * s->H;
-        for (int64_t h = 0; h < p->H; h++) {
-            db_i[h] *= p->w_v[h];
-        }
-    }
-}
 
 /* forward was: a = W_q q + b_h, b = W_k k. */
 bool
@@ -155,31 +137,37 @@ attn_additive_finish(attn_call *c)
 {
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
+    float *const *d = c->d->parameters;
     const attn_projection of_queries = {
-        /* of all entries together: M may be 1 */
-        .use = s->query_use, .B = 1,          .rows = p->B * p->M, .D = p->Dq,
-        .H = p->H,           .ldy = p->H,     .dX = c->d->queries, .dW = c->d->W_q,
-        .dY = s->da,         .X = c->queries, .W = p->W_q,
+        .use = s->query_use, /* of all entries together: M may be 1 */
+        .B = 1,
+        .rows = p->B * p->M,
+        .D = p->Dq,
+        .H = p->H,
+        .ldy = p->H,
+        .dX = c->d->queries,
+        .dW = d[W_Q],
+        .dY = s->da,
+        .X = c->in->queries,
+        .X_rows = p->M,
+        .W = p->parameters[W_Q],
     };
     const attn_projection of_keys = {
-        .use = s->form,
+        .use = c->key_use,
         .B = p->B / p->group,
         .rows = p->N,
         .D = p->Dk,
         .H = p->H,
         .ldy = s->H,
         .dX = c->d->keys,
-        .dW = c->d->W_k,
+        .dW = d[W_K],
         .dY = c->dkeys,
-        .X = c->keys,
-        .W = p->W_k,
+        .X = c->in->keys,
+        .X_rows = p->N,
+        .W = p->parameters[W_K],
     };
-    int64_t entries = p->B / p->group;
-    double us = (double)entries * (double)p->N * (double)p->H / 4e3;
-    return attn_parallel_for(c->run, entries * key_chunks(p), us, scale_db_task, c) &&
-           attn_projection_backward(&of_queries, c->run) &&
+    return attn_projection_backward(&of_queries, c->run) &&
            attn_projection_backward(&of_keys, c->run) &&
-           attn_sum_rows(c->d->w_v, s->dw_blocks, p->B * c->blocks, p->H, c->run) &&
-           (c->d->b_h == NULL ||
-            attn_sum_rows(c->d->b_h, s->da, p->B * p->M, p->H, c->run));
+           attn_sum_rows(d[W_V], s->dw_blocks, p->B * c->blocks, p->H, c->run) &&
+           (d[B_H] == NULL || attn_sum_rows(d[B_H], s->da, p->B * p->M, p->H, c->run));
 }

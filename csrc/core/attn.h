@@ -7,11 +7,12 @@
  * Letters used all through csrc/core:
  *     B   batch: all leading axes together (batch entries times heads)
  *     M   queries            N   keys (= values)
- *     Dq  features of a query, Dk of a key, Dv of a value; Dq = Dk = D unless additive
- *     H   hidden units of the additive score
+ *     Dq  features of a query, Dk of a key, Dv of a value; Dq = Dk = D unless the score
+ *         has a parameter with a shape in which a key's features occur
+ *     H   hidden units of a score that has any
  *
- * Every array is float32, C-contiguous and belongs to the caller. Nothing here
- * allocates, nothing here can fail: the caller asks *_workspace() how many bytes of
+ * Every array is float32 and belongs to the caller; results, gradients and parameters
+ * are C-contiguous, queries, keys and values may have strides. Nothing here allocates, nothing here can fail: the caller asks *_workspace() how many bytes of
  * scratch a call needs (SIZE_MAX: the sizes overflow, do not call) and passes them,
  * aligned to 64 bytes or not. A gradient is named `d` + what it belongs to; order of
  * arguments: outputs, what the forward saved, inputs, the problem, workspace, run.
@@ -26,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "parallel.h" /* attn_run: how many threads, and how a call is interrupted */
+#include "../os/parallel.h" /* attn_run: how many threads, how a call is interrupted */
 
 enum { ATTN_INTERRUPTED = -1 };
 
@@ -35,11 +36,60 @@ enum { ATTN_INTERRUPTED = -1 };
 /* The scoring functions: score(q, k) for a query q and a key k. A new one is one file
  * that fills the struct (walk.h), and one line here. */
 typedef struct attn_score attn_score;
-extern const attn_score
-    attn_score_dot,      /* scale * q.k                      Vaswani et al. 2017 */
-    attn_score_cosine,   /* scale * q.k / (|q| |k|)          Graves et al. 2014 */
-    attn_score_additive, /* w_v . tanh(W_q q + W_k k + b_h)  Bahdanau et al. 2015 */
-    attn_score_gaussian; /* -(w |q - k|)^2 / 2               Nadaraya, Watson 1964 */
+/* clang-format off */
+#define ATTN_SCORES(X)                                                                 \
+    X(dot)      /* scale * q.k                      Vaswani et al. 2017 */             \
+    X(cosine)   /* scale * q.k / (|q| |k|)          Graves et al. 2014 */              \
+    X(additive) /* w_v . tanh(W_q q + W_k k + b_h)  Bahdanau et al. 2015 */            \
+    X(gaussian) /* -(w |q - k|)^2 / 2               Nadaraya, Watson 1964 */
+/* clang-format on */
+#define ATTN_DECLARE_SCORE(name) extern const attn_score attn_score_##name;
+ATTN_SCORES(ATTN_DECLARE_SCORE)
+
+/* A parameter of a score. */
+typedef struct {
+    const char *name; /* "W_q"; NULL ends the list */
+    /* A letter for each axis: H hidden units, Q features of a query, K of a key, V of a
+     * value; 1, an axis of size 1 that may be left out ("1H": (1, H) as in PyTorch's
+     * state dicts, or (H,)). */
+    const char *shape;
+    bool optional;
+    char fan_in; /* the letter whose size n bounds initial values: |x| <= 1 / sqrt(n) */
+    const char *doc; /* what help() says of it: a sentence */
+} attn_parameter;
+
+enum { ATTN_PARAMETERS = 4 }; /* most of one score */
+
+/* What the number attn_problem.scale is to a score. */
+typedef enum {
+    ATTN_SCALE_NONE,
+    ATTN_SCALE_ROOT,      /* a factor, 1 / sqrt(D) unless given */
+    ATTN_SCALE_ONE,       /* a factor, 1 unless given */
+    ATTN_SCALE_BANDWIDTH, /* w = 1 / bandwidth, and has a gradient */
+} attn_scale_kind;
+
+/* What help() says of a score: sentences and examples without their last newline. What
+ * is NULL is left out, or said in general terms. */
+typedef struct {
+    const char *pooling; /* "Pool values by ..." */
+    const char *scores;  /* what the function of the scores alone gives */
+    const char *formula; /* of a score */
+    const char *see_also;
+    const char *notes, *example; /* of the attention */
+    const char *backward_notes, *backward_example;
+    const char *scores_notes, *scores_example;
+} attn_score_text;
+
+/* What a caller has to know of a score. */
+typedef struct {
+    const char *name; /* of its functions in Python: "dot_product" */
+    attn_parameter parameters[ATTN_PARAMETERS];
+    attn_scale_kind scale;
+    bool has_eps;                /* attn_problem.eps counts */
+    const attn_score_text *text; /* may be NULL */
+} attn_score_info;
+
+const attn_score_info *attn_about(const attn_score *score);
 
 /* What a row becomes in which no key takes part. Its lse is -inf in all three. */
 typedef enum {
@@ -103,36 +153,68 @@ typedef struct {
     int64_t B, M, N, Dq, Dk, Dv;
     int64_t group; /* query heads that share one key head: see above */
     const attn_score *score;
-    float scale;      /* dot, cosine: the scale. gaussian: w = 1 / bandwidth */
-    float eps;        /* cosine: a norm counts as at least this */
-    int64_t H;        /* additive: hidden units, and its parameters ... */
-    const float *W_q; /* (H, Dq) */
-    const float *W_k; /* (H, Dk) */
-    const float *w_v; /* (H) */
-    const float *b_h; /* (H) or NULL */
+    float scale; /* what it is: attn_scale_kind */
+    float eps;   /* cosine: a norm counts as at least this */
+    int64_t H;
+    const float
+        *parameters[ATTN_PARAMETERS]; /* in the score's order; NULL: not given */
+    const void *prepared;             /* from attn_prepare_keys, or NULL */
     attn_masks masks;
     attn_empty_rows empty_rows;
     attn_dropout dropout;
 } attn_problem;
 
+/* The size that a letter of a parameter's shape stands for. */
+int64_t attn_letter_size(const attn_problem *p, char letter);
+
+/* Estimated multiply-adds of a call, all that it does counted in them: what the work is
+ * measured in throughout, on one thread. attn_scores: at most those of a forward. */
+double attn_forward_work(const attn_problem *p);
+double attn_backward_work(const attn_problem *p);
+
+/* ---- queries, keys and values ---------------------------------------------------- */
+
+/* Rows of numbers that lie next to each other, the rows of an entry anywhere: number d
+ * of row j of entry e is data[e / heads * entry + e % heads * head + j * row + d]. So
+ * heads can be read where they lie, inside rows (entries, rows, heads, d). */
+typedef struct {
+    const float *data;
+    int64_t heads; /* >= 1 */
+    int64_t head, entry, row;
+} attn_operand;
+
+/* A C-contiguous array (entries, rows, width). */
+static inline attn_operand
+attn_dense(const float *data, int64_t rows, int64_t width)
+{
+    /* without an element the product may overflow, and does not count */
+    int64_t entry = (int64_t)((uint64_t)rows * (uint64_t)width);
+    return (attn_operand){data, 1, 0, entry, width};
+}
+
+typedef struct {
+    attn_operand queries; /* (B, M, Dq) */
+    attn_operand keys;    /* (B / group, N, Dk) */
+    attn_operand values;  /* (B / group, N, Dv) */
+} attn_inputs;
+
 /* ---- attention ------------------------------------------------------------------- */
 
 /* output (B, M, Dv); weights (B, M, N), before dropout, or NULL; lse (B, M), natural
- * log of the row's sum of exp(scores), or NULL.  queries (B, M, Dq), keys (B/group, N,
- * Dk), values (B/group, N, Dv). */
+ * log of the row's sum of exp(scores), or NULL. */
 size_t attn_forward_workspace(const attn_problem *p, int threads);
-int attn_forward(float *output, float *weights, float *lse, const float *queries,
-                 const float *keys, const float *values, const attn_problem *p,
-                 void *workspace, attn_run *run);
+int attn_forward(float *output, float *weights, float *lse, const attn_inputs *in,
+                 const attn_problem *p, void *workspace, attn_run *run);
 
-/* Where the gradients go; each has the shape of what it belongs to and is overwritten.
- * queries, keys, values are always wanted; parameters only if the score has them; the
- * bias's (its own shape, C-contiguous, as the view of the bias then must be) or NULL,
- * as for a bias without elements. */
+/* Where the gradients go; each is C-contiguous, has the shape of what it belongs to and
+ * is overwritten. queries, keys and values are always wanted, and those of the
+ * parameters that are given. scale: one number, wanted if the score's is a bandwidth:
+ * the gradient of w = 1 / bandwidth. The bias's (its own shape, C-contiguous, as the
+ * view of the bias then must be) or NULL, as for a bias without elements. */
 typedef struct {
     float *queries, *keys, *values;
-    float *W_q, *W_k, *w_v, *b_h; /* additive; b_h NULL without a bias */
-    float *w; /* gaussian: one number, the gradient of w = 1 / bandwidth */
+    float *parameters[ATTN_PARAMETERS];
+    float *scale;
     float *bias;
 } attn_gradients;
 
@@ -152,15 +234,32 @@ typedef struct {
 size_t attn_backward_workspace(const attn_problem *p, const attn_gradients *d,
                                const attn_grad_outputs *grad, int threads);
 int attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
-                  const attn_saved *saved, const float *queries, const float *keys,
-                  const float *values, const attn_problem *p, void *workspace,
-                  attn_run *run);
+                  const attn_saved *saved, const attn_inputs *in, const attn_problem *p,
+                  void *workspace, attn_run *run);
 
 /* scores (B, M, N): the raw scores of every pair; values, masks and dropout play no
  * part. */
 size_t attn_scores_workspace(const attn_problem *p, int threads);
-int attn_scores(float *scores, const float *queries, const float *keys,
-                const attn_problem *p, void *workspace, attn_run *run);
+int attn_scores(float *scores, const attn_inputs *in, const attn_problem *p,
+                void *workspace, attn_run *run);
+
+/* ---- keys prepared once ---------------------------------------------------------- */
+
+/* What a score makes of the keys before it meets a query (additive: projects them;
+ * cosine: normalises them) may be made once, and used by any calls whose keys these are:
+ * any queries, masks and options, but the same score, eps, parameters, B / group and
+ * sizes of keys; N at most the capacity, and as many keys as have been prepared. Hand
+ * such memory in as attn_problem.prepared: the results are those without, bit by bit.
+ *
+ * attn_prepared_size: bytes, for `capacity` keys of each of the B / group entries;
+ * SIZE_MAX: overflow. 0: the score makes nothing of its keys, has nothing to prepare, and
+ * takes NULL. attn_prepare_start: once, before the first keys. attn_prepare_keys: keys
+ * first <= j < end of every entry, in any order, and again where they have changed. The
+ * memory must stay where it is. */
+size_t attn_prepared_size(const attn_problem *p, int64_t capacity);
+void attn_prepare_start(void *prepared, const attn_problem *p, int64_t capacity);
+int attn_prepare_keys(void *prepared, const attn_operand *keys, int64_t first,
+                      int64_t end, const attn_problem *p, attn_run *run);
 
 /* ---- merging attentions over disjoint sets of keys ------------------------------- */
 

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "work.h"
+
 int64_t
 attn_view_row(const attn_view *v, int64_t b, int64_t m)
 {
@@ -369,7 +371,7 @@ bool
 attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run)
 {
     used_job job = {p, use};
-    double us = (double)p->B * (double)p->M * (double)p->N / 4e3;
+    double us = attn_us(ATTN_WORK_ASKED * attn_work(p->B, p->M, p->N));
     if (!attn_may_be_empty(p)) { /* nothing is masked: all of them */
         memset(use, 0, (size_t)(p->B / p->group * p->N));
         return true;
@@ -378,12 +380,12 @@ attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run)
 }
 
 int64_t
-attn_used_run(const uint8_t *use, int64_t n)
+attn_use_run(const uint8_t *use, int64_t n, bool *used)
 {
-    bool used = use[0] != ATTN_UNUSED;
     int64_t i = 1;
-    while (i < n && (use[i] != ATTN_UNUSED) == used) {
+    *used = use[0] != ATTN_UNUSED;
+    while (i < n && (use[i] != ATTN_UNUSED) == *used) {
         i++;
     }
-    return used ? i : -i;
+    return i;
 }

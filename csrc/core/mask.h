@@ -80,7 +80,7 @@ enum { ATTN_UNUSED = 255 }; /* in a byte per row: nothing may be read from it */
  * false: interrupted. */
 bool attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run);
 
-/* How many of the next n rows are used (> 0) or unused (< 0) together. */
-int64_t attn_used_run(const uint8_t *use, int64_t n);
+/* How many of the next n >= 1 rows are alike: all used, or all unused. */
+int64_t attn_use_run(const uint8_t *use, int64_t n, bool *used);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "attn.h"
 #include "mask.h"
+#include "work.h"
 
 /* Rows of (B, M, N) arrays, cut into tasks of about 64 KiB. */
 typedef struct {
@@ -174,8 +175,8 @@ run_rows(row_job *job, int64_t B, attn_task *task, attn_run *run)
     if (job->rows_per_task > BLOCK) {
         job->rows_per_task -= job->rows_per_task % BLOCK;
     }
-    int64_t tasks = (job->rows + job->rows_per_task - 1) / job->rows_per_task;
-    double us = (double)job->rows * ((double)job->N + 10.0) / 2e3;
+    int64_t tasks = attn_ceil_div(job->rows, job->rows_per_task);
+    double us = attn_us(ATTN_WORK_NUMBER * attn_work(job->rows, job->N + 10, 1));
     return attn_parallel_for(run, tasks, us, task, job) ? 0 : ATTN_INTERRUPTED;
 }
 
@@ -236,6 +237,6 @@ attn_sequence_mask(float *out, const float *X, const int64_t *lens, float value,
     if (T == 0 || inner == 0) {
         return 0;
     }
-    double us = (double)B * (double)T * (double)inner / 2e3;
+    double us = attn_us(ATTN_WORK_NUMBER * attn_work(B, T, inner));
     return attn_parallel_for(run, B, us, sequence_task, &job) ? 0 : ATTN_INTERRUPTED;
 }

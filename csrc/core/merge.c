@@ -13,6 +13,7 @@
 #include "arena.h"
 #include "attn.h"
 #include "row.h"
+#include "work.h"
 
 enum { TASK_ROWS = 64 };
 
@@ -153,10 +154,10 @@ run_rows(merge_job *job, attn_task *task, void *memory, attn_run *run)
 {
     attn_arena a = attn_arena_over(memory);
     lay_out(job, &a, run->threads);
-    double numbers = (double)job->rows * (double)job->parts * ((double)job->Dv + 16.0);
-    int64_t tasks = (job->rows + TASK_ROWS - 1) / TASK_ROWS;
-    return attn_parallel_for(run, tasks, numbers / 2e3, task, job) ? 0
-                                                                   : ATTN_INTERRUPTED;
+    double us = attn_us(ATTN_WORK_NUMBER *
+                        attn_work(job->rows, job->parts, job->Dv + 16));
+    int64_t tasks = attn_ceil_div(job->rows, TASK_ROWS);
+    return attn_parallel_for(run, tasks, us, task, job) ? 0 : ATTN_INTERRUPTED;
 }
 
 int

@@ -7,7 +7,6 @@
  *     forward    a task is one block of queries;
  *     backward   see plan_backward.c.
  */
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -17,15 +16,63 @@ enum {
     FORWARD_LANES = 32, /* S tile, queries and pooled values of a block stay in L1 */
 };
 
-/* 30 multiply-adds a nanosecond. */
-double
-attn_walk_us(const attn_call *c)
+const attn_score_info *
+attn_about(const attn_score *score)
 {
-    const attn_problem *p = c->p;
-    double pairs = (double)p->B * (double)p->M * (double)p->N;
-    double work = p->score->pair_work(p) + (double)p->Dv + 8.0;
-    return pairs * work * (c->backward ? 4.0 : 1.0) / 30e3;
+    return &score->about;
 }
+
+int64_t
+attn_letter_size(const attn_problem *p, char letter)
+{
+    return letter == 'H'   ? p->H
+           : letter == 'Q' ? p->Dq
+           : letter == 'K' ? p->Dk
+           : letter == 'V' ? p->Dv
+                           : 1;
+}
+
+/* ---- what a call costs ----------------------------------------------------------- */
+
+static double
+pairs_work(const attn_problem *p)
+{
+    double pair = p->score->pair_work(p) + (double)p->Dv + ATTN_WORK_SOFTMAX;
+    return attn_work(p->B, p->M, p->N) * pair;
+}
+
+/* Of what is done once for each query and each key. */
+static double
+rows_work(const attn_problem *p)
+{
+    const attn_score *score = p->score;
+    double query = score->query_work == NULL ? 0.0 : score->query_work(p);
+    bool made = score->key_work != NULL && p->prepared == NULL;
+    return attn_work(p->B, p->M, 1) * query +
+           attn_work(p->B / p->group, p->N, 1) * (made ? score->key_work(p) : 0.0);
+}
+
+double
+attn_forward_work(const attn_problem *p)
+{
+    return pairs_work(p) + rows_work(p);
+}
+
+/* A product forward is three backward: it again, and one for each of its factors. For a
+ * pair the pooling's gradients come to them. */
+double
+attn_backward_work(const attn_problem *p)
+{
+    return 4.0 * pairs_work(p) + 3.0 * rows_work(p);
+}
+
+double
+attn_walk_work(const attn_call *c)
+{
+    return (c->backward ? 4.0 : 1.0) * pairs_work(c->p);
+}
+
+/* ---- sizes, threads, blocks ------------------------------------------------------ */
 
 static int
 lanes_of(const attn_call *c)
@@ -38,6 +85,26 @@ lanes_of(const attn_call *c)
     return p->M >= most ? most : (int)attn_ceil_div(p->M, 16) * 16;
 }
 
+/* Prepared keys, if they are not handed in; and which keys are needed at all, if that
+ * matters: for preparing them, and for the gradients of what they were prepared with. */
+static void
+take_keys(attn_call *c, attn_arena *a)
+{
+    const attn_problem *p = c->p;
+    c->prepared = attn_prepared_at(p->prepared);
+    c->to_prepare = NULL;
+    c->key_use = NULL;
+    if (p->score->take_keys == NULL) {
+        return;
+    }
+    if (p->prepared == NULL) {
+        c->prepared = c->to_prepare = attn_take_prepared(a, p, p->N);
+    }
+    if (p->prepared == NULL || c->backward) {
+        c->key_use = attn_take(a, 1, p->B / p->group, p->N);
+    }
+}
+
 void
 attn_lay_out(attn_call *c, attn_arena *a, int threads)
 {
@@ -46,47 +113,73 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     c->blocks = attn_ceil_div(p->M, c->lanes);
     double tasks = (double)p->B * (double)(c->blocks + attn_ceil_div(p->N, 64));
     c->workers = tasks < threads ? (tasks < 1 ? 1 : (int)tasks) : threads;
-    if (p->H > INT_MAX / 2) {
-        a->used = SIZE_MAX;
-    }
+    take_keys(c, a);
     p->score->take_shared(c, a);
     attn_take_parts(c, a);
     c->block = attn_take(a, sizeof *c->block, c->workers, 1);
     int64_t keys = p->N < ATTN_KEYS ? p->N : ATTN_KEYS;
     bool has_bias = p->masks.bias.data != NULL;
     for (int w = 0; w < c->workers; w++) {
-        attn_block local, *k = c->block == NULL ? &local : &c->block[w];
-        k->call = c;
-        k->worker = w;
-        k->lanes = c->lanes;
-        k->S = attn_take_floats(a, keys, c->lanes);
-        k->bias = has_bias ? attn_take_floats(a, keys, c->lanes) : NULL;
-        k->m = attn_take_floats(a, 1, c->lanes);
-        k->l = attn_take_floats(a, 1, c->lanes);
-        k->alpha = attn_take_floats(a, 1, c->lanes);
-        k->O = c->backward ? NULL : attn_take_floats(a, p->Dv, c->lanes);
-        k->part = c->parts > 1 ? attn_take_floats(a, p->Dv + 2, c->lanes) : NULL;
-        k->dO = c->backward ? attn_take_floats(a, p->Dv, c->lanes) : NULL;
-        k->dP = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
-        k->dW = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
-        k->D = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
-        k->E = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
-        k->dbias_sum = attn_wants_dbias(c) ? attn_take_floats(a, 1, c->lanes) : NULL;
-        k->dbias = NULL;
-        p->score->take_block(k, a);
+        attn_block local, *block = c->block == NULL ? &local : &c->block[w];
+        block->call = c;
+        block->worker = w;
+        block->lanes = c->lanes;
+        block->S = attn_take_floats(a, keys, c->lanes);
+        block->bias = has_bias ? attn_take_floats(a, keys, c->lanes) : NULL;
+        block->max = attn_take_floats(a, 1, c->lanes);
+        block->sum = attn_take_floats(a, 1, c->lanes);
+        block->alpha = attn_take_floats(a, 1, c->lanes);
+        block->O = c->backward ? NULL : attn_take_floats(a, p->Dv, c->lanes);
+        block->part = c->parts > 1 ? attn_take_floats(a, p->Dv + 2, c->lanes) : NULL;
+        block->dO = c->backward ? attn_take_floats(a, p->Dv, c->lanes) : NULL;
+        block->dP = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
+        block->dweights = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
+        block->dots = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
+        block->dlse = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
+        block->dbias_sum = attn_wants_dbias(c) ? attn_take_floats(a, 1, c->lanes)
+                                               : NULL;
+        block->dbias = NULL;
+        p->score->take_block(block, a);
     }
 }
 
 attn_block *
 attn_begin_block(attn_call *c, int worker, int64_t b, int64_t index)
 {
-    attn_block *k = &c->block[worker];
+    attn_block *block = &c->block[worker];
     int64_t left = c->p->M - index * c->lanes;
-    k->b = b;
-    k->kv = b / c->p->group;
-    k->m0 = index * c->lanes;
-    attn_rows_of(&k->rows, c->p, b, k->m0, left < c->lanes ? (int)left : c->lanes);
-    return k;
+    block->b = b;
+    block->e = b / c->p->group;
+    block->m0 = index * c->lanes;
+    attn_rows_of(&block->rows, c->p, b, block->m0,
+                 left < c->lanes ? (int)left : c->lanes);
+    return block;
+}
+
+bool
+attn_prepare(attn_call *c)
+{
+    const attn_problem *p = c->p;
+    const attn_score *score = p->score;
+    if (c->key_use != NULL && !attn_used_keys(c->key_use, p, c->run)) {
+        return false;
+    }
+    if (c->to_prepare != NULL) {
+        attn_start_keys(c->to_prepare, p);
+        if (!attn_make_keys(c->to_prepare, &c->in->keys, c->key_use, 0, p->N, p,
+                            c->run)) {
+            return false;
+        }
+    }
+    return score->prepare == NULL || score->prepare(c);
+}
+
+bool
+attn_finish(attn_call *c)
+{
+    const attn_score *score = c->p->score;
+    return (score->make_keys_backward == NULL || attn_make_keys_backward(c)) &&
+           (score->finish == NULL || score->finish(c));
 }
 
 /* ---- forward and scores ---------------------------------------------------------- */
@@ -101,9 +194,10 @@ forward_task(void *ctx, int64_t task, int worker)
 static bool
 walk_forward(attn_call *c)
 {
-    return attn_is_split(c) ? attn_forward_split(c)
-                            : attn_parallel_for(c->run, c->p->B * c->blocks,
-                                                attn_walk_us(c), forward_task, c);
+    return attn_is_split(c)
+               ? attn_forward_split(c)
+               : attn_parallel_for(c->run, c->p->B * c->blocks,
+                                   attn_us(attn_walk_work(c)), forward_task, c);
 }
 
 static void
@@ -116,8 +210,8 @@ scores_task(void *ctx, int64_t task, int worker)
 static bool
 walk_scores(attn_call *c)
 {
-    return attn_parallel_for(c->run, c->p->B * c->blocks, attn_walk_us(c), scores_task,
-                             c);
+    return attn_parallel_for(c->run, c->p->B * c->blocks, attn_us(attn_walk_work(c)),
+                             scores_task, c);
 }
 
 static size_t
@@ -135,8 +229,7 @@ run_call(attn_call *c, void *memory, bool (*walk)(attn_call *c))
     attn_arena a = attn_arena_over(memory);
     attn_lay_out(c, &a, c->run->threads);
     c->run->threads = c->workers;
-    bool done = (c->p->score->prepare == NULL || c->p->score->prepare(c)) && walk(c);
-    return done ? 0 : ATTN_INTERRUPTED;
+    return attn_prepare(c) && walk(c) ? 0 : ATTN_INTERRUPTED;
 }
 
 size_t
@@ -146,16 +239,13 @@ attn_forward_workspace(const attn_problem *p, int threads)
 }
 
 int
-attn_forward(float *output, float *weights, float *lse, const float *queries,
-             const float *keys, const float *values, const attn_problem *p,
-             void *memory, attn_run *run)
+attn_forward(float *output, float *weights, float *lse, const attn_inputs *in,
+             const attn_problem *p, void *memory, attn_run *run)
 {
     attn_call c = {.p = p,
                    .run = run,
                    .unit = ATTN_LOG2E,
-                   .queries = queries,
-                   .keys = keys,
-                   .values = values,
+                   .in = in,
                    .output = output,
                    .weights = weights,
                    .lse = lse};
@@ -173,15 +263,10 @@ attn_scores_workspace(const attn_problem *p, int threads)
 }
 
 int
-attn_scores(float *scores, const float *queries, const float *keys,
-            const attn_problem *p, void *memory, attn_run *run)
+attn_scores(float *scores, const attn_inputs *in, const attn_problem *p, void *memory,
+            attn_run *run)
 {
-    attn_call c = {.p = p,
-                   .run = run,
-                   .unit = 1.0f,
-                   .queries = queries,
-                   .keys = keys,
-                   .weights = scores};
+    attn_call c = {.p = p, .run = run, .unit = 1.0f, .in = in, .weights = scores};
     if (p->B == 0 || p->M == 0 || p->N == 0) {
         return 0;
     }

@@ -6,14 +6,6 @@
 
 #include "walk.h"
 
-static const float ATTN_LOG2E = 1.44269504088896340736f;
-
-static inline int64_t
-attn_ceil_div(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
-
 static inline bool
 attn_wants_dbias(const attn_call *c)
 {
@@ -33,7 +25,12 @@ void attn_take_parts(attn_call *c, attn_arena *a);
 bool attn_is_split(const attn_call *c);
 bool attn_forward_split(attn_call *c);
 
-/* Estimated microseconds of the walk on one thread. */
-double attn_walk_us(const attn_call *c);
+/* Estimated multiply-adds of the walk. */
+double attn_walk_work(const attn_call *c);
+
+/* Prepares what the call prepares of its own; takes the gradient of the keys' operand
+ * back to the keys. false: interrupted. */
+bool attn_prepare(attn_call *c);
+bool attn_finish(attn_call *c);
 
 #endif

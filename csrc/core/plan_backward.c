@@ -41,61 +41,63 @@ axes_size(const attn_view *v)
 }
 
 static void
-lay_out_groups(backward_plan *q)
+lay_out_groups(backward_plan *plan)
 {
-    const attn_call *c = &q->call;
+    const attn_call *c = &plan->call;
     const attn_problem *p = c->p;
     int64_t group = attn_ceil_div(attn_ceil_div(p->M, MOST_GROUPS), c->lanes) *
                     c->lanes;
     group = group > GROUP_QUERIES ? group : GROUP_QUERIES;
-    q->group_blocks = group / c->lanes;
-    q->groups = attn_ceil_div(p->M, group);
-    q->parts = q->groups * p->group;
-    q->width = p->score->key_width(p);
-    q->bias_rows = p->masks.bias.stride_m != 0 ? (group < p->M ? group : p->M) : 1;
-    q->bias_columns = p->masks.bias.stride_j != 0 ? p->N : 1;
+    plan->group_blocks = group / c->lanes;
+    plan->groups = attn_ceil_div(p->M, group);
+    plan->parts = plan->groups * p->group;
+    plan->width = p->score->key_width(p);
+    plan->bias_rows = p->masks.bias.stride_m != 0 ? (group < p->M ? group : p->M) : 1;
+    plan->bias_columns = p->masks.bias.stride_j != 0 ? p->N : 1;
 }
 
 static void
-lay_out_backward(backward_plan *q, attn_arena *a, int threads)
+lay_out_backward(backward_plan *plan, attn_arena *a, int threads)
 {
-    attn_call *c = &q->call;
+    attn_call *c = &plan->call;
     const attn_problem *p = c->p;
     attn_lay_out(c, a, threads);
-    lay_out_groups(q);
-    bool split = q->parts > 1;
+    lay_out_groups(plan);
+    bool split = plan->parts > 1;
     /* where every row of the bias belongs to one query of one entry, groups write to
      * its gradient directly */
     bool owned = p->masks.bias.stride_m != 0 && axes_size(&p->masks.bias) == p->B;
     bool shared_bias = attn_wants_dbias(c) && !owned;
     int64_t entries = p->B / p->group;
-    q->wave = split || shared_bias ? attn_ceil_div(4 * (int64_t)c->workers, q->parts)
-                                   : entries;
-    q->wave = q->wave < entries ? q->wave : entries;
+    plan->wave = split || shared_bias
+                     ? attn_ceil_div(4 * (int64_t)c->workers, plan->parts)
+                     : entries;
+    plan->wave = plan->wave < entries ? plan->wave : entries;
     int64_t numbers, bias_numbers;
-    if (q->width > INT64_MAX - p->Dv ||
-        __builtin_mul_overflow(p->N, q->width + p->Dv, &numbers) ||
-        __builtin_mul_overflow(q->bias_rows, q->bias_columns, &bias_numbers)) {
+    if (plan->width > INT64_MAX - p->Dv ||
+        __builtin_mul_overflow(p->N, plan->width + p->Dv, &numbers) ||
+        __builtin_mul_overflow(plan->bias_rows, plan->bias_columns, &bias_numbers)) {
         a->used = SIZE_MAX;
         return;
     }
-    q->partials = attn_take_floats(a, split ? q->wave * (q->parts - 1) : 0, numbers);
-    q->bias_partials = attn_take_floats(a, shared_bias ? q->wave * q->parts : 0,
-                                        bias_numbers);
-    q->bias_partials = shared_bias ? q->bias_partials : NULL;
+    plan->partials = attn_take_floats(a, split ? plan->wave * (plan->parts - 1) : 0,
+                                      numbers);
+    plan->bias_partials = attn_take_floats(
+        a, shared_bias ? plan->wave * plan->parts : 0, bias_numbers);
+    plan->bias_partials = shared_bias ? plan->bias_partials : NULL;
 }
 
 /* Where group g of entry b adds up its gradient of the bias; zeroed. */
 static float *
-begin_bias(const backward_plan *q, int64_t task, int64_t b, int64_t g)
+begin_bias(const backward_plan *plan, int64_t task, int64_t b, int64_t g)
 {
-    const attn_view *bias = &q->call.p->masks.bias;
-    int64_t m0 = g * q->group_blocks * q->call.lanes, left = q->call.p->M - m0;
-    int64_t rows = left < q->bias_rows ? left : q->bias_rows;
-    float *to = q->bias_partials != NULL
-                    ? q->bias_partials + task * q->bias_rows * q->bias_columns
-                    : q->call.d->bias + attn_view_row(bias, b, m0);
-    memset(to, 0, (size_t)(rows * q->bias_columns) * sizeof(float));
+    const attn_view *bias = &plan->call.p->masks.bias;
+    int64_t m0 = g * plan->group_blocks * plan->call.lanes, left = plan->call.p->M - m0;
+    int64_t rows = left < plan->bias_rows ? left : plan->bias_rows;
+    float *to = plan->bias_partials != NULL
+                    ? plan->bias_partials + task * plan->bias_rows * plan->bias_columns
+                    : plan->call.d->bias + attn_view_row(bias, b, m0);
+    memset(to, 0, (size_t)(rows * plan->bias_columns) * sizeof(float));
     return to;
 }
 
@@ -103,39 +105,39 @@ begin_bias(const backward_plan *q, int64_t task, int64_t b, int64_t g)
 static void
 group_task(void *ctx, int64_t task, int worker)
 {
-    backward_plan *q = ctx;
-    attn_call *c = &q->call;
+    backward_plan *plan = ctx;
+    attn_call *c = &plan->call;
     const int64_t N = c->p->N, Dv = c->p->Dv;
-    int64_t entry = q->first + task / q->parts, g = task % q->groups;
-    int64_t b = q->first * c->p->group + task / q->groups;
-    int64_t part = task % q->parts;
-    float *dkeys = c->dkeys + entry * N * q->width;
+    int64_t entry = plan->first + task / plan->parts, g = task % plan->groups;
+    int64_t b = plan->first * c->p->group + task / plan->groups;
+    int64_t part = task % plan->parts;
+    float *dkeys = c->dkeys + entry * N * plan->width;
     float *dvalues = c->d->values + entry * N * Dv;
     if (part > 0) {
-        int64_t slot = task / q->parts * (q->parts - 1) + part - 1;
-        dkeys = q->partials + slot * N * (q->width + Dv);
-        dvalues = dkeys + N * q->width;
+        int64_t slot = task / plan->parts * (plan->parts - 1) + part - 1;
+        dkeys = plan->partials + slot * N * (plan->width + Dv);
+        dvalues = dkeys + N * plan->width;
     }
-    float *dbias = attn_wants_dbias(c) ? begin_bias(q, task, b, g) : NULL;
-    int64_t dbias_stride = c->p->masks.bias.stride_m != 0 ? q->bias_columns : 0;
+    float *dbias = attn_wants_dbias(c) ? begin_bias(plan, task, b, g) : NULL;
+    int64_t dbias_stride = c->p->masks.bias.stride_m != 0 ? plan->bias_columns : 0;
 
-    memset(dkeys, 0, (size_t)(N * q->width) * sizeof(float));
+    memset(dkeys, 0, (size_t)(N * plan->width) * sizeof(float));
     memset(dvalues, 0, (size_t)(N * Dv) * sizeof(float));
-    int64_t begin = g * q->group_blocks, end = begin + q->group_blocks;
+    int64_t begin = g * plan->group_blocks, end = begin + plan->group_blocks;
     end = end < c->blocks ? end : c->blocks;
     for (int64_t i = begin; i < end; i++) {
         if (attn_stopped(c->run, worker)) {
             return;
         }
-        attn_block *k = attn_begin_block(c, worker, b, i);
-        k->dkeys = dkeys;
-        k->dvalues = dvalues;
+        attn_block *block = attn_begin_block(c, worker, b, i);
+        block->dkeys = dkeys;
+        block->dvalues = dvalues;
         if (dbias != NULL) {
-            k->dbias = dbias + (i - begin) * c->lanes * dbias_stride;
-            k->dbias_stride = dbias_stride;
-            memset(k->dbias_sum, 0, (size_t)c->lanes * sizeof(float));
+            block->dbias = dbias + (i - begin) * c->lanes * dbias_stride;
+            block->dbias_stride = dbias_stride;
+            memset(block->dbias_sum, 0, (size_t)c->lanes * sizeof(float));
         }
-        attn_backward_block(k);
+        attn_backward_block(block);
     }
 }
 
@@ -159,15 +161,15 @@ enum { REDUCE_KEYS = 64 };
 static void
 reduce_task(void *ctx, int64_t task, int worker)
 {
-    backward_plan *q = ctx;
-    attn_call *c = &q->call;
-    const int64_t N = c->p->N, Dv = c->p->Dv, W = q->width, stride = N * (W + Dv);
+    backward_plan *plan = ctx;
+    attn_call *c = &plan->call;
+    const int64_t N = c->p->N, Dv = c->p->Dv, W = plan->width, stride = N * (W + Dv);
     int64_t chunks = attn_ceil_div(N, REDUCE_KEYS), e = task / chunks,
-            entry = q->first + e;
+            entry = plan->first + e;
     int64_t j = task % chunks * REDUCE_KEYS,
             keys = N - j < REDUCE_KEYS ? N - j : REDUCE_KEYS;
-    const int64_t count = q->parts - 1;
-    const float *parts = q->partials + e * count * stride;
+    const int64_t count = plan->parts - 1;
+    const float *parts = plan->partials + e * count * stride;
     (void)worker;
     add_parts(c->dkeys + (entry * N + j) * W, parts + j * W, stride, count, keys * W);
     add_parts(c->d->values + (entry * N + j) * Dv, parts + N * W + j * Dv, stride,
@@ -178,21 +180,21 @@ reduce_task(void *ctx, int64_t task, int worker)
 static void
 reduce_bias_task(void *ctx, int64_t row, int worker)
 {
-    const backward_plan *q = ctx;
-    const attn_call *c = &q->call;
+    const backward_plan *plan = ctx;
+    const attn_call *c = &plan->call;
     const attn_view *bias = &c->p->masks.bias;
-    const int64_t columns = q->bias_columns;
-    int64_t entries = c->p->B / c->p->group - q->first;
-    entries = entries < q->wave ? entries : q->wave;
+    const int64_t columns = plan->bias_columns;
+    int64_t entries = c->p->B / c->p->group - plan->first;
+    entries = entries < plan->wave ? entries : plan->wave;
     (void)worker;
-    for (int64_t t = 0; t < entries * q->parts; t++) {
-        int64_t b = q->first * c->p->group + t / q->groups;
-        int64_t m = t % q->groups * q->group_blocks * c->lanes + row;
+    for (int64_t t = 0; t < entries * plan->parts; t++) {
+        int64_t b = plan->first * c->p->group + t / plan->groups;
+        int64_t m = t % plan->groups * plan->group_blocks * c->lanes + row;
         if (m >= c->p->M) {
             continue;
         }
         float *to = c->d->bias + attn_view_row(bias, b, m);
-        const float *from = q->bias_partials + (t * q->bias_rows + row) * columns;
+        const float *from = plan->bias_partials + (t * plan->bias_rows + row) * columns;
         for (int64_t j = 0; j < columns; j++) {
             to[j] += from[j];
         }
@@ -201,18 +203,18 @@ reduce_bias_task(void *ctx, int64_t row, int worker)
 
 /* Partials of `entries` key entries, from q->first on, into the gradients. */
 static bool
-reduce(backward_plan *q, int64_t entries)
+reduce(backward_plan *plan, int64_t entries)
 {
-    const attn_call *c = &q->call;
-    double tasks = (double)entries * (double)q->parts;
-    double numbers = tasks * (double)c->p->N * (double)(q->width + c->p->Dv);
-    double bias_numbers = tasks * (double)q->bias_rows * (double)q->bias_columns;
-    return (q->parts == 1 ||
+    const attn_call *c = &plan->call;
+    const double task = ATTN_WORK_NUMBER * (double)entries * (double)plan->parts;
+    double work = task * attn_work(c->p->N, plan->width + c->p->Dv, 1);
+    double bias_work = task * attn_work(plan->bias_rows, plan->bias_columns, 1);
+    return (plan->parts == 1 ||
             attn_parallel_for(c->run, entries * attn_ceil_div(c->p->N, REDUCE_KEYS),
-                              numbers / 2e3, reduce_task, q)) &&
-           (q->bias_partials == NULL ||
-            attn_parallel_for(c->run, q->bias_rows, bias_numbers / 2e3,
-                              reduce_bias_task, q));
+                              attn_us(work), reduce_task, plan)) &&
+           (plan->bias_partials == NULL ||
+            attn_parallel_for(c->run, plan->bias_rows, attn_us(bias_work),
+                              reduce_bias_task, plan));
 }
 
 /* ---- the whole of it ------------------------------------------------------------- */
@@ -259,27 +261,28 @@ zero_bias_gradient(const attn_gradients *d, const attn_problem *p)
 }
 
 static bool
-run_backward(backward_plan *q)
+run_backward(backward_plan *plan)
 {
-    attn_call *c = &q->call;
+    attn_call *c = &plan->call;
     const attn_problem *p = c->p;
     int64_t key_entries = p->B / p->group;
-    if (p->score->prepare != NULL && !p->score->prepare(c)) {
+    if (!attn_prepare(c)) {
         return false;
     }
-    if (q->bias_partials != NULL) {
+    if (plan->bias_partials != NULL) {
         zero_bias_gradient(c->d, p);
     }
-    for (q->first = 0; q->first < key_entries; q->first += q->wave) {
-        int64_t left = key_entries - q->first;
-        int64_t entries = left < q->wave ? left : q->wave;
-        double us = attn_walk_us(c) * (double)entries / (double)key_entries;
-        if (!attn_parallel_for(c->run, entries * q->parts, us, group_task, q) ||
-            !reduce(q, entries)) {
+    for (plan->first = 0; plan->first < key_entries; plan->first += plan->wave) {
+        int64_t left = key_entries - plan->first;
+        int64_t entries = left < plan->wave ? left : plan->wave;
+        double work = attn_walk_work(c) * (double)entries / (double)key_entries;
+        if (!attn_parallel_for(c->run, entries * plan->parts, attn_us(work), group_task,
+                               plan) ||
+            !reduce(plan, entries)) {
             return false;
         }
     }
-    if (p->score->finish != NULL && !p->score->finish(c)) {
+    if (!attn_finish(c)) {
         return false;
     }
     settle_empty_queries(c);
@@ -305,11 +308,14 @@ no_gradients(const attn_gradients *d, const attn_problem *p)
     set_zero(d->queries, p->B, p->M, p->Dq);
     set_zero(d->keys, entries, p->N, p->Dk);
     set_zero(d->values, entries, p->N, p->Dv);
-    set_zero(d->W_q, 1, p->H, p->Dq);
-    set_zero(d->W_k, 1, p->H, p->Dk);
-    set_zero(d->w_v, 1, 1, p->H);
-    set_zero(d->b_h, 1, 1, p->H);
-    set_zero(d->w, 1, 1, 1);
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        const char *shape = p->score->about.parameters[i].shape;
+        if (shape != NULL) {
+            set_zero(d->parameters[i], 1, attn_letter_size(p, shape[0]),
+                     shape[1] == 0 ? 1 : attn_letter_size(p, shape[1]));
+        }
+    }
+    set_zero(d->scale, 1, 1, 1);
     zero_bias_gradient(d, p);
 }
 
@@ -317,36 +323,34 @@ size_t
 attn_backward_workspace(const attn_problem *p, const attn_gradients *d,
                         const attn_grad_outputs *grad, int threads)
 {
-    backward_plan q = {.call = {.p = p, .backward = true, .d = d}};
+    backward_plan plan = {.call = {.p = p, .backward = true, .d = d}};
     attn_arena a = attn_arena_over(NULL);
     if (!nothing_flows(p, d, grad)) {
-        lay_out_backward(&q, &a, threads);
+        lay_out_backward(&plan, &a, threads);
     }
     return attn_arena_size(&a);
 }
 
 int
 attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
-              const attn_saved *saved, const float *queries, const float *keys,
-              const float *values, const attn_problem *p, void *memory, attn_run *run)
+              const attn_saved *saved, const attn_inputs *in, const attn_problem *p,
+              void *memory, attn_run *run)
 {
-    backward_plan q = {.call = {.p = p,
-                                .run = run,
-                                .unit = ATTN_LOG2E,
-                                .backward = true,
-                                .d = d,
-                                .grad = grad,
-                                .saved = saved,
-                                .queries = queries,
-                                .keys = keys,
-                                .values = values}};
+    backward_plan plan = {.call = {.p = p,
+                                   .run = run,
+                                   .unit = ATTN_LOG2E,
+                                   .backward = true,
+                                   .d = d,
+                                   .grad = grad,
+                                   .saved = saved,
+                                   .in = in}};
     if (nothing_flows(p, d, grad)) {
         no_gradients(d, p);
-        settle_empty_queries(&q.call);
+        settle_empty_queries(&plan.call);
         return 0;
     }
     attn_arena a = attn_arena_over(memory);
-    lay_out_backward(&q, &a, run->threads);
-    run->threads = q.call.workers;
-    return run_backward(&q) ? 0 : ATTN_INTERRUPTED;
+    lay_out_backward(&plan, &a, run->threads);
+    run->threads = plan.call.workers;
+    return run_backward(&plan) ? 0 : ATTN_INTERRUPTED;
 }

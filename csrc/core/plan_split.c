@@ -33,9 +33,9 @@ attn_take_parts(attn_call *c, attn_arena *a)
 }
 
 static attn_block *
-begin(attn_call *c, int64_t block, int worker)
+begin(attn_call *c, int64_t index, int worker)
 {
-    return attn_begin_block(c, worker, block / c->blocks, block % c->blocks);
+    return attn_begin_block(c, worker, index / c->blocks, index % c->blocks);
 }
 
 static float *
@@ -48,33 +48,33 @@ static void
 part_task(void *ctx, int64_t task, int worker)
 {
     attn_call *c = ctx;
-    attn_block *k = begin(c, task / c->parts, worker);
-    c->p->score->load(k);
-    attn_forward_part(k, task % c->parts);
-    attn_sums_save(k, sums_of(c, task));
+    attn_block *block = begin(c, task / c->parts, worker);
+    c->p->score->load(block);
+    attn_forward_part(block, task % c->parts);
+    attn_sums_save(block, sums_of(c, task));
 }
 
 static void
-merge_task(void *ctx, int64_t block, int worker)
+merge_task(void *ctx, int64_t index, int worker)
 {
     attn_call *c = ctx;
-    attn_block *k = begin(c, block, worker);
-    const int64_t first = block * c->parts;
-    attn_sums_load(k, sums_of(c, first));
+    attn_block *block = begin(c, index, worker);
+    const int64_t first = index * c->parts;
+    attn_sums_load(block, sums_of(c, first));
     for (int64_t part = 1; part < c->parts; part++) {
-        attn_sums_save(k, k->part);
-        attn_sums_load(k, sums_of(c, first + part));
-        attn_sums_merge(k, k->part);
+        attn_sums_save(block, block->part);
+        attn_sums_load(block, sums_of(c, first + part));
+        attn_sums_merge(block, block->part);
     }
-    attn_forward_end(k);
+    attn_forward_end(block);
 }
 
 bool
 attn_forward_split(attn_call *c)
 {
     int64_t blocks = c->p->B * c->blocks;
-    double merging = 1e-3 * (double)(blocks * c->parts) * (double)c->p->Dv;
-    return attn_parallel_for(c->run, blocks * c->parts, attn_walk_us(c), part_task,
-                             c) &&
-           attn_parallel_for(c->run, blocks, merging, merge_task, c);
+    double merging = 2.0 * ATTN_WORK_NUMBER * attn_work(blocks, c->parts, c->p->Dv);
+    return attn_parallel_for(c->run, blocks * c->parts, attn_us(attn_walk_work(c)),
+                             part_task, c) &&
+           attn_parallel_for(c->run, blocks, attn_us(merging), merge_task, c);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../simd/kernels.h"
+#include "work.h"
 
 enum {
     TASK_ROWS = 64,  /* of dX; and rows of X that dW takes in at a time, so that they
@@ -23,14 +24,49 @@ dx_task(void *ctx, int64_t task, int worker)
     int64_t end = at + TASK_ROWS < all ? at + TASK_ROWS : all;
     (void)worker;
     for (int64_t n; at < end; at += n) {
-        int64_t used = attn_used_run(y->use + at, end - at);
-        n = used > 0 ? used : -used;
-        if (used > 0) {
+        bool used;
+        n = attn_use_run(y->use + at, end - at, &used);
+        if (used) {
             attn_simd->matmul(y->dX + at * y->D, y->D, y->dY + at * y->ldy, y->ldy, 1,
                               y->W, y->D, n, y->D, y->H, false);
         } else {
             memset(y->dX + at * y->D, 0, (size_t)(n * y->D) * sizeof(float));
         }
+    }
+}
+
+/* Rows at .. at + n - 1 of X, next to each other in memory? */
+static bool
+lie_evenly(const attn_projection *y, int64_t at, int64_t n)
+{
+    const attn_operand *X = &y->X;
+    return at % y->X_rows + n <= y->X_rows ||
+           (X->heads == 1 && X->entry == y->X_rows * X->row);
+}
+
+/* dW (units from h on, D) += dY^T (units, n) X (n, D), rows at .. at + n - 1; n <=
+ * TASK_ROWS. Rows of several entries are brought together first, some columns at a
+ * time, or the order of sums would depend on where they lie. */
+static void
+add_rows(const attn_projection *y, int64_t h, int64_t units, int64_t at, int64_t n)
+{
+    enum { COLUMNS = 64 };
+    const int64_t D = y->D, rows = y->X_rows;
+    const float *dY = y->dY + at * y->ldy + h;
+    float *dW_h = y->dW + h * D, together[TASK_ROWS * COLUMNS];
+    if (lie_evenly(y, at, n)) {
+        attn_span X = attn_read(&y->X, at / rows, at % rows);
+        attn_simd->matmul(dW_h, D, dY, 1, y->ldy, X.data, X.ld, units, D, n, true);
+        return;
+    }
+    for (int64_t d = 0; d < D; d += COLUMNS) {
+        int64_t columns = D - d < COLUMNS ? D - d : COLUMNS;
+        for (int64_t i = 0; i < n; i++) {
+            attn_span X = attn_read(&y->X, (at + i) / rows, (at + i) % rows);
+            memcpy(together + i * COLUMNS, X.data + d, (size_t)columns * sizeof(float));
+        }
+        attn_simd->matmul(dW_h + d, D, dY, 1, y->ldy, together, COLUMNS, units, columns,
+                          n, true);
     }
 }
 
@@ -47,11 +83,10 @@ dw_task(void *ctx, int64_t task, int worker)
         for (int64_t row = 0, n; row < y->rows; row += n) {
             int64_t at = b * y->rows + row;
             int64_t left = y->rows - row < TASK_ROWS ? y->rows - row : TASK_ROWS;
-            int64_t used = attn_used_run(y->use + at, left);
-            n = used > 0 ? used : -used;
-            if (used > 0) {
-                attn_simd->matmul(dW_h, y->D, y->dY + at * y->ldy + h, 1, y->ldy,
-                                  y->X + at * y->D, y->D, units, y->D, used, true);
+            bool used;
+            n = attn_use_run(y->use + at, left, &used);
+            if (used) {
+                add_rows(y, h, units, at, n);
             }
         }
     }
@@ -61,11 +96,10 @@ bool
 attn_projection_backward(const attn_projection *y, attn_run *run)
 {
     void *ctx = (void *)y;
-    double us = (double)y->B * (double)y->rows * (double)y->D * (double)y->H / 30e3;
-    int64_t dx_tasks = (y->B * y->rows + TASK_ROWS - 1) / TASK_ROWS;
+    double us = attn_us(attn_work(y->B * y->rows, y->D, y->H));
+    int64_t dx_tasks = attn_ceil_div(y->B * y->rows, TASK_ROWS);
     return attn_parallel_for(run, dx_tasks, us, dx_task, ctx) &&
-           attn_parallel_for(run, (y->H + TASK_UNITS - 1) / TASK_UNITS, us, dw_task,
-                             ctx);
+           attn_parallel_for(run, attn_ceil_div(y->H, TASK_UNITS), us, dw_task, ctx);
 }
 
 /* ---- sums of rows ---------------------------------------------------------------- */
@@ -98,7 +132,6 @@ bool
 attn_sum_rows(float *to, const float *rows, int64_t count, int64_t width, attn_run *run)
 {
     row_sum s = {to, rows, count, width};
-    double us = (double)count * (double)width / 2e3;
-    return attn_parallel_for(run, (width + TASK_UNITS - 1) / TASK_UNITS, us, sum_task,
-                             &s);
+    double us = attn_us(ATTN_WORK_NUMBER * attn_work(count, width, 1));
+    return attn_parallel_for(run, attn_ceil_div(width, TASK_UNITS), us, sum_task, &s);
 }

@@ -11,13 +11,17 @@
 #include <stdbool.h>
 
 #include "mask.h"
+#include "operand.h"
 
 typedef struct {
     const uint8_t *use; /* (B, rows): ATTN_UNUSED for rows that take no part */
     int64_t B, rows, D, H;
     int64_t ldy; /* floats from one row of dY to the next, >= H */
     float *dX, *dW;
-    const float *dY, *X, *W;
+    const float *dY, *W;
+    attn_operand X;
+    int64_t X_rows; /* of an entry of X: where these are not the B entries, all rows
+                     * together are the same */
 } attn_projection;
 
 /* Rows that take no part get a dX of 0 and do not count in dW, whatever they hold.

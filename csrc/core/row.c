@@ -7,7 +7,6 @@
 #include <string.h>
 
 static const double LN2 = 0.693147180559945309417;
-static const float LOG2E = 1.44269504088896340736f;
 
 static bool
 has(uint64_t lanes, int l)
@@ -40,55 +39,55 @@ attn_log_add(float top, float sum)
     return (float)((double)top + log2_of(sum) * LN2);
 }
 
-/* Natural logarithm of the row's sum of exponentials; m in units of log2(e). */
+/* Natural logarithm of the row's sum of exponentials; max in units of log2(e). */
 static float
-log_sum_exp(float m, float sum)
+log_sum_exp(float max, float sum)
 {
     if (isnan(sum)) { /* a score was NaN */
         return sum;
     }
-    if (isinf(m)) { /* every score was -inf, or one +inf */
-        return m;
+    if (isinf(max)) { /* every score was -inf, or one +inf */
+        return max;
     }
-    return (float)(((double)m + log2_of(sum)) * LN2);
+    return (float)(((double)max + log2_of(sum)) * LN2);
 }
 
 void
-attn_row_start(attn_block *k)
+attn_row_start(attn_block *block)
 {
-    for (int l = 0; l < k->lanes; l++) {
-        k->m[l] = -INFINITY;
-        k->l[l] = 0.0f;
-        if (k->call->backward) {
-            k->D[l] = 0.0f;
+    for (int l = 0; l < block->lanes; l++) {
+        block->max[l] = -INFINITY;
+        block->sum[l] = 0.0f;
+        if (block->call->backward) {
+            block->dots[l] = 0.0f;
         }
     }
 }
 
 void
-attn_row_end(attn_block *k, float *lse)
+attn_row_end(attn_block *block, float *lse)
 {
-    const attn_rows *rows = &k->rows;
+    const attn_rows *rows = &block->rows;
     for (int l = 0; l < rows->count; l++) {
-        float m = k->m[l], sum = k->l[l];
+        float max = block->max[l], sum = block->sum[l];
         bool empty = has(rows->empty, l);
         if (lse != NULL) {
-            lse[l] = empty ? -INFINITY : log_sum_exp(m, sum);
+            lse[l] = empty ? -INFINITY : log_sum_exp(max, sum);
         }
         if (empty && !has(rows->uniform, l)) {
-            k->l[l] = rows->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f;
+            block->sum[l] = rows->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f;
         } else {
-            k->l[l] = m == INFINITY ? NAN : 1.0f / sum;
+            block->sum[l] = max == INFINITY ? NAN : 1.0f / sum;
         }
-        k->m[l] = isinf(m) ? 0.0f : m;
+        block->max[l] = isinf(max) ? 0.0f : max;
     }
 }
 
 void
-attn_row_weights(const attn_block *k, float *weights)
+attn_row_weights(const attn_block *block, float *weights)
 {
-    const int64_t N = k->call->p->N;
-    const attn_rows *rows = &k->rows;
+    const int64_t N = block->call->p->N;
+    const attn_rows *rows = &block->rows;
     for (int l = 0; l < rows->count; l++) {
         float *row = weights + l * N;
         int64_t start = rows->start[l], limit = rows->limit[l];
@@ -99,7 +98,7 @@ attn_row_weights(const attn_block *k, float *weights)
             continue;
         }
         memset(row, 0, (size_t)start * sizeof(float));
-        attn_simd->prob_row(row + start, limit - start, k->m[l], k->l[l]);
+        attn_simd->prob_row(row + start, limit - start, block->max[l], block->sum[l]);
         attn_zero_holes(row, rows, l);
         memset(row + limit, 0, (size_t)(N - limit) * sizeof(float));
     }
@@ -110,43 +109,43 @@ attn_row_weights(const attn_block *k, float *weights)
 static const float LARGEST_LSE = 64.0f;
 
 bool
-attn_row_restore(attn_block *k)
+attn_row_restore(attn_block *block)
 {
-    const float *lse = k->call->saved->lse + attn_row_offset(k, 1);
-    for (int l = 0; l < k->rows.count; l++) {
-        bool counts = !has(k->rows.empty, l) && isfinite(lse[l]);
+    const float *lse = block->call->saved->lse + attn_row_offset(block, 1);
+    for (int l = 0; l < block->rows.count; l++) {
+        bool counts = !has(block->rows.empty, l) && isfinite(lse[l]);
         if (counts && fabsf(lse[l]) > LARGEST_LSE) {
             return false;
         }
     }
-    for (int l = 0; l < k->rows.count; l++) {
-        bool uniform = has(k->rows.uniform, l);
+    for (int l = 0; l < block->rows.count; l++) {
+        bool uniform = has(block->rows.uniform, l);
         /* P = exp(s - lse); a row with a score of +inf is NaN altogether */
-        k->m[l] = uniform ? 0.0f : lse[l] == INFINITY ? NAN : lse[l] * LOG2E;
-        k->l[l] = uniform ? 1.0f / (float)k->call->p->N : 1.0f;
+        block->max[l] = uniform ? 0.0f : lse[l] == INFINITY ? NAN : lse[l] * ATTN_LOG2E;
+        block->sum[l] = uniform ? 1.0f / (float)block->call->p->N : 1.0f;
     }
     return true;
 }
 
 void
-attn_row_restore_dots(attn_block *k)
+attn_row_restore_dots(attn_block *block)
 {
-    const attn_call *c = k->call;
+    const attn_call *c = block->call;
     const int64_t Dv = c->p->Dv;
-    const float *output = c->saved->output + attn_row_offset(k, Dv);
-    const float *grad = c->grad->output + attn_row_offset(k, Dv);
-    for (int l = 0; l < k->rows.count; l++) {
+    const float *output = c->saved->output + attn_row_offset(block, Dv);
+    const float *grad = c->grad->output + attn_row_offset(block, Dv);
+    for (int l = 0; l < block->rows.count; l++) {
         /* sum_j P_j dP_j = sum_j P_j keep_j v_j . dO = O . dO */
-        k->D[l] = attn_simd->dot_row(output + l * Dv, grad + l * Dv, Dv);
+        block->dots[l] = attn_simd->dot_row(output + l * Dv, grad + l * Dv, Dv);
     }
 }
 
 void
-attn_row_load_grad_lse(attn_block *k)
+attn_row_load_grad_lse(attn_block *block)
 {
-    const float *grad_lse = k->call->grad->lse;
-    for (int l = 0; l < k->lanes; l++) {
-        bool some = grad_lse != NULL && l < k->rows.count;
-        k->E[l] = some ? grad_lse[attn_row_offset(k, 1) + l] : 0.0f;
+    const float *grad_lse = block->call->grad->lse;
+    for (int l = 0; l < block->lanes; l++) {
+        bool some = grad_lse != NULL && l < block->rows.count;
+        block->dlse[l] = some ? grad_lse[attn_row_offset(block, 1) + l] : 0.0f;
     }
 }

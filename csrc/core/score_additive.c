@@ -27,6 +27,18 @@ pair_work(const attn_problem *p)
     return 4.0 * (double)p->H;
 }
 
+static double
+query_work(const attn_problem *p)
+{
+    return (double)p->Dq * (double)p->H;
+}
+
+static double
+key_work(const attn_problem *p)
+{
+    return (double)p->Dk * (double)p->H;
+}
+
 /* ---- arrays ---------------------------------------------------------------------- */
 
 static void
@@ -37,94 +49,94 @@ take_shared(attn_call *c, attn_arena *a)
     c->shared = s;
     s = s == NULL ? &local : s;
     s->H = attn_additive_width(p);
-    int64_t keys = 0;
-    if (__builtin_mul_overflow(p->B / p->group, p->N, &keys)) {
+    s->W_qT = s->few = s->da = s->dw_blocks = NULL;
+    s->query_use = NULL;
+    int64_t queries = 0, keys = 0, blocks = 0;
+    if (__builtin_mul_overflow(p->B, p->M, &queries) ||
+        __builtin_mul_overflow(p->B / p->group, p->N, &keys) ||
+        __builtin_mul_overflow(p->B, c->blocks, &blocks)) {
         a->used = SIZE_MAX;
         return;
     }
-    s->W_kT = attn_take_floats(a, p->Dk, attn_additive_lanes(s->H));
-    s->W_qT = s->few = NULL;
     if (attn_additive_few(p)) {
         s->W_qT = attn_take_floats(a, p->Dq, attn_additive_lanes(s->H));
-        s->few = attn_take_floats(a, p->B * p->M, s->H);
+        s->few = attn_take_floats(a, queries, s->H);
     }
-    s->raw = attn_take_floats(a, keys, s->H);
-    s->stored = attn_take_floats(a, keys, s->H);
-    s->form = attn_take(a, 1, keys, 1);
     s->w = attn_take_floats(a, 1, s->H);
     s->w_exp = attn_take_floats(a, 1, s->H);
-    s->da = s->dw_blocks = NULL;
-    s->query_use = NULL;
     if (c->backward) {
-        int64_t queries = 0;
-        if (__builtin_mul_overflow(p->B, p->M, &queries)) {
-            a->used = SIZE_MAX;
-            return;
-        }
         s->da = attn_take_floats(a, queries, p->H);
         s->query_use = attn_take(a, 1, queries, 1);
-        s->dw_blocks = attn_take_floats(a, p->B * c->blocks, p->H);
+        s->dw_blocks = attn_take_floats(a, blocks, p->H);
         c->dkeys = attn_take_floats(a, keys, s->H);
     }
 }
 
 static void
-take_block(attn_block *k, attn_arena *a)
+take_block(attn_block *block, attn_arena *a)
 {
-    const attn_call *c = k->call;
+    const attn_call *c = block->call;
     const int64_t H = attn_additive_width(c->p);
     const int64_t keys = c->p->N < ATTN_KEYS ? c->p->N : ATTN_KEYS;
     additive_scratch local, *s = attn_take(a, sizeof *s, 1, 1);
-    k->scratch = s;
+    block->scratch = s;
     s = s == NULL ? &local : s;
-    s->Q = attn_take_floats(a, c->p->Dq, k->lanes);
-    s->raw = attn_take_floats(a, H, k->lanes);
-    s->exp = attn_take_floats(a, H, k->lanes);
-    s->tanh = attn_take_floats(a, H, k->lanes);
-    s->top = attn_take_floats(a, 1, k->lanes);
+    s->Q = attn_take_floats(a, c->p->Dq, block->lanes);
+    s->raw = attn_take_floats(a, H, block->lanes);
+    s->exp = attn_take_floats(a, H, block->lanes);
+    s->tanh = attn_take_floats(a, H, block->lanes);
+    s->top = attn_take_floats(a, 1, block->lanes);
     s->keys = attn_take_floats(a, keys, H);
-    s->da = c->backward ? attn_take_floats(a, H, k->lanes) : NULL;
-    s->dw = c->backward ? attn_take_floats(a, H, k->lanes) : NULL;
+    s->da = c->backward ? attn_take_floats(a, H, block->lanes) : NULL;
+    s->dw = c->backward ? attn_take_floats(a, H, block->lanes) : NULL;
 }
 
 /* ---- the block's queries --------------------------------------------------------- */
 
+static const additive_keys *
+keys_of(const attn_block *block)
+{
+    return block->call->prepared->rows;
+}
+
 /* raw = W_q q, in lanes. */
 static void
-project(attn_block *k)
+project(attn_block *block)
 {
-    const attn_call *c = k->call;
+    const attn_call *c = block->call;
     const attn_problem *p = c->p;
     const additive_shared *shared = c->shared;
-    additive_scratch *s = k->scratch;
+    additive_scratch *s = block->scratch;
     if (attn_additive_few(p)) {
-        attn_simd->pack(s->raw, k->lanes, shared->few + attn_row_offset(k, shared->H),
-                        shared->H, k->rows.count, p->H, 1.0f);
+        attn_simd->pack(s->raw, block->lanes,
+                        shared->few + attn_row_offset(block, shared->H), shared->H,
+                        block->rows.count, p->H, 1.0f);
         return;
     }
-    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, p->Dq), p->Dq,
-                    k->rows.count, p->Dq, 1.0f);
-    attn_simd->matmul(s->raw, k->lanes, p->W_q, p->Dq, 1, s->Q, k->lanes, p->H,
-                      k->lanes, p->Dq, false);
+    const attn_span queries = attn_queries_of(block);
+    attn_simd->pack(s->Q, block->lanes, queries.data, queries.ld, block->rows.count,
+                    p->Dq, 1.0f);
+    attn_simd->matmul(s->raw, block->lanes, p->parameters[W_Q], p->Dq, 1, s->Q,
+                      block->lanes, p->H, block->lanes, p->Dq, false);
 }
 
 static void
-load(attn_block *k)
+load(attn_block *block)
 {
-    const attn_call *c = k->call;
-    const attn_problem *p = c->p;
+    const attn_problem *p = block->call->p;
+    const bool direct = keys_of(block)->direct;
     const int64_t H = attn_additive_width(p);
-    additive_scratch *s = k->scratch;
+    additive_scratch *s = block->scratch;
 
-    project(k);
-    attn_simd->add_bias_absmax(s->raw, p->b_h, s->top, k->lanes, p->H);
-    memset(s->raw + p->H * k->lanes, 0,
-           (size_t)((H - p->H) * k->lanes) * sizeof(float));
+    project(block);
+    attn_simd->add_bias_absmax(s->raw, p->parameters[B_H], s->top, block->lanes, p->H);
+    memset(s->raw + p->H * block->lanes, 0,
+           (size_t)((H - p->H) * block->lanes) * sizeof(float));
     memset(s->form, 0, sizeof s->form);
     s->least = ADDITIVE_DIRECT;
     s->most = ADDITIVE_SMALL;
-    for (int l = 0; l < k->rows.count; l++) {
-        int form = attn_additive_form(c->shared, s->top[l]);
+    for (int l = 0; l < block->rows.count; l++) {
+        int form = attn_additive_form(direct, s->top[l]);
         s->form[form] |= (uint64_t)1 << l;
         s->least = form < s->least ? form : s->least;
         s->most = form > s->most ? form : s->most;
@@ -132,16 +144,16 @@ load(attn_block *k)
     for (int f = 0; f < 4; f++) {
         s->upto[f] = s->form[f] | (f > 0 ? s->upto[f - 1] : 0);
     }
-    attn_simd->exp_form(s->exp, s->raw, H * k->lanes);
+    attn_simd->exp_form(s->exp, s->raw, H * block->lanes);
     if (s->least == ADDITIVE_SMALL) {
-        attn_simd->tanh_form(s->tanh, s->raw, H * k->lanes);
+        attn_simd->tanh_form(s->tanh, s->raw, H * block->lanes);
     }
 }
 
 /* ---- passes over a tile: one for each form that its pairs need ------------------- */
 
 typedef struct {
-    int64_t row; /* of the tile's first key in (B, N, ...) */
+    int64_t row; /* of the tile's first key among the prepared ones */
     int keys;
     int least_key; /* smallest form of the tile's keys */
     int last;      /* last regime to pass */
@@ -152,16 +164,16 @@ typedef struct {
 } additive_pass;
 
 static additive_pass
-first_pass(const attn_block *k, int64_t k0, int keys)
+first_pass(const attn_block *block, int64_t k0, int keys)
 {
-    const additive_shared *shared = k->call->shared;
-    const additive_scratch *s = k->scratch;
-    additive_pass pass = {
-        .row = attn_key_offset(k, k0, 1), .keys = keys, .least_key = ADDITIVE_DIRECT};
+    const additive_scratch *s = block->scratch;
+    additive_pass pass = {.row = attn_prepared_row(block, k0),
+                          .keys = keys,
+                          .least_key = ADDITIVE_DIRECT};
     int most_key = ADDITIVE_SMALL;
     for (int i = 0; i < keys; i++) {
-        int form = shared->form[pass.row + i];
-        if (form == ATTN_UNUSED) {
+        int form = keys_of(block)->form[pass.row + i];
+        if (form == NO_FORM) {
             continue;
         }
         pass.least_key = form < pass.least_key ? form : pass.least_key;
@@ -188,25 +200,25 @@ live_in_regime(additive_scratch *s, const additive_pass *pass, const uint8_t *fo
 }
 
 static bool
-next_pass(additive_pass *pass, attn_block *k, const uint64_t *live)
+next_pass(additive_pass *pass, attn_block *block, const uint64_t *live)
 {
-    const additive_shared *shared = k->call->shared;
-    additive_scratch *s = k->scratch;
-    const int64_t H = shared->H;
+    const additive_keys *made = keys_of(block);
+    additive_scratch *s = block->scratch;
+    const int64_t H = attn_additive_width(block->call->p);
     if (++pass->regime > pass->last) {
         return false;
     }
-    pass->live = pass->mixed ? live_in_regime(s, pass, shared->form + pass->row, live)
+    pass->live = pass->mixed ? live_in_regime(s, pass, made->form + pass->row, live)
                              : live;
     if (pass->regime == ADDITIVE_DIRECT) {
         pass->A = s->raw;
-        pass->B = shared->raw + pass->row * H;
+        pass->B = made->raw + pass->row * H;
     } else {
         bool small = pass->regime == ADDITIVE_SMALL;
         pass->A = small ? s->tanh : s->exp;
-        pass->B = shared->stored + pass->row * H;
+        pass->B = made->stored + pass->row * H;
         if (!small && pass->least_key == ADDITIVE_SMALL) {
-            attn_simd->exp_form(s->keys, shared->raw + pass->row * H, pass->keys * H);
+            attn_simd->exp_form(s->keys, made->raw + pass->row * H, pass->keys * H);
             pass->B = s->keys;
         }
     }
@@ -215,14 +227,14 @@ next_pass(additive_pass *pass, attn_block *k, const uint64_t *live)
 
 /* S[i][l] = unit * sum_h w_h tanh(a_h + b_h) */
 static void
-tile(attn_block *k, float *S, int64_t k0, int keys)
+tile(attn_block *block, float *S, int64_t k0, int keys)
 {
-    const additive_shared *s = k->call->shared;
-    additive_pass pass = first_pass(k, k0, keys);
-    while (next_pass(&pass, k, NULL)) {
+    const additive_shared *s = block->call->shared;
+    additive_pass pass = first_pass(block, k0, keys);
+    while (next_pass(&pass, block, NULL)) {
         bool exp = pass.regime == ADDITIVE_EXP || pass.regime == ADDITIVE_CLAMPED;
         attn_simd->additive_tile(S, pass.A, pass.B, exp ? s->w_exp : s->w,
-                                 exp ? s->bias_exp : 0.0f, k->lanes, keys, s->H,
+                                 exp ? s->bias_exp : 0.0f, block->lanes, keys, s->H,
                                  (additive_regime)pass.regime, pass.live);
     }
 }
@@ -237,10 +249,11 @@ dscore_gain(const attn_problem *p)
 }
 
 static void
-load_backward(attn_block *k)
+load_backward(attn_block *block)
 {
-    const additive_scratch *s = k->scratch;
-    size_t bytes = (size_t)(attn_additive_width(k->call->p) * k->lanes) * sizeof(float);
+    const additive_scratch *s = block->scratch;
+    size_t bytes = (size_t)(attn_additive_width(block->call->p) * block->lanes) *
+                   sizeof(float);
     memset(s->da, 0, bytes);
     memset(s->dw, 0, bytes);
 }
@@ -250,64 +263,141 @@ load_backward(attn_block *k)
  *     dw_h += sum dS t.
  * The sum over queries runs across lanes, so lanes without a query must be dead. */
 static void
-tile_backward(attn_block *k, const float *dS)
+tile_backward(attn_block *block, const float *dS)
 {
-    const additive_shared *shared = k->call->shared;
-    const additive_scratch *s = k->scratch;
-    const attn_tile *t = &k->tile;
+    const additive_shared *shared = block->call->shared;
+    const additive_scratch *s = block->scratch;
+    const attn_tile *t = &block->tile;
     const int64_t k0 = t->k0 + t->first;
     const int keys = t->end - t->first;
     uint64_t all[ATTN_KEYS];
     const uint64_t *live = t->scored == NULL ? NULL : t->scored + t->first;
-    if (live == NULL && k->rows.count < k->lanes) {
+    if (live == NULL && block->rows.count < block->lanes) {
         for (int i = 0; i < keys; i++) {
-            all[i] = ((uint64_t)1 << k->rows.count) - 1;
+            all[i] = ((uint64_t)1 << block->rows.count) - 1;
         }
         live = all;
     }
-    additive_pass pass = first_pass(k, k0, keys);
-    while (keys > 0 && next_pass(&pass, k, live)) {
-        attn_simd->additive_tile_backward(s->da, s->dw, k->dkeys + k0 * shared->H,
-                                          pass.A, pass.B, dS + t->first * k->lanes,
-                                          k->lanes, keys, shared->H,
+    additive_pass pass = first_pass(block, k0, keys);
+    while (keys > 0 && next_pass(&pass, block, live)) {
+        attn_simd->additive_tile_backward(s->da, s->dw, block->dkeys + k0 * shared->H,
+                                          pass.A, pass.B, dS + t->first * block->lanes,
+                                          block->lanes, keys, shared->H,
                                           (additive_regime)pass.regime, pass.live);
     }
 }
 
 static void
-store_backward(attn_block *k)
+store_backward(attn_block *block)
 {
-    const attn_call *c = k->call;
+    const attn_call *c = block->call;
     const attn_problem *p = c->p;
     const additive_shared *shared = c->shared;
-    const additive_scratch *s = k->scratch;
-    int64_t index = k->b * c->blocks + k->m0 / k->lanes;
+    const additive_scratch *s = block->scratch;
+    int64_t index = block->b * c->blocks + block->m0 / block->lanes;
     float ones[ATTN_LANES];
 
     for (int64_t h = 0; h < p->H; h++) {
-        float *da_h = s->da + h * k->lanes;
-        for (int l = 0; l < k->lanes; l++) {
-            da_h[l] *= p->w_v[h];
+        float *da_h = s->da + h * block->lanes;
+        for (int l = 0; l < block->lanes; l++) {
+            da_h[l] *= p->parameters[W_V][h];
         }
     }
-    for (int l = 0; l < k->lanes; l++) {
+    for (int l = 0; l < block->lanes; l++) {
         ones[l] = 1.0f; /* lanes without a query hold 0 in dw */
     }
-    attn_simd->matmul(shared->dw_blocks + index * p->H, 1, s->dw, k->lanes, 1, ones, 1,
-                      p->H, 1, k->lanes, false);
-    attn_simd->unpack(shared->da + attn_row_offset(k, p->H), p->H, s->da, k->lanes,
-                      k->rows.count, p->H, NULL);
-    for (int l = 0; l < k->rows.count; l++) {
-        bool empty = k->rows.empty >> l & 1;
-        shared->query_use[attn_row_offset(k, 1) + l] = empty ? ATTN_UNUSED : 0;
+    attn_simd->matmul(shared->dw_blocks + index * p->H, 1, s->dw, block->lanes, 1, ones,
+                      1, p->H, 1, block->lanes, false);
+    attn_simd->unpack(shared->da + attn_row_offset(block, p->H), p->H, s->da,
+                      block->lanes, block->rows.count, p->H, NULL);
+    for (int l = 0; l < block->rows.count; l++) {
+        bool empty = block->rows.empty >> l & 1;
+        shared->query_use[attn_row_offset(block, 1) + l] = empty ? ATTN_UNUSED : 0;
     }
 }
 
+/* clang-format off */
+static const attn_score_text text = {
+    .pooling = "the softmax of additive (Bahdanau) scores of queries and keys",
+    .scores = "Additive (Bahdanau) score of every query with every key",
+    .formula = "w_v . tanh(W_q q + W_k k + b_h)",
+    .see_also = "AdditiveAttention : The same with parameters of its own.",
+    .notes =
+"``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015,\n"
+"\"Neural machine translation by jointly learning to align and translate\", appendix\n"
+"A.1.2). No array of shape (M, N, H) is ever formed.",
+    .example =
+"The toy example of Dive into Deep Learning, section 11.3: all keys are equal, so the\n"
+"output is the mean of the valid values, whatever the parameters.\n"
+"\n"
+">>> import numpy as np\n"
+">>> from attnext import additive_attention\n"
+">>> rng = np.random.default_rng(0)\n"
+">>> queries, keys = rng.normal(size=(2, 1, 20)), np.ones((2, 10, 2))\n"
+">>> values = np.arange(40).reshape(1, 10, 4).repeat(2, axis=0)\n"
+">>> W_q, W_k = rng.normal(size=(8, 20)), rng.normal(size=(8, 2))\n"
+">>> w_v = rng.normal(size=8)\n"
+">>> output = additive_attention(queries, keys, values, W_q, W_k, w_v, [2, 6])\n"
+">>> output[:, 0].round(3)\n"
+"array([[ 2.,  3.,  4.,  5.],\n"
+"       [10., 11., 12., 13.]], dtype=float32)",
+    .backward_notes =
+"With ``t = tanh(W_q q + W_k k + b_h)`` and dS the gradient of the scores: ``dw_v =\n"
+"sum dS t`` over all pairs, and ``dS * w_v * (1 - t**2)``, summed over the keys, over\n"
+"the queries and over both, is the gradient of the projected queries, of the\n"
+"projected keys and of `b_h`. t is computed again where it is needed: no array of\n"
+"shape (M, N, H) is formed.",
+    .backward_example =
+">>> import numpy as np\n"
+">>> from attnext import additive_attention_backward\n"
+">>> q, k, v = [[0.0]], [[0.0], [0.0]], [[1.0], [3.0]]\n"
+">>> d = additive_attention_backward([[1.0]], q, k, v, [[1.0]], [[1.0]], [2.0])\n"
+">>> d.keys\n"
+"array([[-1.],\n"
+"       [ 1.]], dtype=float32)\n"
+">>> d.W_k.shape, d.w_v.shape, d.b_h\n"
+"((1, 1), (1,), None)",
+    .scores_notes =
+"The score of Bahdanau, Cho and Bengio (2015), appendix A.1.2. No array of shape (M,\n"
+"N, H) is ever formed.",
+    .scores_example =
+">>> import numpy as np\n"
+">>> from attnext import additive_scores\n"
+">>> additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0]).round(4)\n"
+"array([[0.    , 0.9242]], dtype=float32)",
+};
+/* clang-format on */
+
 const attn_score attn_score_additive = {
+    .about =
+        {
+            .name = "additive",
+            .text = &text,
+            .parameters =
+                {
+                    [W_Q] = {"W_q", "HQ",
+                             .doc = "Projection of the queries to H hidden units, in "
+                                    "the layout of torch.nn.Linear.",
+                             .fan_in = 'Q'},
+                    [W_K] = {"W_k", "HK", .doc = "Projection of the keys, likewise.",
+                             .fan_in = 'K'},
+                    [W_V] = {"w_v", "1H",
+                             .doc = "Weight of each hidden unit in the score.",
+                             .fan_in = 'H'},
+                    [B_H] = {"b_h", "H", .doc = "Bias of the hidden units.",
+                             .optional = true, .fan_in = 'Q'},
+                },
+        },
     .pair_work = pair_work,
+    .query_work = query_work,
+    .key_work = key_work,
     .key_width = attn_additive_width,
     .backward_lanes = 32,
     .few_queries = {4, 1}, /* backward, sums over queries have the order of lanes */
+    .take_keys = attn_additive_take_keys,
+    .start_keys = attn_additive_start_keys,
+    .make_keys = attn_additive_make_keys,
+    .make_keys_backward = attn_additive_make_keys_backward,
     .take_shared = take_shared,
     .take_block = take_block,
     .prepare = attn_additive_prepare,

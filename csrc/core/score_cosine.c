@@ -12,10 +12,9 @@
 #include <math.h>
 
 typedef struct {
-    uint8_t *use;  /* (B / group, N)  ATTN_UNUSED where no query needs the key */
-    float *keys;   /* (B / group, N, D)  k / max(|k|, eps) */
-    double *norms; /* (B / group, N)  |k| */
-} cosine_shared;
+    float *keys;   /* (rows, D)  k / max(|k|, eps) */
+    double *norms; /* (rows)  |k| */
+} cosine_keys;
 
 typedef struct {
     attn_product product;
@@ -35,35 +34,41 @@ key_width(const attn_problem *p)
     return p->Dk;
 }
 
+static double
+key_work(const attn_problem *p)
+{
+    return ATTN_WORK_NUMBER * (double)p->Dk;
+}
+
 /* ---- arrays ---------------------------------------------------------------------- */
+
+static void *
+take_keys(const attn_problem *p, int64_t rows, attn_arena *a)
+{
+    cosine_keys local, *made = attn_take(a, sizeof *made, 1, 1);
+    cosine_keys *s = made == NULL ? &local : made;
+    s->keys = attn_take_floats(a, rows, p->Dk);
+    s->norms = attn_take(a, sizeof *s->norms, rows, 1);
+    return made;
+}
 
 static void
 take_shared(attn_call *c, attn_arena *a)
 {
-    cosine_shared local, *s = attn_take(a, sizeof *s, 1, 1);
-    int64_t keys = c->p->B / c->p->group;
-    c->shared = s;
-    s = s == NULL ? &local : s;
-    if (__builtin_mul_overflow(keys, c->p->N, &keys)) {
-        a->used = SIZE_MAX;
-        return;
-    }
-    s->use = attn_take(a, 1, keys, 1);
-    s->keys = attn_take_floats(a, keys, c->p->Dk);
-    s->norms = attn_take(a, sizeof *s->norms, keys, 1);
+    (void)a;
     c->dkeys = c->backward ? c->d->keys : NULL;
 }
 
 static void
-take_block(attn_block *k, attn_arena *a)
+take_block(attn_block *block, attn_arena *a)
 {
-    const int64_t D = k->call->p->Dq;
+    const int64_t D = block->call->p->Dq;
     cosine_scratch local, *s = attn_take(a, sizeof *s, 1, 1);
-    k->scratch = s;
+    block->scratch = s;
     s = s == NULL ? &local : s;
-    attn_product_take(&s->product, k, D, a);
-    s->rows = attn_take_floats(a, k->lanes, D);
-    s->norms = attn_take(a, sizeof *s->norms, k->lanes, 1);
+    attn_product_take(&s->product, block, D, a);
+    s->rows = attn_take_floats(a, block->lanes, D);
+    s->norms = attn_take(a, sizeof *s->norms, block->lanes, 1);
 }
 
 /* ---- one vector, forward and backward -------------------------------------------- */
@@ -108,103 +113,62 @@ divide_by_norm_backward(float *dx, const float *u, double norm, float eps, int64
 
 /* ---- keys: before and after the walk --------------------------------------------- */
 
-enum { TASK_KEYS = 64 };
-
-typedef void one_key(const attn_call *c, int64_t row);
-
 static void
-normalise_key(const attn_call *c, int64_t row)
+make_keys(void *rows, int64_t row, attn_span keys, int64_t n, const attn_problem *p)
 {
-    const cosine_shared *s = c->shared;
-    const int64_t D = c->p->Dk;
-    s->norms[row] = norm_of(c->keys + row * D, D);
-    divide_by_norm(s->keys + row * D, c->keys + row * D, s->norms[row], c->p->eps, D);
-}
-
-static void
-normalise_key_backward(const attn_call *c, int64_t row)
-{
-    const cosine_shared *s = c->shared;
-    const int64_t D = c->p->Dk;
-    divide_by_norm_backward(c->dkeys + row * D, s->keys + row * D, s->norms[row],
-                            c->p->eps, D);
-}
-
-/* Calls `each` for the used keys of a task; the others are neither read nor changed. */
-static void
-for_used_keys(const attn_call *c, int64_t task, one_key *each)
-{
-    const cosine_shared *s = c->shared;
-    int64_t all = c->p->B / c->p->group * c->p->N;
-    int64_t row = task * TASK_KEYS, end = row + TASK_KEYS < all ? row + TASK_KEYS : all;
-    for (; row < end; row++) {
-        if (s->use[row] != ATTN_UNUSED) {
-            each(c, row);
-        }
+    const cosine_keys *s = rows;
+    const int64_t D = p->Dk;
+    for (int64_t i = 0; i < n; i++) {
+        const float *key = attn_span_row(keys, i);
+        s->norms[row + i] = norm_of(key, D);
+        divide_by_norm(s->keys + (row + i) * D, key, s->norms[row + i], p->eps, D);
     }
 }
 
 static void
-normalise_task(void *ctx, int64_t task, int worker)
+make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n)
 {
-    (void)worker;
-    for_used_keys(ctx, task, normalise_key);
-}
-
-static void
-normalise_backward_task(void *ctx, int64_t task, int worker)
-{
-    (void)worker;
-    for_used_keys(ctx, task, normalise_key_backward);
-}
-
-static bool
-run_keys(attn_call *c, attn_task *task)
-{
-    int64_t keys = c->p->B / c->p->group * c->p->N;
-    int64_t tasks = (keys + TASK_KEYS - 1) / TASK_KEYS;
-    return attn_parallel_for(c->run, tasks, (double)keys * (double)c->p->Dk / 2e3, task,
-                             c);
-}
-
-static bool
-prepare(attn_call *c)
-{
-    const cosine_shared *s = c->shared;
-    return attn_used_keys(s->use, c->p, c->run) && run_keys(c, normalise_task);
-}
-
-static bool
-finish(attn_call *c)
-{
-    return run_keys(c, normalise_backward_task);
+    const cosine_keys *s = c->prepared->rows;
+    const int64_t D = c->p->Dk, row = e * c->prepared->capacity + j;
+    float *dkeys = c->d->keys + (e * c->p->N + j) * D;
+    for (int64_t i = 0; i < n; i++) {
+        divide_by_norm_backward(dkeys + i * D, s->keys + (row + i) * D,
+                                s->norms[row + i], c->p->eps, D);
+    }
 }
 
 /* ---- the block ------------------------------------------------------------------- */
 
 static void
-load(attn_block *k)
+load(attn_block *block)
 {
-    const attn_call *c = k->call;
-    const cosine_shared *shared = c->shared;
-    cosine_scratch *s = k->scratch;
+    const attn_call *c = block->call;
+    cosine_scratch *s = block->scratch;
     const int64_t D = c->p->Dq;
-    const float *queries_b = c->queries + attn_row_offset(k, D); /* (count, D) */
-    for (int l = 0; l < k->rows.count; l++) {
-        s->norms[l] = norm_of(queries_b + l * D, D);
-        divide_by_norm(s->rows + l * D, queries_b + l * D, s->norms[l], c->p->eps, D);
+    const attn_span queries = attn_queries_of(block); /* (count, D) */
+    for (int l = 0; l < block->rows.count; l++) {
+        const float *query = attn_span_row(queries, l);
+        s->norms[l] = norm_of(query, D);
+        divide_by_norm(s->rows + l * D, query, s->norms[l], c->p->eps, D);
     }
-    s->product.rows = s->rows;
-    s->product.keys = shared->keys;
-    attn_simd->pack(s->product.Q, k->lanes, s->rows, D, k->rows.count, D,
+    s->product.rows = (attn_span){s->rows, D};
+    attn_simd->pack(s->product.Q, block->lanes, s->rows, D, block->rows.count, D,
                     c->p->scale * c->unit);
 }
 
-static void
-tile(attn_block *k, float *S, int64_t k0, int keys)
+static attn_span
+operand_of(const attn_block *block, int64_t j)
 {
-    const cosine_scratch *s = k->scratch;
-    attn_product_tile(&s->product, k, S, k0, keys);
+    const cosine_keys *s = block->call->prepared->rows;
+    const int64_t D = block->call->p->Dk;
+    return (attn_span){s->keys + attn_prepared_row(block, j) * D, D};
+}
+
+static void
+tile(attn_block *block, float *S, int64_t k0, int keys)
+{
+    const cosine_scratch *s = block->scratch;
+    attn_product_tile(&s->product, block, S, operand_of(block, k0), keys);
 }
 
 static float
@@ -214,46 +178,102 @@ dscore_gain(const attn_problem *p)
 }
 
 static void
-load_backward(attn_block *k)
+load_backward(attn_block *block)
 {
-    cosine_scratch *s = k->scratch;
-    attn_product_load_backward(&s->product, k);
+    cosine_scratch *s = block->scratch;
+    attn_product_load_backward(&s->product, block);
 }
 
 static void
-tile_backward(attn_block *k, const float *dS)
+tile_backward(attn_block *block, const float *dS)
 {
-    const cosine_scratch *s = k->scratch;
-    attn_product_tile_backward(&s->product, k, dS);
+    const cosine_scratch *s = block->scratch;
+    attn_product_tile_backward(&s->product, block, dS,
+                               operand_of(block, block->tile.k0));
 }
 
 static void
-store_backward(attn_block *k)
+store_backward(attn_block *block)
 {
-    const attn_call *c = k->call;
-    const cosine_scratch *s = k->scratch;
+    const attn_call *c = block->call;
+    const cosine_scratch *s = block->scratch;
     const int64_t D = c->p->Dq;
-    float *dqueries_b = c->d->queries + attn_row_offset(k, D); /* (count, D) */
-    attn_simd->unpack(dqueries_b, D, s->product.dQ, k->lanes, k->rows.count, D, NULL);
-    for (int l = 0; l < k->rows.count; l++) {
+    float *dqueries_b = c->d->queries + attn_row_offset(block, D); /* (count, D) */
+    attn_simd->unpack(dqueries_b, D, s->product.dQ, block->lanes, block->rows.count, D,
+                      NULL);
+    for (int l = 0; l < block->rows.count; l++) {
         divide_by_norm_backward(dqueries_b + l * D, s->rows + l * D, s->norms[l],
                                 c->p->eps, D);
     }
 }
 
+/* clang-format off */
+static const attn_score_text text = {
+    .pooling = "the softmax of cosines between queries and keys",
+    .scores = "Scaled cosine between every query and every key",
+    .formula = "scale * q.k / (max(|q|, eps) * max(|k|, eps))",
+    .see_also = "dot_product_attention : Where lengths count too.",
+    .notes =
+"``score(q, k) = scale * q.k / (max(|q|, eps) * max(|k|, eps))``, the content-based\n"
+"addressing of Graves, Wayne and Danihelka (2014), \"Neural Turing machines\",\n"
+"section 3.3.1, with `scale` for their key strength. The cosine is that of PyTorch's\n"
+"cosine_similarity.",
+    .example =
+"A memory is read at the address that points where the query points, whatever the\n"
+"lengths.\n"
+"\n"
+">>> import numpy as np\n"
+">>> from attnext import cosine_attention\n"
+">>> keys = np.array([[3.0, 0.0], [0.0, 0.1], [-1.0, 0.0]])\n"
+">>> values = np.array([[10.0], [20.0], [30.0]])\n"
+">>> cosine_attention([[0.0, 5.0]], keys, values, scale=10).round(2)\n"
+"array([[20.]], dtype=float32)",
+    .backward_notes =
+"With unit vectors ``u = q / |q|``, ``v = k / |k|`` and dS the gradient of the\n"
+"scores: ``du = scale * sum dS v`` over the keys, and ``dq = (du - (u.du) u) / |q|``:\n"
+"only the part across q turns it. The keys likewise. A norm below eps is the constant\n"
+"eps, and ``dq = du / eps``.",
+    .backward_example =
+">>> import numpy as np\n"
+">>> from attnext import cosine_attention_backward\n"
+">>> q, k, v = [[2.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0], [4.0]]\n"
+">>> dq, dk, dv = cosine_attention_backward([[1.0]], q, k, v, scale=0.0)\n"
+">>> dv\n"
+"array([[0.5],\n"
+"       [0.5]], dtype=float32)\n"
+">>> dq, dk, dv = cosine_attention_backward([[1.0]], q, k, v)\n"
+">>> dq.round(3)\n"
+"array([[0.   , 0.393]], dtype=float32)",
+    .scores_notes =
+"Cosines lie between -1 and 1: without a scale above 1 no softmax over many of them\n"
+"is far from uniform.",
+    .scores_example =
+">>> from attnext import cosine_scores\n"
+">>> cosine_scores([[3.0, 4.0]], [[1.0, 0.0], [-6.0, -8.0], [0.0, 0.0]]).round(3)\n"
+"array([[ 0.6, -1. ,  0. ]], dtype=float32)",
+};
+/* clang-format on */
+
 const attn_score attn_score_cosine = {
+    .about = {.name = "cosine",
+              .text = &text,
+              .scale = ATTN_SCALE_ONE,
+              .has_eps = true},
     .pair_work = pair_work,
+    .query_work = key_work, /* the same, as Dq = Dk */
+    .key_work = key_work,
     .key_width = key_width,
     .backward_lanes = 64,
     .few_queries = {2, 2},
+    .take_keys = take_keys,
+    .make_keys = make_keys,
+    .make_keys_backward = make_keys_backward,
     .take_shared = take_shared,
     .take_block = take_block,
-    .prepare = prepare,
     .load = load,
     .tile = tile,
     .dscore_gain = dscore_gain,
     .load_backward = load_backward,
     .tile_backward = tile_backward,
     .store_backward = store_backward,
-    .finish = finish,
 };

@@ -56,44 +56,39 @@ take_shared(attn_call *c, attn_arena *a)
 }
 
 static void
-take_block(attn_block *k, attn_arena *a)
+take_block(attn_block *block, attn_arena *a)
 {
-    const attn_call *c = k->call;
+    const attn_call *c = block->call;
     gaussian_scratch local, *s = attn_take(a, sizeof *s, 1, 1);
-    k->scratch = s;
+    block->scratch = s;
     s = s == NULL ? &local : s;
-    s->Q = attn_take_floats(a, c->p->Dq, k->lanes);
+    s->Q = attn_take_floats(a, c->p->Dq, block->lanes);
     if (c->backward) {
-        s->dQ = attn_take_floats(a, c->p->Dq, k->lanes);
-        s->dist = attn_take_floats(a, ATTN_KEYS, k->lanes);
-        s->dw = attn_take_floats(a, 1, k->lanes);
-        s->gain = attn_take_floats(a, 1, k->lanes);
+        s->dQ = attn_take_floats(a, c->p->Dq, block->lanes);
+        s->dist = attn_take_floats(a, ATTN_KEYS, block->lanes);
+        s->dw = attn_take_floats(a, 1, block->lanes);
+        s->gain = attn_take_floats(a, 1, block->lanes);
     }
 }
 
 static void
-load(attn_block *k)
+load(attn_block *block)
 {
-    const attn_call *c = k->call;
-    const gaussian_scratch *s = k->scratch;
-    const int64_t D = c->p->Dq;
-    attn_simd->pack(s->Q, k->lanes, c->queries + attn_row_offset(k, D), D,
-                    k->rows.count, D, 1.0f);
-}
-
-static const float *
-keys_at(const attn_block *k, int64_t k0)
-{
-    return k->call->keys + attn_key_offset(k, k0, k->call->p->Dk);
+    const gaussian_scratch *s = block->scratch;
+    const attn_span queries = attn_queries_of(block);
+    attn_simd->pack(s->Q, block->lanes, queries.data, queries.ld, block->rows.count,
+                    block->call->p->Dq, 1.0f);
 }
 
 static void
-tile(attn_block *k, float *S, int64_t k0, int keys)
+tile(attn_block *block, float *S, int64_t k0, int keys)
 {
-    const attn_problem *p = k->call->p;
-    const gaussian_scratch *s = k->scratch;
-    float factor = fmaxf(-0.5f * w_squared(p) * k->call->unit, -FLT_MAX);
-    attn_simd->distance(S, keys_at(k, k0), p->Dk, s->Q, k->lanes, keys, p->Dk, factor);
+    const attn_problem *p = block->call->p;
+    const gaussian_scratch *s = block->scratch;
+    const attn_span keys_t = attn_keys_of(block, k0); /* (keys, D) */
+    float factor = fmaxf(-0.5f * w_squared(p) * block->call->unit, -FLT_MAX);
+    attn_simd->distance(S, keys_t.data, keys_t.ld, s->Q, block->lanes, keys, p->Dk,
+                        factor);
 }
 
 static float
@@ -104,27 +99,27 @@ dscore_gain(const attn_problem *p)
 }
 
 static void
-load_backward(attn_block *k)
+load_backward(attn_block *block)
 {
-    const gaussian_scratch *s = k->scratch;
-    memset(s->dQ, 0, (size_t)(k->call->p->Dq * k->lanes) * sizeof(float));
-    for (int l = 0; l < k->lanes; l++) {
+    const gaussian_scratch *s = block->scratch;
+    memset(s->dQ, 0, (size_t)(block->call->p->Dq * block->lanes) * sizeof(float));
+    for (int l = 0; l < block->lanes; l++) {
         s->dw[l] = 0.0f;
-        s->gain[l] = w_squared(k->call->p);
+        s->gain[l] = w_squared(block->call->p);
     }
 }
 
-/* |q - k|^2 of the row's best score: k->m is that score, in units, or the saved lse,
- * which is at least that score and may be above 0. 0 where w is 0, and where k->m is
+/* |q - k|^2 of the row's best score: block->max is that score, in units, or the saved lse,
+ * which is at least that score and may be above 0. 0 where w is 0, and where block->max is
  * not a distance (a bias is in it) or not known (the weights were handed back). */
 static float
-nearest(const attn_block *k, int l)
+nearest(const attn_block *block, int l)
 {
-    if (k->bias != NULL || k->call->saved->weights != NULL) {
+    if (block->bias != NULL || block->call->saved->weights != NULL) {
         return 0.0f;
     }
-    float factor = -0.5f * w_squared(k->call->p) * k->call->unit;
-    return factor < -FLT_MIN ? fmaxf(0.0f, k->m[l] / factor) : 0.0f;
+    float factor = -0.5f * w_squared(block->call->p) * block->call->unit;
+    return factor < -FLT_MIN ? fmaxf(0.0f, block->max[l] / factor) : 0.0f;
 }
 
 /* dist = |q - k|^2 - nearest. A constant of the row changes sum_j dS_j |q - k_j|^2
@@ -132,15 +127,15 @@ nearest(const attn_block *k, int l)
  * sums of dS hold to rounding only, and their errors would be multiplied with the
  * whole distance. */
 static void
-distances_beyond_nearest(const attn_block *k, const float *keys_t)
+distances_beyond_nearest(const attn_block *block, attn_span keys_t)
 {
-    const int64_t D = k->call->p->Dk;
-    const gaussian_scratch *s = k->scratch;
-    attn_simd->distance(s->dist, keys_t, D, s->Q, k->lanes, k->tile.keys, D, 1.0f);
-    for (int l = 0; l < k->rows.count; l++) {
-        float base = nearest(k, l);
-        for (int i = 0; i < k->tile.keys; i++) {
-            s->dist[i * k->lanes + l] -= base;
+    const gaussian_scratch *s = block->scratch;
+    attn_simd->distance(s->dist, keys_t.data, keys_t.ld, s->Q, block->lanes,
+                        block->tile.keys, block->call->p->Dk, 1.0f);
+    for (int l = 0; l < block->rows.count; l++) {
+        float base = nearest(block, l);
+        for (int i = 0; i < block->tile.keys; i++) {
+            s->dist[i * block->lanes + l] -= base;
         }
     }
 }
@@ -149,36 +144,37 @@ distances_beyond_nearest(const attn_block *k, const float *keys_t)
  *     dq = w^2 sum_j dS_j (k_j - q),  dk = w^2 sum_i dS_i (q_i - k),
  *     dw = -w sum dS |q - k|^2. */
 static void
-tile_backward(attn_block *k, const float *dS)
+tile_backward(attn_block *block, const float *dS)
 {
-    const attn_call *c = k->call;
-    const attn_tile *t = &k->tile;
-    const gaussian_scratch *s = k->scratch;
+    const attn_call *c = block->call;
+    const attn_tile *t = &block->tile;
+    const gaussian_scratch *s = block->scratch;
     const int64_t D = c->p->Dk;
-    const float *keys_t = keys_at(k, t->k0);                     /* (keys, D) */
-    const float *queries_b = c->queries + attn_row_offset(k, D); /* (count, D) */
+    const attn_span keys_t = attn_keys_of(block, t->k0); /* (keys, D) */
+    const attn_span queries = attn_queries_of(block);    /* (count, D) */
 
-    attn_simd->difference_lanes(s->dQ, dS, keys_t, D, s->Q, k->lanes, t->keys, D,
-                                t->scored);
-    attn_simd->difference_rows(k->dkeys + t->k0 * D, dS, k->lanes, queries_b, keys_t,
-                               t->keys, k->rows.count, D, w_squared(c->p), t->scored);
-    distances_beyond_nearest(k, keys_t);
-    attn_simd->dot_tile(s->dw, dS, s->dist, k->lanes, t->keys, t->scored);
+    attn_simd->difference_lanes(s->dQ, dS, keys_t.data, keys_t.ld, s->Q, block->lanes,
+                                t->keys, D, t->scored);
+    attn_simd->difference_rows(block->dkeys + t->k0 * D, dS, block->lanes, queries.data,
+                               queries.ld, keys_t.data, keys_t.ld, t->keys,
+                               block->rows.count, D, w_squared(c->p), t->scored);
+    distances_beyond_nearest(block, keys_t);
+    attn_simd->dot_tile(s->dw, dS, s->dist, block->lanes, t->keys, t->scored);
 }
 
 static void
-store_backward(attn_block *k)
+store_backward(attn_block *block)
 {
-    const attn_call *c = k->call;
-    const gaussian_scratch *s = k->scratch;
+    const attn_call *c = block->call;
+    const gaussian_scratch *s = block->scratch;
     const gaussian_shared *shared = c->shared;
     const int64_t D = c->p->Dq;
-    float *dw_rows = shared->dw_rows + attn_row_offset(k, 1);
-    attn_simd->unpack(c->d->queries + attn_row_offset(k, D), D, s->dQ, k->lanes,
-                      k->rows.count, D, s->gain);
-    for (int l = 0; l < k->rows.count; l++) {
-        bool empty = k->rows.empty >> l & 1;
-        dw_rows[l] = empty ? 0.0f : s->dw[l] + nearest(k, l) * k->E[l];
+    float *dw_rows = shared->dw_rows + attn_row_offset(block, 1);
+    attn_simd->unpack(c->d->queries + attn_row_offset(block, D), D, s->dQ, block->lanes,
+                      block->rows.count, D, s->gain);
+    for (int l = 0; l < block->rows.count; l++) {
+        bool empty = block->rows.empty >> l & 1;
+        dw_rows[l] = empty ? 0.0f : s->dw[l] + nearest(block, l) * block->dlse[l];
     }
 }
 
@@ -186,12 +182,57 @@ static bool
 finish(attn_call *c)
 {
     const gaussian_shared *s = c->shared;
-    bool done = attn_sum_rows(c->d->w, s->dw_rows, c->p->B * c->p->M, 1, c->run);
-    *c->d->w *= -c->p->scale;
+    bool done = attn_sum_rows(c->d->scale, s->dw_rows, c->p->B * c->p->M, 1, c->run);
+    *c->d->scale *= -c->p->scale;
     return done;
 }
 
+/* clang-format off */
+static const attn_score_text text = {
+    .pooling = "a Gaussian kernel of the distance between queries and keys",
+    .scores = "Logarithm of a Gaussian kernel of the distance of every query to every key",
+    .formula = "-(w * |q - k|)**2 / 2",
+    .notes =
+"``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of\n"
+"Nadaraya (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning,\n"
+"section 11.2). The squared distance is summed from the differences, without\n"
+"cancellation.",
+    .example =
+"Regression at x = 1.5 from three observations (x, y).\n"
+"\n"
+">>> import numpy as np\n"
+">>> from attnext import gaussian_attention\n"
+">>> x, y = np.array([[0.0], [1.0], [2.0]]), np.array([[5.0], [2.0], [4.0]])\n"
+">>> y_hat, weights = gaussian_attention(\n"
+"...     [[1.5]], x, y, sigma=0.5, return_weights=True)\n"
+">>> weights.round(3)\n"
+"array([[0.009, 0.495, 0.495]], dtype=float32)\n"
+">>> y_hat.round(3)\n"
+"array([[3.018]], dtype=float32)",
+    .backward_notes =
+"With dS the gradient of the scores: ``dq = -w**2 * sum dS (q - k)`` over the keys,\n"
+"dk the same with the other sign over the queries, and ``dw = -w * sum dS |q -\n"
+"k|**2`` over all pairs.",
+    .backward_example =
+">>> import numpy as np\n"
+">>> from attnext import gaussian_attention_backward\n"
+">>> x, y = np.array([[-1.0], [1.0]]), np.array([[0.0], [4.0]])\n"
+">>> dq, dk, dv, dw = gaussian_attention_backward([[1.0]], [[0.0]], x, y, w=0.5)\n"
+">>> dq\n"
+"array([[0.5]], dtype=float32)\n"
+">>> dv\n"
+"array([[0.5],\n"
+"       [0.5]], dtype=float32)",
+    .scores_notes = "The constant of the normal density is left out: softmax does not see it.",
+    .scores_example =
+">>> from attnext import gaussian_scores\n"
+">>> gaussian_scores([[0.0, 0.0]], [[0.0, 2.0], [3.0, 4.0]])\n"
+"array([[ -2. , -12.5]], dtype=float32)",
+};
+/* clang-format on */
+
 const attn_score attn_score_gaussian = {
+    .about = {.name = "gaussian", .text = &text, .scale = ATTN_SCALE_BANDWIDTH},
     .pair_work = pair_work,
     .key_width = key_width,
     .backward_lanes = 64,

@@ -18,41 +18,42 @@ bytes(int64_t rows, int lanes)
 }
 
 void
-attn_sums_save(const attn_block *k, float *to)
+attn_sums_save(const attn_block *block, float *to)
 {
-    memcpy(to, k->m, bytes(1, k->lanes));
-    memcpy(to + k->lanes, k->l, bytes(1, k->lanes));
-    memcpy(to + 2 * k->lanes, k->O, bytes(k->call->p->Dv, k->lanes));
+    memcpy(to, block->max, bytes(1, block->lanes));
+    memcpy(to + block->lanes, block->sum, bytes(1, block->lanes));
+    memcpy(to + 2 * block->lanes, block->O, bytes(block->call->p->Dv, block->lanes));
 }
 
 void
-attn_sums_load(attn_block *k, const float *from)
+attn_sums_load(attn_block *block, const float *from)
 {
-    memcpy(k->m, from, bytes(1, k->lanes));
-    memcpy(k->l, from + k->lanes, bytes(1, k->lanes));
-    memcpy(k->O, from + 2 * k->lanes, bytes(k->call->p->Dv, k->lanes));
+    memcpy(block->max, from, bytes(1, block->lanes));
+    memcpy(block->sum, from + block->lanes, bytes(1, block->lanes));
+    memcpy(block->O, from + 2 * block->lanes, bytes(block->call->p->Dv, block->lanes));
 }
 
 /* Two keys whose scores are the two maxima: their softmax says how much each part
  * counts,
- *     m' = max(m_0, m_1),  f_i = 2^(m_i - m'),  l' = f_0 l_0 + f_1 l_1,  O' alike. */
+ *     max' = max(max_0, max_1),  f_i = 2^(max_i - max'),
+ *     sum' = f_0 sum_0 + f_1 sum_1,  O' alike. */
 void
-attn_sums_merge(attn_block *k, const float *before)
+attn_sums_merge(attn_block *block, const float *before)
 {
-    const int lanes = k->lanes;
-    float S[2 * ATTN_LANES], m[ATTN_LANES], unused[2][ATTN_LANES];
+    const int lanes = block->lanes;
+    float S[2 * ATTN_LANES], max[ATTN_LANES], unused[2][ATTN_LANES];
     const float *O_0 = before + 2 * lanes, *f_0 = S, *f_1 = S + lanes;
     memcpy(S, before, bytes(1, lanes));
-    memcpy(S + lanes, k->m, bytes(1, lanes));
-    memcpy(m, before, bytes(1, lanes));
+    memcpy(S + lanes, block->max, bytes(1, lanes));
+    memcpy(max, before, bytes(1, lanes));
     memset(unused, 0, sizeof unused);
-    attn_simd->softmax_tile(S, lanes, 2, m, unused[0], unused[1], NULL);
+    attn_simd->softmax_tile(S, lanes, 2, max, unused[0], unused[1], NULL);
     for (int l = 0; l < lanes; l++) {
-        k->m[l] = m[l];
-        k->l[l] = f_0[l] * before[lanes + l] + f_1[l] * k->l[l];
+        block->max[l] = max[l];
+        block->sum[l] = f_0[l] * before[lanes + l] + f_1[l] * block->sum[l];
     }
-    for (int64_t d = 0; d < k->call->p->Dv; d++) {
-        float *O_d = k->O + d * lanes;
+    for (int64_t d = 0; d < block->call->p->Dv; d++) {
+        float *O_d = block->O + d * lanes;
         for (int l = 0; l < lanes; l++) {
             O_d[l] = f_0[l] * O_0[d * lanes + l] + f_1[l] * O_d[l];
         }

@@ -1,6 +1,6 @@
 /*
- * sums.h -- what the forward knows of a block after some of its keys: the maximum m,
- * the sum l and the pooled values O of each lane. Sums over disjoint parts of the keys
+ * sums.h -- what the forward knows of a block after some of its keys: the maximum,
+ * the sum and the pooled values O of each lane. Sums over disjoint parts of the keys
  * merge into those over all.
  */
 #ifndef ATTN_SUMS_H
@@ -8,16 +8,16 @@
 
 #include "walk.h"
 
-/* Floats of one block's sums: m, l and O. */
+/* Floats of one block's sums: max, sum and O. */
 int64_t attn_sums_size(int64_t Dv, int lanes);
 
 /* to = the sums of the block. */
-void attn_sums_save(const attn_block *k, float *to);
+void attn_sums_save(const attn_block *block, float *to);
 
 /* The sums of the block, of a later part, become those of both. */
-void attn_sums_merge(attn_block *k, const float *before);
+void attn_sums_merge(attn_block *block, const float *before);
 
 /* The sums of the block = these. */
-void attn_sums_load(attn_block *k, const float *from);
+void attn_sums_load(attn_block *block, const float *from);
 
 #endif

@@ -14,22 +14,30 @@
 
 #include "arena.h"
 #include "attn.h"
+#include "keys.h"
 #include "mask.h"
+#include "operand.h"
+#include "work.h"
 
-/* Keys of a part: however many keys there are, sums m, l, O run over so many, and the
+/* Keys of a part: however many keys there are, sums (sums.h) run over so many, and the
  * parts are merged in order (sums.c). 2 MiB of keys and values at 64 features, some
  * 100 us of work for one query: worth a task of its own. A multiple of ATTN_KEYS. */
 enum { ATTN_PART = 4096 };
+
+static const float ATTN_LOG2E = 1.44269504088896340736f;
 
 typedef struct attn_block attn_block;
 typedef struct attn_call attn_call;
 
 /* A scoring function: everything the walk does not know about it. A new one is one file
- * that fills this struct, and one line in attn.h. prepare and finish may be NULL:
- * nothing to do. */
+ * that fills this struct, and one line in attn.h. What a score has no use for is NULL:
+ * query_work, key_work, take_keys and what belongs to it, prepare, finish. */
 struct attn_score {
-    /* Work units of one pair, forward: about the number of multiply-adds. */
+    attn_score_info about;
+    /* Multiply-adds, forward: of one pair; before the walk, of one query and one key. */
     double (*pair_work)(const attn_problem *p);
+    double (*query_work)(const attn_problem *p);
+    double (*key_work)(const attn_problem *p);
     /* Features of the operand that a key enters the tiles with; its gradient has as
      * many. */
     int64_t (*key_width)(const attn_problem *p);
@@ -37,25 +45,34 @@ struct attn_score {
     int64_t few_queries[2]; /* so many, or fewer, are blocks of one lane each: forward,
                                backward */
 
+    /* Prepared keys (keys.h): takes arrays of so many rows; makes what does not depend
+     * on the keys; makes rows row .. row + n - 1 of as many keys. After the walk, the
+     * gradient of the operand back to that of keys j .. j + n - 1 of entry e. */
+    void *(*take_keys)(const attn_problem *p, int64_t rows, attn_arena *a);
+    void (*start_keys)(void *rows, const attn_problem *p, int64_t count);
+    void (*make_keys)(void *rows, int64_t row, attn_span keys, int64_t n,
+                      const attn_problem *p);
+    void (*make_keys_backward)(attn_call *c, int64_t e, int64_t j, int64_t n);
+
     /* Arrays of the whole call; of one block. */
     void (*take_shared)(attn_call *c, attn_arena *a);
-    void (*take_block)(attn_block *k, attn_arena *a);
+    void (*take_block)(attn_block *block, attn_arena *a);
 
-    /* Before the walk, e.g. projecting the keys; false: interrupted. */
+    /* Before the walk, after the keys are prepared; false: interrupted. */
     bool (*prepare)(attn_call *c);
     /* Brings the block's queries into lanes. */
-    void (*load)(attn_block *k);
+    void (*load)(attn_block *block);
     /* S[i][l] = unit * score(query l, key k0 + i), i < keys. */
-    void (*tile)(attn_block *k, float *S, int64_t k0, int keys);
+    void (*tile)(attn_block *block, float *S, int64_t k0, int keys);
 
     /* The tile's dS (gradient of the scores, times dscore_gain) goes into the block's
      * gradient of the queries and into block->dkeys; only pairs live in tile.scored
      * count. */
     float (*dscore_gain)(const attn_problem *p);
-    void (*load_backward)(attn_block *k);
-    void (*tile_backward)(attn_block *k, const float *dS);
+    void (*load_backward)(attn_block *block);
+    void (*tile_backward)(attn_block *block, const float *dS);
     /* After the block's last tile; after the last block (false: interrupted). */
-    void (*store_backward)(attn_block *k);
+    void (*store_backward)(attn_block *block);
     bool (*finish)(attn_call *c);
 };
 
@@ -70,7 +87,11 @@ struct attn_call {
     attn_block *block; /* one per worker */
     void *shared;      /* the scoring function's own */
 
-    const float *queries, *keys, *values;
+    const attn_inputs *in;
+    const attn_prepared *prepared; /* NULL: the score prepares nothing */
+    attn_prepared *to_prepare;     /* the same, if that is left to this call */
+    /* (B / group, N)  ATTN_UNUSED for keys that no query needs; NULL: nobody asks */
+    uint8_t *key_use;
     float *output, *weights, *lse; /* forward; weights also takes attn_scores' result */
     int64_t parts;                 /* of ATTN_PART keys each, forward */
     float *part_sums; /* plan_split.c: (B, blocks, parts, attn_sums_size), or NULL */
@@ -86,7 +107,7 @@ struct attn_block {
     int worker;
     int lanes;
     int64_t b, m0; /* its batch entry and first query */
-    int64_t kv;    /* its entry of keys and values */
+    int64_t e;     /* its entry of keys and values */
     attn_rows rows;
     attn_tile tile;
     uint64_t keep[ATTN_KEYS]; /* dropout's decision for the tile */
@@ -94,17 +115,18 @@ struct attn_block {
 
     float *S;    /* [keys][lanes]  scores, then P */
     float *bias; /* [keys][lanes]  NULL without a bias */
-    /* [lanes]  softmax: running maximum, sum, rescaling; at the end of the row m is the
-     * origin of the exponents and l the factor 1 / sum */
-    float *m, *l, *alpha;
+    /* [lanes]  softmax: running maximum, sum, rescaling; at the end of the row max is
+     * the origin of the exponents and sum the factor 1 / sum */
+    float *max, *sum, *alpha;
     float *O;    /* [Dv][lanes]  forward: the pooled values */
     float *part; /* forward: the sums of the parts before, if there are more than one */
 
-    bool P_is_0;  /* backward: P of dead pairs is 0, and dO is finite */
-    float *dO;    /* [Dv][lanes]  backward: the gradient of the output, transposed */
-    float *dP;    /* [keys][lanes]  gradient of P, then of the scores */
-    float *dW;    /* [keys][lanes]  gradient of the returned weights, if any */
-    float *D, *E; /* [lanes]  sum_j P_j dP_j of the row; the gradient of its lse */
+    bool P_is_0;     /* backward: P of dead pairs is 0, and dO is finite */
+    float *dO;       /* [Dv][lanes]  backward: the gradient of the output, transposed */
+    float *dP;       /* [keys][lanes]  gradient of P, then of the scores */
+    float *dweights; /* [keys][lanes]  gradient of the returned weights, if any */
+    float *dots;     /* [lanes]  sum_j P_j dP_j of the row ... */
+    float *dlse;     /* [lanes]  ... and the gradient of its lse */
     float *dkeys, *dvalues; /* (N, key_width), (N, Dv): where the group's sums grow */
     float *dbias;           /* the row of its first query, or NULL: not wanted */
     int64_t dbias_stride;   /* from one query's row to the next; 0: all share one */
@@ -114,34 +136,53 @@ struct attn_block {
 /* attention.c. C (keys of the tile, D) += X^T Y over the live pairs, X [keys][lanes],
  * Y (count, D). zeros: X is 0 in dead pairs and Y is finite, so that it makes no
  * difference if they are added too. A dense product costs half as much per pair. */
-void attn_add_pairs(const attn_block *k, float *C, const float *X, const float *Y,
+void attn_add_pairs(const attn_block *block, float *C, const float *X, attn_span Y,
                     int64_t D, const uint64_t *live, bool zeros);
 bool attn_is_finite(const float *x, int64_t n);
 
 /* Are these rows of D numbers, one for each query of the block, known to be finite?
  * They are only looked at if a tile of the block has a dead pair. */
-bool attn_rows_finite(const attn_block *k, const float *rows, int64_t D);
+bool attn_rows_finite(const attn_block *block, attn_span rows, int64_t D);
 
 /* attention.c: one block each. The forward also in pieces: the queries being loaded,
- * the sums m, l, O over the keys of one part; the results from the sums of all. */
-void attn_forward_block(attn_block *k);
-void attn_forward_part(attn_block *k, int64_t part);
-void attn_forward_end(attn_block *k);
-void attn_backward_block(attn_block *k);
-void attn_scores_block(attn_block *k);
+ * the sums (sums.h) over the keys of one part; the results from the sums of all. */
+void attn_forward_block(attn_block *block);
+void attn_forward_part(attn_block *block, int64_t part);
+void attn_forward_end(attn_block *block);
+void attn_backward_block(attn_block *block);
+void attn_scores_block(attn_block *block);
 
 /* The block's first row, in an array of one row of `width` numbers for each query. */
 static inline int64_t
-attn_row_offset(const attn_block *k, int64_t width)
+attn_row_offset(const attn_block *block, int64_t width)
 {
-    return (k->b * k->call->p->M + k->m0) * width;
+    return (block->b * block->call->p->M + block->m0) * width;
 }
 
-/* Key j of the block, in an array of one row of `width` numbers for each key. */
-static inline int64_t
-attn_key_offset(const attn_block *k, int64_t j, int64_t width)
+/* The block's queries; its keys and values from key j on. */
+static inline attn_span
+attn_queries_of(const attn_block *block)
 {
-    return (k->kv * k->call->p->N + j) * width;
+    return attn_read(&block->call->in->queries, block->b, block->m0);
+}
+
+static inline attn_span
+attn_keys_of(const attn_block *block, int64_t j)
+{
+    return attn_read(&block->call->in->keys, block->e, j);
+}
+
+static inline attn_span
+attn_values_of(const attn_block *block, int64_t j)
+{
+    return attn_read(&block->call->in->values, block->e, j);
+}
+
+/* The row of its key j among those that are prepared. */
+static inline int64_t
+attn_prepared_row(const attn_block *block, int64_t j)
+{
+    return block->e * block->call->prepared->capacity + j;
 }
 
 #endif

@@ -77,11 +77,11 @@ typedef struct {
                              const float *Q, int lanes, int rows, int64_t D,
                              const uint64_t *live);
 
-    /* dX[i*D + d] += factor * sum_t G[i][t] * (Y[t*D + d] - X[i*D + d]) over live t <
-     * K. */
+    /* dX[i*D + d] += factor * sum_t G[i][t] * (Y[t*ldy + d] - X[i*ldx + d]) over live t
+     * < K. */
     void (*difference_rows)(float *dX, const float *G, int lanes, const float *Y,
-                            const float *X, int rows, int K, int64_t D, float factor,
-                            const uint64_t *live);
+                            int64_t ldy, const float *X, int64_t ldx, int rows, int K,
+                            int64_t D, float factor, const uint64_t *live);
 
     /* -- layout: rows of user memory to lanes and back ----------------------------- */
 
@@ -91,8 +91,9 @@ typedef struct {
                  int64_t cols, float gain);
 
     /* dst[l*ldd + c] = src[c][l] * factor[l] (factor NULL: src[c][l]) + 0, l < rows, c
-     * < cols. The 0 makes a -0 a +0, which of the two a sum ends as may depend on
-     * whether a tile without a live pair was visited. */
+     * < cols. Adding 0 turns -0 into +0: a sum of -0 stays -0 if nothing else is added,
+     * but a visit to a tile without a live pair adds +0 to it. Without this, then, the
+     * sign of a zero would depend on which tiles were visited. */
     void (*unpack)(float *dst, int64_t ldd, const float *src, int lanes, int rows,
                    int64_t cols, const float *factor);
 

@@ -322,18 +322,19 @@ difference_lanes(float *dQ, const float *G, const float *X, int64_t ldx, const f
 }
 
 static void
-difference_rows(float *dX, const float *G, int lanes, const float *Y, const float *X,
-                int rows, int K, int64_t D, float factor, const uint64_t *live)
+difference_rows(float *dX, const float *G, int lanes, const float *Y, int64_t ldy,
+                const float *X, int64_t ldx, int rows, int K, int64_t D, float factor,
+                const uint64_t *live)
 {
     const uint64_t within = K < 64 ? ((uint64_t)1 << K) - 1 : ~(uint64_t)0;
     for (int i = 0; i < rows; i++) {
         for (int64_t d = 0; d < D; d += VLEN) {
             int n = lanes_left(D - d);
-            vf x = v_load_n(X + i * D + d, n), c = v_zero();
+            vf x = v_load_n(X + i * ldx + d, n), c = v_zero();
             for (uint64_t w = live == NULL ? within : live[i] & within; w != 0;
                  w &= w - 1) {
                 int t = __builtin_ctzll(w);
-                vf diff = v_sub(v_load_n(Y + t * D + d, n), x);
+                vf diff = v_sub(v_load_n(Y + t * ldy + d, n), x);
                 c = v_fma(v_set1(G[i * lanes + t]), diff, c);
             }
             float *to = dX + i * D + d;

@@ -24,15 +24,19 @@ typedef struct {
     bool modest; /* and small enough that rounding errors are */
 } problem;
 
-static const struct {
-    const attn_score *score;
-    const char *name;
-} scores[] = {
-    {&attn_score_dot, "dot"},
-    {&attn_score_cosine, "cosine"},
-    {&attn_score_additive, "additive"},
-    {&attn_score_gaussian, "gaussian"},
-};
+#define ADDRESS_OF_SCORE(name) &attn_score_##name,
+static const attn_score *const scores[] = {ATTN_SCORES(ADDRESS_OF_SCORE)};
+
+static attn_inputs
+inputs_of(const problem *c)
+{
+    const attn_problem *p = &c->p;
+    return (attn_inputs){
+        attn_dense(c->queries, p->M, p->Dq),
+        attn_dense(c->keys, p->N, p->Dk),
+        attn_dense(c->values, p->N, p->Dv),
+    };
+}
 
 /* ---- who takes part -------------------------------------------------------------- */
 
@@ -201,10 +205,10 @@ choose_numbers(source *s, problem *c, unsigned options)
 {
     attn_problem *p = &c->p;
     if (p->score == &attn_score_additive) {
-        p->W_q = random_floats(s, p->H * p->Dq);
-        p->W_k = random_floats(s, p->H * p->Dk);
-        p->w_v = random_floats(s, p->H);
-        p->b_h = options & 1 ? random_floats(s, p->H) : NULL;
+        p->parameters[0] = random_floats(s, p->H * p->Dq);
+        p->parameters[1] = random_floats(s, p->H * p->Dk);
+        p->parameters[2] = random_floats(s, p->H);
+        p->parameters[3] = options & 1 ? random_floats(s, p->H) : NULL;
     }
     c->queries = random_floats(s, p->B * p->M * p->Dq);
     c->keys = random_floats(s, p->B / p->group * p->N * p->Dk);
@@ -237,7 +241,7 @@ choose_problem(source *s)
     c.modest = c.tame && s->magnitude <= 1.0f;
     attn_problem *p = &c.p;
 
-    p->score = scores[next_byte(s) % 4].score;
+    p->score = scores[next_byte(s) % 4];
     const leading_axes lead = choose_batch(s, p);
     choose_sizes(s, p);
     p->scale = (float)next_byte(s) / 64.0f - 1.0f;

@@ -72,11 +72,9 @@ print_problem(const problem *c)
 {
     const attn_problem *p = &c->p;
     const attn_masks *masks = &p->masks;
-    for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
-        fprintf(stderr, "%s", p->score == scores[i].score ? scores[i].name : "");
-    }
-    fprintf(stderr, " B %d M %d N %d Dq %d Dk %d Dv %d H %d, ", (int)p->B, (int)p->M,
-            (int)p->N, (int)p->Dq, (int)p->Dk, (int)p->Dv, (int)p->H);
+    fprintf(stderr, "%s B %d M %d N %d Dq %d Dk %d Dv %d H %d, ",
+            attn_about(p->score)->name, (int)p->B, (int)p->M, (int)p->N, (int)p->Dq,
+            (int)p->Dk, (int)p->Dv, (int)p->H);
     fprintf(stderr, "group %d, scale %g, eps %g, empty rows %d, threads %d\n",
             (int)p->group, (double)p->scale, (double)p->eps, (int)p->empty_rows,
             c->threads);
@@ -122,7 +120,7 @@ allocate_results(results *r, const problem *c)
         [D_W_Q] = additive ? p->H * p->Dq : -1,
         [D_W_K] = additive ? p->H * p->Dk : -1,
         [D_W_V] = additive ? p->H : -1,
-        [D_B_H] = p->b_h != NULL ? p->H : -1,
+        [D_B_H] = p->parameters[3] != NULL ? p->H : -1,
         [D_W] = p->score == &attn_score_gaussian ? 1 : -1,
         [D_BIAS] = c->wants_dbias ? c->bias_size : -1,
         [SOFTMAX] = p->B * p->M * p->N,
@@ -165,24 +163,28 @@ compute_attention(results *r, const problem *c)
     const attn_problem *p = &c->p;
     attn_run run = {.threads = c->threads};
     void *work = nan_bytes(attn_forward_workspace(p, c->threads));
-    attn_forward(r->of[OUTPUT], r->of[WEIGHTS], r->of[LSE], c->queries, c->keys,
-                 c->values, p, work, &run);
+    const attn_inputs in = inputs_of(c);
+    attn_forward(r->of[OUTPUT], r->of[WEIGHTS], r->of[LSE], &in, p, work, &run);
 
     attn_gradients d = {
-        r->of[D_QUERIES], r->of[D_KEYS], r->of[D_VALUES], r->of[D_W_Q],  r->of[D_W_K],
-        r->of[D_W_V],     r->of[D_B_H],  r->of[D_W],      r->of[D_BIAS],
+        .queries = r->of[D_QUERIES],
+        .keys = r->of[D_KEYS],
+        .values = r->of[D_VALUES],
+        .parameters = {r->of[D_W_Q], r->of[D_W_K], r->of[D_W_V], r->of[D_B_H]},
+        .scale = r->of[D_W],
+        .bias = r->of[D_BIAS],
     };
     attn_grad_outputs grad = {c->dout, c->dweights, c->dlse};
     attn_saved saved = hand_back(c, r);
     run = (attn_run){.threads = c->threads};
     work = nan_bytes(attn_backward_workspace(p, &d, &grad, c->threads));
-    attn_backward(&d, &grad, &saved, c->queries, c->keys, c->values, p, work, &run);
+    attn_backward(&d, &grad, &saved, &in, p, work, &run);
 
     attn_problem every_pair = *p; /* as the callers of attn_scores have it */
     every_pair.masks = (attn_masks){0};
     run = (attn_run){.threads = c->threads};
     work = nan_bytes(attn_scores_workspace(&every_pair, c->threads));
-    attn_scores(r->of[SCORES], c->queries, c->keys, &every_pair, work, &run);
+    attn_scores(r->of[SCORES], &in, &every_pair, work, &run);
 }
 
 static void

@@ -14,7 +14,8 @@ check_output_alone(const problem *c, const results *r)
     attn_run run = {.threads = 1};
     float *output = nan_floats(r->n[OUTPUT]);
     void *work = nan_bytes(attn_forward_workspace(p, 1));
-    attn_forward(output, NULL, NULL, c->queries, c->keys, c->values, p, work, &run);
+    const attn_inputs in = inputs_of(c);
+    attn_forward(output, NULL, NULL, &in, p, work, &run);
     check(same_bits(output, r->of[OUTPUT], r->n[OUTPUT]), c, r->set, OUTPUT,
           "depends on the extras or the threads");
 }

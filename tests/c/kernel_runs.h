@@ -77,11 +77,12 @@ run_difference_rows(run *r) /* rows, K, D; option: live */
     int lanes = (r->b + 15) / 16 * 16;
     float *dX = numbers(r, (int64_t)r->a * r->c, 2.0f),
           *G = numbers(r, (int64_t)r->a * lanes, 2.0f);
-    float *Y = numbers(r, (int64_t)r->b * r->c, 2.0f),
-          *X = numbers(r, (int64_t)r->a * r->c, 2.0f);
+    int64_t ldy = r->c + 3, ldx = r->c + 5;
+    float *Y = numbers(r, r->b * ldy, 2.0f), *X = numbers(r, r->a * ldx, 2.0f);
     uint64_t *live = r->option ? live_words(r, r->a, lanes) : NULL;
     poison(G, r->a, lanes, live);
-    r->set->difference_rows(dX, G, lanes, Y, X, r->a, r->b, r->c, 0.75f, live);
+    r->set->difference_rows(dX, G, lanes, Y, ldy, X, ldx, r->a, r->b, r->c, 0.75f,
+                            live);
     record(r, dX, (int64_t)r->a * r->c);
 }
 

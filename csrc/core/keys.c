@@ -1,0 +1,134 @@
+/*
+ * keys.c -- see keys.h.
+ */
+#include "keys.h"
+
+#include "walk.h"
+#include "work.h"
+
+attn_prepared *
+attn_take_prepared(attn_arena *a, const attn_problem *p, int64_t capacity)
+{
+    if (p->score->take_keys == NULL) {
+        return NULL;
+    }
+    attn_prepared local, *to = attn_take(a, sizeof *to, 1, 1);
+    int64_t rows = 0;
+    if (__builtin_mul_overflow(p->B / p->group, capacity, &rows)) {
+        a->used = SIZE_MAX;
+        return NULL;
+    }
+    *(to == NULL ? &local : to) = (attn_prepared){
+        .capacity = capacity,
+        .rows = p->score->take_keys(p, rows, a),
+    };
+    return to;
+}
+
+const attn_prepared *
+attn_prepared_at(const void *memory)
+{
+    return memory == NULL ? NULL : (const void *)attn_arena_over((void *)memory).base;
+}
+
+void
+attn_start_keys(attn_prepared *to, const attn_problem *p)
+{
+    if (p->score->start_keys != NULL) {
+        p->score->start_keys(to->rows, p, p->B / p->group * to->capacity);
+    }
+}
+
+/* ---- making them, and back ------------------------------------------------------- */
+
+enum { TASK_KEYS = 64 };
+
+/* A task is TASK_KEYS of the keys first <= j < end of one entry. */
+typedef struct {
+    const attn_problem *p;
+    int64_t first, end;
+    const uint8_t *use;
+    attn_prepared *to; /* made from keys; or back, in the call */
+    const attn_operand *keys;
+    attn_call *call;
+} key_job;
+
+/* Keys that no query needs are not read, and nothing of theirs is written. */
+static void
+key_task(void *ctx, int64_t task, int worker)
+{
+    const key_job *job = ctx;
+    const attn_problem *p = job->p;
+    const attn_score *score = p->score;
+    int64_t chunks = attn_ceil_div(job->end - job->first, TASK_KEYS);
+    int64_t e = task / chunks, j = job->first + task % chunks * TASK_KEYS;
+    int64_t end = job->end - j < TASK_KEYS ? job->end : j + TASK_KEYS;
+    (void)worker;
+    for (int64_t n; j < end; j += n) {
+        bool used = true;
+        n = job->use == NULL ? end - j
+                             : attn_use_run(job->use + e * p->N + j, end - j, &used);
+        if (used && job->to != NULL) {
+            score->make_keys(job->to->rows, e * job->to->capacity + j,
+                             attn_read(job->keys, e, j), n, p);
+        } else if (used) {
+            score->make_keys_backward(job->call, e, j, n);
+        }
+    }
+}
+
+static bool
+run_job(key_job *job, double key_work, attn_run *run)
+{
+    int64_t entries = job->p->B / job->p->group, keys = job->end - job->first;
+    return attn_parallel_for(run, entries * attn_ceil_div(keys, TASK_KEYS),
+                             attn_us(attn_work(entries, keys, 1) * key_work), key_task,
+                             job);
+}
+
+bool
+attn_make_keys(attn_prepared *to, const attn_operand *keys, const uint8_t *use,
+               int64_t first, int64_t end, const attn_problem *p, attn_run *run)
+{
+    key_job job = {p, first, end, use, .to = to, .keys = keys};
+    return run_job(&job, p->score->key_work(p), run);
+}
+
+bool
+attn_make_keys_backward(attn_call *c)
+{
+    const attn_problem *p = c->p;
+    key_job job = {p, 0, p->N, c->key_use, .call = c};
+    return run_job(&job, ATTN_WORK_NUMBER * (double)p->score->key_width(p), c->run);
+}
+
+/* ---- in memory of the caller ----------------------------------------------------- */
+
+size_t
+attn_prepared_size(const attn_problem *p, int64_t capacity)
+{
+    attn_arena a = attn_arena_over(NULL);
+    attn_take_prepared(&a, p, capacity);
+    return a.used == 0 ? 0 : attn_arena_size(&a);
+}
+
+void
+attn_prepare_start(void *memory, const attn_problem *p, int64_t capacity)
+{
+    attn_arena a = attn_arena_over(memory);
+    attn_prepared *to = attn_take_prepared(&a, p, capacity);
+    if (to != NULL) {
+        attn_start_keys(to, p);
+    }
+}
+
+int
+attn_prepare_keys(void *memory, const attn_operand *keys, int64_t first, int64_t end,
+                  const attn_problem *p, attn_run *run)
+{
+    if (p->score->take_keys == NULL) {
+        return 0;
+    }
+    attn_prepared *to = (attn_prepared *)attn_arena_over(memory).base;
+    return attn_make_keys(to, keys, NULL, first, end, p, run) ? 0 : ATTN_INTERRUPTED;
+}
