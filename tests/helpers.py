@@ -3,8 +3,9 @@
 The tests compare three computations of the same problem:
 
     got     attnext's, in float32
-    exact   attnext.reference's, in float64
-    peer    the textbook formulas in plain float32 NumPy, below
+    exact   the textbook formulas on whole arrays in float64, below: what attnext.reference gives
+            row by row, as test_reference_masks.py shows, in a fraction of the time
+    peer    the same formulas in float32
 
 and hold the error of the first against that of the last: see `assert_accurate`.
 """
@@ -27,10 +28,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 import attnext
-from attnext import reference
 
 Array = NDArray[Any]
 Peer: TypeAlias = "Callable[[Problem, DTypeLike], Mapping[str, Any]]"
+Once: TypeAlias = Callable[[str, Callable[[Path], object]], Path]  # see conftest.py
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
@@ -489,9 +490,9 @@ def assert_all_accurate(
 
 
 def check(problem: Problem) -> dict[str, Array]:
-    """attnext's result, after it was held against the reference and the rules for padding."""
+    """attnext's result, after it was held against the textbook and the rules for padding."""
     got = problem.run(attnext)
-    assert_all_accurate(got, problem.run(reference), problem)
+    assert_all_accurate(got, textbook(problem, np.float64), problem)
     check_padding(problem, got)
     return got
 
