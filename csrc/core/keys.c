@@ -53,7 +53,8 @@ typedef struct {
     attn_call *call;
 } key_job;
 
-/* Keys that no query needs are not read, and nothing of theirs is written. */
+/* Keys that no query needs are not read, and nothing is made of them; their gradient
+ * is 0. */
 static void
 key_task(void *ctx, int64_t task, int worker)
 {
@@ -73,6 +74,8 @@ key_task(void *ctx, int64_t task, int worker)
                              attn_read(job->keys, e, j), n, p);
         } else if (used) {
             score->make_keys_backward(job->call, e, j, n);
+        } else if (job->call != NULL) {
+            attn_set_zero(job->call->d->keys + (e * p->N + j) * p->Dk, 1, n, p->Dk);
         }
     }
 }

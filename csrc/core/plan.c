@@ -118,14 +118,13 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     attn_take_parts(c, a);
     c->block = attn_take(a, sizeof *c->block, c->workers, 1);
     int64_t keys = p->N < ATTN_KEYS ? p->N : ATTN_KEYS;
-    bool has_bias = p->masks.bias.data != NULL;
+    attn_find_modifiers(c);
     for (int w = 0; w < c->workers; w++) {
         attn_block local, *block = c->block == NULL ? &local : &c->block[w];
         block->call = c;
         block->worker = w;
         block->lanes = c->lanes;
         block->S = attn_take_floats(a, keys, c->lanes);
-        block->bias = has_bias ? attn_take_floats(a, keys, c->lanes) : NULL;
         block->max = attn_take_floats(a, 1, c->lanes);
         block->sum = attn_take_floats(a, 1, c->lanes);
         block->alpha = attn_take_floats(a, 1, c->lanes);
@@ -136,9 +135,9 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         block->dweights = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
         block->dots = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
         block->dlse = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
-        block->dbias_sum = attn_wants_dbias(c) ? attn_take_floats(a, 1, c->lanes)
-                                               : NULL;
-        block->dbias = NULL;
+        for (int i = 0; i < c->modifiers; i++) {
+            block->modifier[i] = c->modifier[i]->take_block(block, a);
+        }
         p->score->take_block(block, a);
     }
 }

@@ -310,10 +310,7 @@ store_backward(attn_block *block)
                       1, p->H, 1, block->lanes, false);
     attn_simd->unpack(shared->da + attn_row_offset(block, p->H), p->H, s->da,
                       block->lanes, block->rows.count, p->H, NULL);
-    for (int l = 0; l < block->rows.count; l++) {
-        bool empty = block->rows.empty >> l & 1;
-        shared->query_use[attn_row_offset(block, 1) + l] = empty ? ATTN_UNUSED : 0;
-    }
+    attn_note_queries(block, shared->query_use);
 }
 
 const attn_score attn_score_additive = {

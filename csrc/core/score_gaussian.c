@@ -111,11 +111,11 @@ load_backward(attn_block *block)
 
 /* |q - k|^2 of the row's best score: block->max is that score, in units, or the saved lse,
  * which is at least that score and may be above 0. 0 where w is 0, and where block->max is
- * not a distance (a bias is in it) or not known (the weights were handed back). */
+ * not a distance (it was modified) or not known (the weights were handed back). */
 static float
 nearest(const attn_block *block, int l)
 {
-    if (block->bias != NULL || block->call->saved->weights != NULL) {
+    if (block->call->modifiers > 0 || block->call->saved->weights != NULL) {
         return 0.0f;
     }
     float factor = -0.5f * w_squared(block->call->p) * block->call->unit;
