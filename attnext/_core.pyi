@@ -46,7 +46,30 @@ def masked_softmax_backward(
 ) -> _Array: ...
 def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: _Number = 0.0) -> _Array: ...
 
-# ---- dot-product attention ----------------------------------------------------------------
+# ---- attention ----------------------------------------------------------------------------
+
+# What the functions below share: each option stands once, in attnext/_options.py.
+@type_check_only
+class _Forward(Shared, total=False):
+    out: _Array | None
+
+@type_check_only
+class Option(NamedTuple):
+    default: Any
+    type: str
+    doc: str
+    taken_by: tuple[str, ...]
+
+@type_check_only
+class Score(NamedTuple):
+    parameters: tuple[str, ...]
+    gradients: tuple[str, ...]
+    options: dict[str, Any]
+
+OPTIONS: dict[str, Option]
+SCORES: dict[str, Score]
+
+# ---- dot-product attention ------------------------------------------------------------
 
 @overload
 def dot_product_attention(
@@ -56,19 +79,9 @@ def dot_product_attention(
     valid_lens: _Lens = None,
     *,
     scale: _Number | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> _Array: ...
 @overload
 def dot_product_attention(
@@ -78,19 +91,9 @@ def dot_product_attention(
     valid_lens: _Lens = None,
     *,
     scale: _Number | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def dot_product_attention(
@@ -100,19 +103,9 @@ def dot_product_attention(
     valid_lens: _Lens = None,
     *,
     scale: _Number | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def dot_product_attention(
@@ -122,19 +115,9 @@ def dot_product_attention(
     valid_lens: _Lens = None,
     *,
     scale: _Number | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[True],
     return_lse: Literal[True],
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def dot_product_attention(
@@ -144,19 +127,9 @@ def dot_product_attention(
     valid_lens: _Lens = None,
     *,
     scale: _Number | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: bool = False,
     return_lse: bool = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def dot_product_attention_backward(
@@ -167,22 +140,9 @@ def dot_product_attention_backward(
     valid_lens: _Lens = None,
     *,
     scale: _Number | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def dot_product_attention_backward(
@@ -193,22 +153,9 @@ def dot_product_attention_backward(
     valid_lens: _Lens = None,
     *,
     scale: _Number | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: Literal[True],
+    **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
 def dot_product_attention_backward(
@@ -219,22 +166,9 @@ def dot_product_attention_backward(
     valid_lens: _Lens = None,
     *,
     scale: _Number | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array] | tuple[_Array, _Array, _Array, _Array | None]: ...
 def dot_product_scores(
     queries: ArrayLike,
@@ -243,7 +177,7 @@ def dot_product_scores(
     scale: _Number | None = None,
 ) -> _Array: ...
 
-# ---- cosine attention ---------------------------------------------------------------------
+# ---- cosine attention -----------------------------------------------------------------
 
 @overload
 def cosine_attention(
@@ -254,19 +188,9 @@ def cosine_attention(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> _Array: ...
 @overload
 def cosine_attention(
@@ -277,19 +201,9 @@ def cosine_attention(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def cosine_attention(
@@ -300,19 +214,9 @@ def cosine_attention(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def cosine_attention(
@@ -323,19 +227,9 @@ def cosine_attention(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[True],
     return_lse: Literal[True],
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def cosine_attention(
@@ -346,19 +240,9 @@ def cosine_attention(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: bool = False,
     return_lse: bool = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def cosine_attention_backward(
@@ -370,22 +254,9 @@ def cosine_attention_backward(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
-    mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def cosine_attention_backward(
@@ -397,22 +268,9 @@ def cosine_attention_backward(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
-    mask: ArrayLike | None = None,
     bias: ArrayLike,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: Literal[True],
+    **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
 def cosine_attention_backward(
@@ -424,22 +282,9 @@ def cosine_attention_backward(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
-    mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array] | tuple[_Array, _Array, _Array, _Array | None]: ...
 def cosine_scores(
     queries: ArrayLike,
@@ -449,7 +294,7 @@ def cosine_scores(
     eps: _Number = 1e-8,
 ) -> _Array: ...
 
-# ---- additive attention -------------------------------------------------------------------
+# ---- additive attention ---------------------------------------------------------------
 
 class AdditiveGradients(NamedTuple):
     queries: _Array
@@ -471,19 +316,9 @@ def additive_attention(
     valid_lens: _Lens = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> _Array: ...
 @overload
 def additive_attention(
@@ -496,19 +331,9 @@ def additive_attention(
     valid_lens: _Lens = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def additive_attention(
@@ -521,19 +346,9 @@ def additive_attention(
     valid_lens: _Lens = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def additive_attention(
@@ -546,19 +361,9 @@ def additive_attention(
     valid_lens: _Lens = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[True],
     return_lse: Literal[True],
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def additive_attention(
@@ -571,19 +376,9 @@ def additive_attention(
     valid_lens: _Lens = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: bool = False,
     return_lse: bool = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def additive_attention_backward(
@@ -597,22 +392,9 @@ def additive_attention_backward(
     valid_lens: _Lens = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    **options: Unpack[_Backward],
 ) -> AdditiveGradients: ...
 @overload
 def additive_attention_backward(
@@ -626,22 +408,9 @@ def additive_attention_backward(
     valid_lens: _Lens = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: Literal[True],
+    **options: Unpack[_Backward],
 ) -> tuple[AdditiveGradients, _Array]: ...
 @overload
 def additive_attention_backward(
@@ -655,22 +424,9 @@ def additive_attention_backward(
     valid_lens: _Lens = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    **options: Unpack[_Backward],
 ) -> AdditiveGradients | tuple[AdditiveGradients, _Array | None]: ...
 def additive_scores(
     queries: ArrayLike,
@@ -682,7 +438,7 @@ def additive_scores(
     b_h: ArrayLike | None = None,
 ) -> _Array: ...
 
-# ---- Gaussian attention -------------------------------------------------------------------
+# ---- Gaussian attention ---------------------------------------------------------------
 
 @overload
 def gaussian_attention(
@@ -693,19 +449,9 @@ def gaussian_attention(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> _Array: ...
 @overload
 def gaussian_attention(
@@ -716,19 +462,9 @@ def gaussian_attention(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def gaussian_attention(
@@ -739,19 +475,9 @@ def gaussian_attention(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def gaussian_attention(
@@ -762,19 +488,9 @@ def gaussian_attention(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: Literal[True],
     return_lse: Literal[True],
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def gaussian_attention(
@@ -785,19 +501,9 @@ def gaussian_attention(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
     return_weights: bool = False,
     return_lse: bool = False,
-    out: _Array | None = None,
+    **options: Unpack[_Forward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def gaussian_attention_backward(
@@ -809,22 +515,9 @@ def gaussian_attention_backward(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, np.float32]: ...
 @overload
 def gaussian_attention_backward(
@@ -836,22 +529,9 @@ def gaussian_attention_backward(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: Literal[True],
+    **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, np.float32, _Array]: ...
 @overload
 def gaussian_attention_backward(
@@ -863,26 +543,10 @@ def gaussian_attention_backward(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
-    mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: _Window = None,
-    enable_gqa: bool = False,
-    dropout_p: _Number = 0.0,
-    seed: SupportsIndex | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: _EmptyRows = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
     return_grad_bias: bool = False,
-) -> (
-    tuple[_Array, _Array, _Array, np.float32]
-    | tuple[_Array, _Array, _Array, np.float32, _Array | None]
-): ...
+    **options: Unpack[_Backward],
+) -> tuple[_Array, _Array, _Array, np.float32] | tuple[_Array, _Array, _Array, np.float32, _Array | None]: ...
 def gaussian_scores(
     queries: ArrayLike,
     keys: ArrayLike,

@@ -1,4 +1,4 @@
-"""Compiling the C tests and the C core with the compiler that Python was built with."""
+"""Compiling the C tests and csrc with the compiler that Python was built with."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 
 from helpers import REPOSITORY
 
+WITHOUT_PYTHON = ("core", "os", "simd")  # the drawers of csrc that compile without it
+
 
 def compiler() -> list[str]:
     """The C compiler: $CC, or the one that sysconfig names, without flags."""
-    return [os.environ.get("CC") or shlex.split(sysconfig.get_config_var("CC") or "cc")[0]]
+    named = shlex.split(sysconfig.get_config_var("CC") or "cc")
+    return shlex.split(os.environ.get("CC", "")) or named[:1]
 
 
 def sources(*drawers: str) -> list[Path]:

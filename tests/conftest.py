@@ -9,7 +9,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-from compiling import compile_objects, sources
+from compiling import WITHOUT_PYTHON, compile_objects, sources
 
 import attnext
 
@@ -40,7 +40,7 @@ def instruction_sets() -> list[str]:
 
 @pytest.fixture(scope="session")
 def c_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """csrc/core and csrc/simd, compiled without Python and without a warning."""
+    """All of csrc but csrc/python, compiled without Python and without a warning."""
     folder = tmp_path_factory.mktemp("objects")
     flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-    return compile_objects(sources("core", "simd"), folder, *flags)
+    return compile_objects(sources(*WITHOUT_PYTHON), folder, *flags)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import compile_objects, compiler, link, run
+from compiling import WITHOUT_PYTHON, compile_objects, compiler, link, run
 from helpers import (
     EMPTY_ROWS,
     FUSED_GENERIC,
@@ -58,7 +58,7 @@ def patched(text: str, diff: str) -> str:
 def program(c_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tests/c/run_bilinear.c with the score of the page."""
     copy = tmp_path_factory.mktemp("copy")
-    for drawer in ("core", "simd"):
+    for drawer in WITHOUT_PYTHON:
         shutil.copytree(REPOSITORY / "csrc" / drawer, copy / "csrc" / drawer)
     (copy / DRIVER).parent.mkdir(parents=True)
     shutil.copy(REPOSITORY / DRIVER, copy / DRIVER)

@@ -1,4 +1,8 @@
-"""The three drawers of csrc and the one arrow between them: python -> core -> simd."""
+"""The drawers of csrc and the one arrow between them: python -> core -> simd.
+
+os stands aside: python and core use it, and it uses nothing. What is allowed is listed here, all
+else is forbidden, so that a new file is judged by the rules of its drawer.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,53 @@ import re
 from pathlib import Path
 
 import pytest
-from compiling import sources
+from compiling import WITHOUT_PYTHON, sources
 from helpers import REPOSITORY
 
 CSRC = REPOSITORY / "csrc"
-FILES = sorted([*CSRC.glob("*/*.c"), *CSRC.glob("*/*.h")])
-MAY_INCLUDE = {"python": {"python", "core", "simd"}, "core": {"core", "simd"}, "simd": {"simd"}}
+FILES = sorted(path for path in CSRC.rglob("*") if path.is_file() and path.suffix != ".py")
+
+MAY_INCLUDE = {
+    "python": {"python", "core", "simd", "os/parallel.h", "os/cpu_count.h"},
+    "core": {"core", "simd", "os/parallel.h"},
+    "simd": {"simd"},
+    "os": {"os"},
+}
+EVERYWHERE = {f"{name}.h" for name in "float limits math stdbool stddef stdint string".split()}
+MAY_INCLUDE_OF_THE_SYSTEM = {
+    "python": {"Python.h", "errno.h", "stdio.h", "stdlib.h", "structmember.h"}
+    | {"numpy/arrayobject.h", "numpy/arrayscalars.h"},
+    "core": set(),
+    "simd": set(),
+    "simd/dispatch.c": {"cpuid.h", "stdio.h"},
+    "simd/kernels_avx2.c": {"immintrin.h"},
+    "simd/kernels_avx512.c": {"immintrin.h"},
+    "simd/v_avx2.h": {"immintrin.h"},
+    "simd/v_avx512.h": {"immintrin.h"},
+    "os": {"fcntl.h", "fenv.h", "pthread.h", "sched.h", "signal.h", "stdatomic.h", "stdio.h"}
+    | {"stdlib.h", "time.h", "unistd.h"},
+}
+MAY_NAME_INTRINSICS = {"simd/v_avx2.h", "simd/v_avx512.h"}
+
+# Which compiler, machine or system it is: what a file may make a condition of. Macros that do not
+# begin with an underscore are the project's own, or CPython's.
+MAY_ASK_ABOUT = {
+    "python/py_config.c": {"__clang__", "__GNUC__"},
+    "simd/dispatch.c": {"__x86_64__"},
+    "simd/kernels.h": {"__x86_64__"},
+    "simd/kernels_avx2.c": {"__x86_64__", "__clang__"},
+    "simd/kernels_avx512.c": {"__x86_64__", "__clang__"},
+    "simd/kernels_body.h": {"__clang__"},
+    "simd/kernels_matmul.h": {"__clang__"},
+    "simd/v_generic.h": {"__FP_FAST_FMAF", "__FMA__", "__ARM_FEATURE_FMA"},
+    "os": {"_GNU_SOURCE", "__linux__"},
+}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+CONDITION = re.compile(r"^\s*#\s*(?:el)?if.*(?:\\\n.*)*", re.MULTILINE)
 INTRINSIC = re.compile(r"\b_mm\w*\(|\b__m(?:128|256|512)\w*\b|\bv(?:ld1|st1|fma)q?_\w+\(")
+SYSTEM_CALL = re.compile(r"\b(?:pthread_\w+|sched_\w+|clock_\w+|sysconf|fork)\b")
+ALLOCATION = re.compile(r"\b(?:[mc]alloc|realloc|aligned_alloc|posix_memalign|free|alloca)\s*\(")
 
 every_file = pytest.mark.parametrize("file", FILES, ids=lambda f: f"{f.parent.name}/{f.name}")
 
@@ -23,61 +66,59 @@ def code_of(file: Path) -> str:
     return re.sub(r"/\*.*?\*/", " ", file.read_text(), flags=re.DOTALL)
 
 
+def allowed(table: dict[str, set[str]], file: Path) -> set[str]:
+    """What the table allows to the file's drawer, and to the file itself."""
+    drawer = file.parent.name
+    return table.get(drawer, set()) | table.get(f"{drawer}/{file.name}", set())
+
+
 def test_the_drawers() -> None:
-    assert {file.parent.name for file in FILES} == {"python", "core", "simd"}
+    assert {file.parent.relative_to(CSRC).as_posix() for file in FILES} == MAY_INCLUDE.keys()
     assert len(FILES) > 30
+
+
+@pytest.mark.parametrize("table", [MAY_INCLUDE_OF_THE_SYSTEM, MAY_ASK_ABOUT])
+def test_the_lists_name_files_that_are_there(table: dict[str, set[str]]) -> None:
+    assert not [name for name in table if not (CSRC / name).exists()]
 
 
 @every_file
 def test_includes_follow_the_arrow(file: Path) -> None:
-    drawer = file.parent.name
     for kind, name in INCLUDE.findall(code_of(file)):
         if kind == '"':
             target = (file.parent / name).resolve()
             assert target.is_file(), f"{name} is not relative to {file.name}"
-            assert target.parent.name in MAY_INCLUDE[drawer], f"{drawer} includes {name}"
+            one_of = {target.parent.name, f"{target.parent.name}/{target.name}"}
+            assert one_of & allowed(MAY_INCLUDE, file), name
+        else:
+            assert name in EVERYWHERE | allowed(MAY_INCLUDE_OF_THE_SYSTEM, file)
 
 
 @every_file
-def test_only_python_includes_python_and_numpy(file: Path) -> None:
-    names = [name for kind, name in INCLUDE.findall(code_of(file)) if kind == "<"]
-    if file.parent.name != "python":
-        assert not [name for name in names if name == "Python.h" or name.startswith("numpy/")]
-        assert not re.search(r"\bPy[A-Z_]\w*", code_of(file))
+def test_only_python_names_python(file: Path) -> None:
+    assert file.parent.name == "python" or not re.search(r"\bPy[A-Z_]\w*", code_of(file))
 
 
 @every_file
 def test_only_vocabularies_name_intrinsics(file: Path) -> None:
-    allowed = file.parent.name == "simd" and re.fullmatch(r"v_(avx2|avx512)\.h", file.name)
-    assert allowed or not INTRINSIC.search(code_of(file))
-    names = [name for _, name in INCLUDE.findall(code_of(file))]
-    includes = [name for name in names if name in ("immintrin.h", "arm_neon.h", "x86intrin.h")]
-    assert file.parent.name == "simd" or not includes
+    may = f"{file.parent.name}/{file.name}" in MAY_NAME_INTRINSICS
+    assert may or not INTRINSIC.search(code_of(file))
 
 
 @every_file
-def test_algorithms_have_no_if_on_an_instruction_set(file: Path) -> None:
-    on_a_set = r"#\s*(?:el)?if.*__(?:AVX\w*|SSE\w*|x86_64|aarch64|ARM_\w+|FMA)__"
-    allowed = file.parent.name == "simd" and not file.name.startswith("kernels_body")
-    allowed = allowed and file.name not in (
-        "kernels_math.h",
-        "kernels_matmul.h",
-        "kernels_layout.h",
-        "kernels_softmax.h",
-        "kernels_softmax_rows.h",
-        "kernels_query.h",
-        "kernels_additive_query.h",
-        "kernels_random.h",
-        "kernels_rows.h",
-        "kernels_additive.h",
-    )
-    assert allowed or not re.search(on_a_set, code_of(file))
+def test_only_os_names_an_operating_system(file: Path) -> None:
+    assert file.parent.name == "os" or not SYSTEM_CALL.search(code_of(file))
+
+
+@every_file
+def test_algorithms_do_not_ask_where_they_run(file: Path) -> None:
+    words = {word for line in CONDITION.findall(code_of(file)) for word in re.findall(r"\w+", line)}
+    assert {word for word in words if word.startswith("_")} <= allowed(MAY_ASK_ABOUT, file)
 
 
 @every_file
 def test_the_core_allocates_nothing(file: Path) -> None:
-    calls = r"\b(?:malloc|calloc|realloc|aligned_alloc|posix_memalign|free|alloca)\s*\("
-    assert file.parent.name == "python" or not re.search(calls, code_of(file))
+    assert file.parent.name == "python" or not ALLOCATION.search(code_of(file))
 
 
 def test_file_names_are_unique() -> None:
@@ -97,7 +138,9 @@ def test_vocabularies_define_the_same_names_in_the_same_order() -> None:
         assert [name for name in names(file) if name in specified] == specified, file.name
 
 
-def test_core_and_simd_compile_without_python_and_without_a_warning(c_objects: list[Path]) -> None:
+def test_all_but_python_compiles_without_python_and_without_a_warning(
+    c_objects: list[Path],
+) -> None:
     assert [path.stem for path in c_objects] == [
-        f"{path.parent.name}_{path.stem}" for path in sources("core", "simd")
+        f"{path.parent.name}_{path.stem}" for path in sources(*WITHOUT_PYTHON)
     ]

@@ -1,38 +1,27 @@
-"""The thread pool of csrc/core, compiled on its own and checked from C."""
+"""The thread pool of csrc/os, compiled on its own and checked from C."""
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
+import compiling
 import pytest
+from compiling import compiler, sources
+from helpers import TESTS
 
-ROOT = Path(__file__).resolve().parents[1]
-CORE = [ROOT / "csrc" / "core" / name for name in ("parallel.c", "cpu_count.c")]
 CHECKS = ["test_parallel", "test_parallel_process"]
 FLAGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-pthread"]
 # Forked children start threads, and the first report is an error.
 TSAN_OPTIONS = "die_after_fork=0:halt_on_error=1:atexit_sleep_ms=100"
 
 
-def compiler() -> list[str]:
-    """Return the C compiler: CC, or the one Python was built with, or cc."""
-    for command in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc"):
-        words = shlex.split(command or "")
-        if words and shutil.which(words[0]):
-            return words
-    raise FileNotFoundError("no C compiler: set CC")
-
-
 def build(program: Path, checks: str, *options: str) -> None:
-    """Compile tests/c/<checks>.c and the pool to `program`, without a warning."""
-    sources = [ROOT / "tests" / "c" / f"{checks}.c", *CORE]
-    command = [*compiler(), *FLAGS, *options, *map(str, sources), "-lm", "-o", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    """Compile tests/c/<checks>.c and csrc/os to `program`, without a warning."""
+    files = [TESTS / "c" / f"{checks}.c", *sources("os")]
+    command = [*compiler(), *FLAGS, *options, *map(str, files), "-lm", "-o", str(program)]
+    compiling.run(command)
 
 
 def run(*command: str | Path) -> str:

@@ -1,5 +1,5 @@
 /*
- * py_arrays.c -- from Python objects to float32 and integer arrays of known shape.
+ * py_arrays.c -- from Python objects to float32 arrays and bools of known shape.
  *
  * The common case, an exact float32 C-contiguous array, is recognised by looking at its
  * header and used as it is. Everything else takes the long road: read as an array, with
@@ -80,20 +80,18 @@ py_new_float32(int ndim, const npy_intp *dims)
     return (PyArrayObject *)PyArray_SimpleNew(ndim, (npy_intp *)dims, NPY_FLOAT32);
 }
 
-/* Is object what the core reads: an array of this dtype, C-contiguous and native? */
-static bool
-is_plain(PyObject *object, int dtype)
+bool
+py_is_plain(PyObject *object, int dtype)
 {
     return PyArray_CheckExact(object) &&
            PyArray_TYPE((PyArrayObject *)object) == dtype &&
            PyArray_ISCARRAY_RO((PyArrayObject *)object);
 }
 
-/* a as a plain array of this dtype: itself or a new one. */
-static PyArrayObject *
-as_dtype(PyArrayObject *a, int dtype)
+PyArrayObject *
+py_as_dtype(PyArrayObject *a, int dtype)
 {
-    if (is_plain((PyObject *)a, dtype)) {
+    if (py_is_plain((PyObject *)a, dtype)) {
         return (PyArrayObject *)Py_NewRef(a);
     }
     int flags = NPY_ARRAY_CARRAY_RO | NPY_ARRAY_ENSUREARRAY | NPY_ARRAY_FORCECAST;
@@ -106,7 +104,7 @@ static PyArrayObject *
 narrow(PyArrayObject *source)
 {
     int dtype = PyArray_TYPE(source);
-    PyArrayObject *wide = as_dtype(source, dtype), *result = NULL;
+    PyArrayObject *wide = py_as_dtype(source, dtype), *result = NULL;
     if (wide == NULL) {
         return NULL;
     }
@@ -135,7 +133,7 @@ py_float32(PyObject *object, const char *name, PyArrayObject *out)
 {
     PyArrayObject *source = NULL, *result = NULL;
 
-    if (out == NULL && is_plain(object, NPY_FLOAT32)) {
+    if (out == NULL && py_is_plain(object, NPY_FLOAT32)) {
         return (PyArrayObject *)Py_NewRef(object);
     }
     source = py_read_array(object, name);
@@ -154,7 +152,7 @@ py_float32(PyObject *object, const char *name, PyArrayObject *out)
     if (dtype == NPY_DOUBLE || dtype == NPY_LONGDOUBLE) {
         result = narrow(source);
     } else {
-        result = as_dtype(source, NPY_FLOAT32);
+        result = py_as_dtype(source, NPY_FLOAT32);
     }
 done:
     Py_XDECREF(source);
@@ -172,17 +170,43 @@ py_float32_shaped(PyObject *object, const char *name, PyArrayObject *out, int nd
     return a;
 }
 
-PyArrayObject *
-py_float32_w_v(PyObject *object, PyArrayObject *out, npy_intp H)
+int
+py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
+                npy_intp dims[PY_PARAMETER_AXES])
 {
-    const npy_intp row[2] = {1, H};
-    PyArrayObject *a = py_float32(object, "w_v", out);
-    if (a != NULL && !py_shape_fits(a, 1, row + 1) && !py_shape_fits(a, 2, row)) {
-        char expected[64];
-        snprintf(expected, sizeof expected, "(%lld,) or (1, %lld)", (long long)H,
-                 (long long)H);
-        py_shape_error(a, "w_v", expected);
+    int ndim = (int)strlen(letters);
+    for (int i = 0; i < ndim; i++) {
+        dims[i] = letters[i] == '1' ? 1 : sizes[letters[i] - 'A'];
+    }
+    return ndim;
+}
+
+PyArrayObject *
+py_parameter(PyObject *object, const char *name, PyArrayObject *out,
+             const char *letters, npy_intp sizes[PY_LETTERS])
+{
+    npy_intp dims[PY_PARAMETER_AXES];
+    int ndim = py_letter_shape(letters, sizes, dims), spare = letters[0] == '1';
+    PyArrayObject *a = py_float32(object, name, out);
+    if (a == NULL) {
+        return NULL;
+    }
+    bool fits = py_shape_fits(a, ndim, dims);
+    if (!fits && !(spare && py_shape_fits(a, ndim - 1, dims + 1))) {
+        char full[PY_SHAPE_TEXT], expected[2 * PY_SHAPE_TEXT];
+        py_shape_text(full, ndim, dims);
+        py_shape_text(expected, ndim - spare, dims + spare);
+        if (spare) {
+            strcat(strcat(expected, " or "), full);
+        }
+        py_shape_error(a, name, expected);
         Py_CLEAR(a);
+        return NULL;
+    }
+    for (int i = fits ? 0 : 1; i < ndim; i++) {
+        if (letters[i] != '1') {
+            sizes[letters[i] - 'A'] = PyArray_DIM(a, fits ? i : i - 1);
+        }
     }
     return a;
 }
@@ -220,158 +244,13 @@ py_out(PyObject *object, PyArrayObject **out)
     return 0;
 }
 
-/* ---- integers -------------------------------------------------------------------- */
-
-/* object as int64, or as uint64 if its dtype is unsigned; C-contiguous. */
-static PyArrayObject *
-read_integers(PyObject *object, const char *name, const char *not_bools,
-              PyArrayObject *out)
-{
-    PyArrayObject *source = py_read_array(object, name), *result = NULL;
-    if (source == NULL) {
-        return NULL;
-    }
-    int dtype = PyArray_TYPE(source);
-    bool empty_list = py_is_empty_list(object, source);
-    if (PyTypeNum_ISFLOAT(dtype) && !empty_list) {
-        py_dtype_error(object, source, name,
-                       "integers: .astype(int), if these are whole numbers");
-    } else if (PyTypeNum_ISBOOL(dtype)) {
-        py_dtype_error(object, source, name, not_bools);
-    } else if (!PyTypeNum_ISINTEGER(dtype) && !empty_list) {
-        py_dtype_error(object, source, name, "integers");
-    } else if (out == NULL || py_refuse_overlap(out, source, name) == 0) {
-        result = as_dtype(source, PyTypeNum_ISUNSIGNED(dtype) ? NPY_UINT64 : NPY_INT64);
-    }
-    Py_DECREF(source);
-    return result;
-}
-
-/* Copies n integers to int64, clipped. from: int64, or uint64 if is_unsigned. Each is
- * read once and judged by its copy, for the original may be changing. */
-static void
-copy_clipped(int64_t *to, const void *from, bool is_unsigned, npy_intp n, int64_t low,
-             int64_t high)
-{
-    memcpy(to, from, (size_t)n * sizeof *to);
-    for (npy_intp i = 0; i < n; i++) {
-        if (is_unsigned ? (uint64_t)to[i] > (uint64_t)high : to[i] > high) {
-            to[i] = high;
-        } else if (to[i] < low) {
-            to[i] = low;
-        }
-    }
-}
-
-/* A Python int of any size, clipped. */
-static PyArrayObject *
-copy_clipped_int(PyObject *object, int64_t low, int64_t high)
-{
-    int overflow;
-    int64_t value = PyLong_AsLongLongAndOverflow(object, &overflow);
-    PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(0, NULL, NPY_INT64);
-    if (copy != NULL) {
-        value = overflow > 0 || value > high ? high : value;
-        *(int64_t *)PyArray_DATA(copy) = overflow < 0 || value < low ? low : value;
-    }
-    return copy;
-}
-
-static int64_t
-clip(int64_t value, int64_t low, int64_t high)
-{
-    return value > high ? high : value < low ? low : value;
-}
-
-/* n Python ints; false: not all of them are ints, or fit. */
-static bool
-copy_ints_of_list(PyObject *list, npy_intp n, int64_t low, int64_t high, int64_t *to)
-{
-    for (npy_intp i = 0; i < n; i++) {
-        PyObject *item = PyList_GET_ITEM(list, i);
-        int overflow = 1;
-        int64_t value = PyLong_CheckExact(item)
-                            ? PyLong_AsLongLongAndOverflow(item, &overflow)
-                            : 0;
-        if (overflow != 0) {
-            return false;
-        }
-        to[i] = clip(value, low, high);
-    }
-    return true;
-}
-
-bool
-py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high, int64_t *to)
-{
-    if (PyList_CheckExact(object) && PyList_GET_SIZE(object) == n) {
-        return copy_ints_of_list(object, n, low, high, to);
-    }
-    PyArrayObject *a = (PyArrayObject *)object;
-    if (!is_plain(object, NPY_INT64) || !py_shape_fits(a, 1, &n)) {
-        return false;
-    }
-    for (npy_intp i = 0; i < n; i++) {
-        to[i] = clip(((const int64_t *)PyArray_DATA(a))[i], low, high);
-    }
-    return true;
-}
-
-/* A list, if it is one of ints. NumPy, for which it could hold anything, takes twice as
- * long. NULL, maybe without an exception: that is not what it is. */
-static PyArrayObject *
-copy_clipped_list(PyObject *list, int64_t low, int64_t high)
-{
-    npy_intp n = PyList_GET_SIZE(list);
-    PyArrayObject *copy = NULL;
-    if (n > 0 && PyLong_CheckExact(PyList_GET_ITEM(list, 0))) {
-        copy = (PyArrayObject *)PyArray_SimpleNew(1, &n, NPY_INT64);
-    }
-    if (copy != NULL && !py_usual_integers(list, n, low, high, PyArray_DATA(copy))) {
-        Py_CLEAR(copy);
-    }
-    return copy;
-}
-
-PyArrayObject *
-py_int64_copy(PyObject *object, const char *name, const char *not_bools, int64_t low,
-              int64_t high, PyArrayObject *out)
-{
-    if (PyLong_Check(object) && !PyBool_Check(object)) {
-        return copy_clipped_int(object, low, high);
-    }
-    if (PyList_CheckExact(object)) {
-        PyArrayObject *copy = copy_clipped_list(object, low, high);
-        if (copy != NULL || PyErr_Occurred()) {
-            return copy;
-        }
-    }
-    PyArrayObject *given = read_integers(object, name, not_bools, out);
-    if (given == NULL) {
-        return NULL;
-    }
-    PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(
-        PyArray_NDIM(given), PyArray_DIMS(given), NPY_INT64);
-    if (copy != NULL) {
-        copy_clipped(PyArray_DATA(copy), PyArray_DATA(given), PyArray_ISUNSIGNED(given),
-                     PyArray_SIZE(given), low, high);
-    }
-    Py_DECREF(given);
-    return copy;
-}
-
 /* ---- bools and floats ------------------------------------------------------------ */
-
-const char *const py_mask_names[] = {
-    [PY_MASK] = "mask",
-    [PY_DROPOUT_MASK] = "dropout_mask",
-};
 
 /* What a mask must be, for someone who came with numbers. */
 static const char *
-not_numbers(py_mask_name which, int dtype)
+not_numbers(py_arg which, int dtype)
 {
-    if (which == PY_DROPOUT_MASK) {
+    if (which == ARG_DROPOUT_MASK) {
         return "bools: True = keep";
     }
     return PyTypeNum_ISINTEGER(dtype)
@@ -410,9 +289,9 @@ is_readable(PyArrayObject *a)
 }
 
 PyArrayObject *
-py_bools(PyObject *object, py_mask_name which, PyArrayObject *out)
+py_bools(PyObject *object, py_arg which, PyArrayObject *out)
 {
-    const char *name = py_mask_names[which];
+    const char *name = which == ARG_MASK ? "mask" : "dropout_mask";
     PyArrayObject *source = py_read_array(object, name), *result = NULL;
     if (source == NULL) {
         return NULL;
@@ -425,7 +304,7 @@ py_bools(PyObject *object, py_mask_name which, PyArrayObject *out)
     } else if (out != NULL && py_refuse_overlap(out, source, name) < 0) {
         result = NULL;
     } else if (dtype != NPY_BOOL) {
-        result = as_dtype(source, NPY_BOOL);
+        result = py_as_dtype(source, NPY_BOOL);
     } else if (is_readable(source)) {
         result = (PyArrayObject *)Py_NewRef(source);
     } else {

@@ -2,17 +2,19 @@
  * py_attnext.h -- what the files of the Python door share.
  *
  *     py_module.c      the module: its state, start-up
- *     py_config.c      threads and configuration
- *     py_arguments.c   from a call's arguments to named slots, numbers and flags
+ *     py_options.def   the table of arguments and options: names, defaults, paragraphs
+ *     py_signature.c   from a call's arguments to named slots; signatures as text
+ *     py_numbers.c     numbers, flags and words among them
+ *     py_docs.c        docstrings, and the table of options as Python sees it
  *     py_read.c        any object as an array of whatever dtype, and what is refused
- *     py_arrays.c      from there to arrays of known dtype and shape
+ *     py_arrays.c      from there to float32 arrays and bools of known shape
+ *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
  *     py_masks.c       mask, bias, dropout_mask, causal and window
  *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
- *     py_softmax.c  py_merge.c           exposed functions that are no attention
- *     py_docs.h        the paragraphs that docstrings share
- *     py_attention.h   the attention functions, and the files they consist of
- *     py_modules.h     the exposed types, and theirs
+ *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
+ *     py_call.h        the attention functions, and the files they consist of
+ *     py_layer.h       the exposed types, and theirs
  *
  * Conventions. `int` functions return 0, or -1 with a Python exception set; functions
  * that return a pointer return a new reference, or NULL with an exception set. A
@@ -37,68 +39,44 @@
 
 #include "../core/attn.h"
 
-/* ---- arguments (py_arguments.c) -------------------------------------------------- */
+typedef struct attnext_state attnext_state;
 
-/* Every argument name of every function and method, once. A parsed call is an array
- * PyObject *given[ARG_COUNT] of borrowed references, NULL where nothing was passed. */
+/* ---- arguments (py_signature.c) -------------------------------------------------- */
+
+/* A parsed call is an array PyObject *given[ARG_COUNT] of borrowed references, NULL
+ * where nothing was passed. */
 typedef enum {
     ARG_END, /* ends a signature */
-    ARG_X,
-    ARG_QUERIES,
-    ARG_KEYS,
-    ARG_VALUES,
-    ARG_VALID_LENS,
-    ARG_VALID_LEN,
-    ARG_VALUE,
-    ARG_W_Q,
-    ARG_W_K,
-    ARG_W_V,
-    ARG_B_H,
-    ARG_SCALE,
-    ARG_W,
-    ARG_SIGMA,
-    ARG_EPS,
-    ARG_MASK,
-    ARG_BIAS,
-    ARG_CAUSAL,
-    ARG_CAUSAL_OFFSET,
-    ARG_WINDOW,
-    ARG_ENABLE_GQA,
-    ARG_DROPOUT_P,
-    ARG_SEED,
-    ARG_DROPOUT_MASK,
-    ARG_EMPTY_ROWS,
-    ARG_RETURN_WEIGHTS,
-    ARG_RETURN_LSE,
-    ARG_OUT,
-    ARG_GRAD_OUTPUT,
-    ARG_GRAD_WEIGHTS,
-    ARG_GRAD_LSE,
-    ARG_WEIGHTS,
-    ARG_OUTPUT,
-    ARG_LSE,
-    ARG_RETURN_GRAD_BIAS,
-    ARG_OUTPUTS,
-    ARG_LSES,
-    ARG_N,
-    ARG_MODE,
-    ARG_NEED_WEIGHTS,
-    ARG_CONTEXT,
+#define ARGUMENT(ID, ...) ARG_##ID,
+#include "py_options.def"
     ARG_COUNT
 } py_arg;
+
+/* The scores of attn.h, numbered; what comes last stands for "of no score". */
+typedef enum {
+#define NUMBER(ID) SCORE_##ID,
+    ATTN_SCORES(NUMBER)
+#undef NUMBER
+        SCORE_COUNT
+} py_score_number;
 
 /* A signature: its arguments in order, the first `required` of them required, the first
  * `positional` of them allowed by position, the rest by keyword only. */
 typedef struct {
-    const char *function; /* for messages: "masked_softmax" */
+    const char *function; /* "masked_softmax" */
     int required, positional;
-    unsigned char args[32]; /* of py_arg; what follows the last is ARG_END */
+    unsigned char args[40]; /* of py_arg; what follows the last is ARG_END */
+    bool method;            /* help() shows $self */
+    bool scored;            /* the parameters have the names that `score` gives them */
+    py_score_number score;
 } py_signature;
-
-typedef struct attnext_state attnext_state;
 
 /* Fills state->names. */
 int py_intern_names(attnext_state *state);
+
+/* The name of an argument as an object, borrowed. */
+PyObject *py_argument_name(const attnext_state *state, const py_signature *signature,
+                           py_arg arg);
 
 /* Sorts a METH_FASTCALL | METH_KEYWORDS (or vectorcall) call into given[ARG_COUNT].
  * Missing, unknown, doubled or too many arguments: TypeError. */
@@ -112,6 +90,8 @@ py_is_given(PyObject *object)
     return object != NULL && object != Py_None;
 }
 
+/* ---- numbers, flags and words (py_numbers.c) ------------------------------------- */
+
 /* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so,
  * any array or list of one element. bool and complex: TypeError. May be inf or nan. */
 int py_number(PyObject *object, const char *name, bool one_element, double *number);
@@ -119,23 +99,36 @@ int py_number(PyObject *object, const char *name, bool one_element, double *numb
 /* One that is finite as float32, else ValueError. */
 int py_finite(PyObject *object, const char *name, bool one_element, float *number);
 
+/* An int, clipped to what Py_ssize_t holds; another type is a TypeError. */
+int py_size(PyObject *object, const char *name, Py_ssize_t *size);
+
+typedef struct {
+    bool given;
+    uint64_t value;
+} py_seed;
+
+/* i - left <= j <= i + right; -1: no bound on that side */
+typedef struct {
+    bool given;
+    int64_t left, right;
+} py_window;
+
+/* What the options of py_options.def are read by, one for each kind. */
+
+/* Truth of any object. */
+int py_read_flag(PyObject *object, const char *name, bool *flag);
+
 /* 0 <= p < 1 as float32, else ValueError. */
-int py_dropout(PyObject *object, const char *name, float *p);
+int py_read_probability(PyObject *object, const char *name, float *p);
 
-/* An int 0 <= seed < 2**64. */
-int py_seed(PyObject *object, const char *name, uint64_t *seed);
+/* None, or an int 0 <= seed < 2**64. */
+int py_read_seed(PyObject *object, const char *name, py_seed *seed);
 
-/* "uniform", "zero" or "nan"; not given: uniform. */
-int py_empty_rows(PyObject *object, attn_empty_rows *rule);
+/* None, or a tuple or list of two ints, each >= -1. */
+int py_read_window(PyObject *object, const char *name, py_window *window);
 
-/* Truth of any object; NULL: false. */
-static inline int
-py_flag(PyObject *object, bool *flag)
-{
-    int truth = object == NULL ? 0 : PyObject_IsTrue(object);
-    *flag = truth == 1;
-    return truth < 0 ? -1 : 0;
-}
+/* "uniform", "zero" or "nan". */
+int py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule);
 
 /* ---- reading (py_read.c) --------------------------------------------------------- */
 
@@ -164,6 +157,12 @@ enum { PY_MAX_AXES = 64 };
 
 /* In all of these, `name` is used in messages, and out is NULL or the array given as
  * out=, with which object must not share memory (ValueError). */
+
+/* Is object what the core reads: an array of this dtype, C-contiguous and native? */
+bool py_is_plain(PyObject *object, int dtype);
+
+/* a as a plain array of this dtype: itself or a new one. */
+PyArrayObject *py_as_dtype(PyArrayObject *a, int dtype);
 
 /* object as a float32, C-contiguous, aligned array in native byte order: itself when it
  * is one, else a converted copy. */
@@ -194,8 +193,18 @@ int py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp 
 PyArrayObject *py_float32_shaped(PyObject *object, const char *name, PyArrayObject *out,
                                  int ndim, const npy_intp *dims);
 
-/* w_v, which may be (H,) or (1, H); returned in the shape given. */
-PyArrayObject *py_float32_w_v(PyObject *object, PyArrayObject *out, npy_intp H);
+/* Sizes by letter: sizes['H' - 'A'] is how large an axis with the letter H is. */
+enum { PY_LETTERS = 26, PY_PARAMETER_AXES = 4 };
+
+/* dims = the shape that a score gives a parameter by letters (attn.h), a leading axis of
+ * size 1 included; how many axes that is. */
+int py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
+                    npy_intp dims[PY_PARAMETER_AXES]);
+
+/* A parameter as float32, in the shape given, which may lack the leading axis of size 1.
+ * A size that is one of the letters above becomes that of the array. */
+PyArrayObject *py_parameter(PyObject *object, const char *name, PyArrayObject *out,
+                            const char *letters, npy_intp sizes[PY_LETTERS]);
 
 /* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
 PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
@@ -204,25 +213,10 @@ PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
  * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
 int py_out(PyObject *object, PyArrayObject **out);
 
-/* Integers as a private int64 array in the shape given, those below low or above high
- * moved to the ends. Floats are a TypeError with a hint; bools are one that says
- * "expected <not_bools>". */
-PyArrayObject *py_int64_copy(PyObject *object, const char *name, const char *not_bools,
-                             int64_t low, int64_t high, PyArrayObject *out);
-
-/* The same of n integers in one of the forms they mostly have, without an array: a list
- * of Python ints, or a plain int64 array of shape (n,). false: another form; nothing is
- * raised. */
-bool py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high,
-                       int64_t *to);
-
-/* The arguments that are masks. */
-typedef enum { PY_MASK, PY_DROPOUT_MASK } py_mask_name;
-extern const char *const py_mask_names[];
-
-/* object as an array of bools whose last axis is contiguous, or of size 1, or repeats
- * one element: itself when it is one, whatever its other strides. */
-PyArrayObject *py_bools(PyObject *object, py_mask_name which, PyArrayObject *out);
+/* object, which is the mask or the dropout_mask, as an array of bools whose last axis is
+ * contiguous, or of size 1, or repeats one element: itself when it is one, whatever its
+ * other strides. */
+PyArrayObject *py_bools(PyObject *object, py_arg which, PyArrayObject *out);
 
 /* Sets the ValueError "name has shape (...), expected ..."; returns -1. */
 int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
@@ -254,6 +248,20 @@ py_or_none(PyArrayObject *array)
     return array != NULL ? (PyObject *)array : Py_None;
 }
 
+/* ---- integers (py_integers.c) ----------------------------------------------------- */
+
+/* Integers as a private int64 array in the shape given, those below low or above high
+ * moved to the ends. Floats are a TypeError with a hint; bools are one that says
+ * "expected <not_bools>". */
+PyArrayObject *py_int64_copy(PyObject *object, const char *name, const char *not_bools,
+                             int64_t low, int64_t high, PyArrayObject *out);
+
+/* The same of n integers in one of the forms they mostly have, without an array: a list
+ * of Python ints, or a plain int64 array of shape (n,). false: another form; nothing is
+ * raised. */
+bool py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high,
+                       int64_t *to);
+
 /* ---- valid lengths (py_lengths.c) ------------------------------------------------ */
 
 /* How many batch entries share one entry of the first axis of rows (..., M). */
@@ -278,60 +286,90 @@ PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
 
 /* ---- masks (py_masks.c) ---------------------------------------------------------- */
 
-/* A mask of pairs dims = (..., M, N), bools of a shape that broadcasts to it: as an
- * array, and as the view of it that the core reads, which points into both. */
-PyArrayObject *py_mask(PyObject *object, py_mask_name which, int ndim,
-                       const npy_intp *dims, PyArrayObject *out, attn_view *view,
-                       attn_axis axes[PY_MAX_AXES]);
+/* mask, dropout_mask (bools) or bias (floats, float32 and C-contiguous afterwards), of
+ * a shape that broadcasts to that of the pairs, dims = (..., M, N): as an array, and as
+ * the view of it that the core reads, which points into both. */
+PyArrayObject *py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
+                        PyArrayObject *out, attn_view *view,
+                        attn_axis axes[PY_MAX_AXES]);
 
-/* The same for bias: floats, float32 and C-contiguous afterwards. */
-PyArrayObject *py_bias(PyObject *object, int ndim, const npy_intp *dims,
-                       PyArrayObject *out, attn_view *view,
-                       attn_axis axes[PY_MAX_AXES]);
-
-/* Fills *band from window, a pair or None, causal, and causal_offset, an int or
- * integers of shape rows[:1], NULL if not given; *offsets is the private copy it points
- * into. */
-int py_band(PyObject *window, bool causal, PyObject *offset, int ndim,
+/* Fills *band from window, causal, and causal_offset, an int or integers of shape
+ * rows[:1], NULL if not given; *offsets is the private copy it points into. */
+int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
             const npy_intp *rows, PyArrayObject *out, attn_band *band,
             PyArrayObject **offsets);
 
 /* ---- running the core (py_run.c) ------------------------------------------------- */
 
-/* One call into the core:
- *     py_run run;
- *     py_plan(&run, state, work);
- *     void *scratch = py_scratch(&run, attn_..._workspace(p, run.run.threads));
- *     py_enter(&run);
- *     int rc = attn_...(..., scratch, &run.run);
- *     result = py_leave(&run, rc);
- * work: in multiply-adds. Below some 10 us of it the GIL is kept and one thread does
- * all. */
+/* One call into the core, of functions of attn.h that `context` holds the arguments
+ * for: threads are planned, scratch is found, the GIL is given up, the core called, and
+ * all of it undone.
+ *     work        in multiply-adds, as attn_forward_work: a call of little keeps the
+ *                 GIL and one thread
+ *     workspace   how many bytes of scratch; NULL: none
+ *     call        the core's int
+ * -1: an exception is set. */
+typedef size_t py_workspace(const void *context, int threads);
+typedef int py_core_call(const void *context, void *scratch, attn_run *run);
+int py_run(const attnext_state *state, double work, py_workspace *workspace,
+           py_core_call *call, const void *context);
+
+/* ---- docstrings (py_docs.c) ------------------------------------------------------ */
+
+/* Who takes an option of py_options.def. */
+enum { FORWARD = 1, BACKWARD = 2, LAYER = 4 };
+
+/* An exposed function. Its docstring is the signature, `before`, a paragraph for each
+ * option of py_options.def that the signature has, and `after`. */
 typedef struct {
-    attn_run run;
-    bool release;          /* is the work worth giving up the GIL? */
-    bool raised;           /* a signal handler raised, and the exception is set */
-    PyThreadState *thread; /* set while the GIL is given up */
-    void *heap;            /* scratch too big for `stack` */
-    _Alignas(64) char stack[32 * 1024];
-} py_run;
+    const py_signature *signature;
+    PyCFunction function;
+    const char *before, *after;
+} py_function;
 
-void py_plan(py_run *run, attnext_state *state, double work);
-void py_enter(py_run *run);
+#define PY_FASTCALL(function) (PyCFunction)(void (*)(void))(function)
 
-/* NULL: ValueError or MemoryError is set. */
-void *py_scratch(py_run *run, size_t bytes);
+/* methods[] = the functions of a table that ends with {0}: METH_FASTCALL | METH_KEYWORDS
+ * | flags; how many, or -1. The array is static: functions point there. */
+int py_fill_methods(const attnext_state *state, const py_function *functions, int flags,
+                    PyMethodDef *methods);
 
-/* Frees the scratch. -1: a signal handler raised. */
-int py_leave(py_run *run, int rc);
+/* ---- the scores (py_functions.c) ------------------------------------------------- */
+
+typedef struct {
+    const attn_score *score;
+    const attn_score_info *about;
+    int parameters;                         /* how many it has */
+    bool own_key_size;                      /* Dk may differ from Dq */
+    py_signature forward, backward, scores; /* their signatures */
+    PyObject *Gradients; /* the named tuple of a score with parameters, else NULL */
+} py_score;
+
+/* Fills state->scores, and adds their functions, OPTIONS and SCORES to the module. */
+int py_scores_exec(PyObject *module, attnext_state *state);
+
+/* The docstring parts of a score's functions, and of its named tuple: new text. */
+char *py_score_doc(const attnext_state *state, const py_score *score,
+                   const py_signature *signature);
+char *py_gradients_doc(const py_score *score);
+char *py_parameter_doc(const attn_parameter *parameter);
+
+/* "AdditiveGradients" */
+enum { PY_GRADIENTS_NAME = 64 };
+const char *py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME]);
+
+/* OPTIONS, SCORES: the tables as Python sees them. */
+PyObject *py_options_dict(void);
+PyObject *py_scores_dict(const attnext_state *state);
 
 /* ---- the module (py_module.c) ---------------------------------------------------- */
 
 struct attnext_state {
-    PyObject *names[ARG_COUNT];  /* interned argument names, to compare by identity */
-    PyObject *AdditiveGradients; /* the named tuple */
+    PyObject *names[ARG_COUNT]; /* interned argument names, to compare by identity */
+    PyObject *parameter_names[SCORE_COUNT][ATTN_PARAMETERS];
+    py_score scores[SCORE_COUNT];
 
-    /* Made by py_modules.c; Context is the type of their .context. */
+    /* Made by py_layer.c; Context is the type of their .context. */
     PyTypeObject *AdditiveAttention, *DotProductAttention, *Context;
 
     int threads; /* of set_num_threads; changed and read under the GIL */
@@ -342,19 +380,12 @@ struct attnext_state {
 attnext_state *py_state_of_module(PyObject *module);
 attnext_state *py_state_of_type(PyTypeObject *type);
 
-/* The functions each file exposes, ended by a zero entry. PY_FUNCTION makes the entry
- * of `name`, documented by `name_doc`. */
-/* clang-format off */
-#define PY_FUNCTION(name) \
-    {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL | METH_KEYWORDS, \
-     name##_doc}
-/* clang-format on */
-extern PyMethodDef py_config_functions[], py_softmax_functions[], py_dot_functions[],
-    py_cosine_functions[], py_additive_functions[], py_gaussian_functions[],
+/* The functions each file exposes, ended by {0}. */
+extern const py_function py_config_functions[], py_softmax_functions[],
     py_merge_functions[];
 
-/* py_modules.c: makes its types, puts them in *state and adds them to the module. The
+/* py_layer.c: makes its types, puts them in *state and adds them to the module. The
  * state's references are visited and cleared by py_module.c. */
-int py_modules_exec(PyObject *module, attnext_state *state);
+int py_layers_exec(PyObject *module, attnext_state *state);
 
 #endif

@@ -18,8 +18,6 @@ static const py_signature set_num_threads_signature = {
 };
 
 PyDoc_STRVAR(set_num_threads_doc,
-"set_num_threads(n)\n"
-"--\n\n"
 "Set how many threads a call may use.\n"
 "\n"
 "Parameters\n"
@@ -64,13 +62,8 @@ set_num_threads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     PyObject *n = given[ARG_N];
-    if (PyBool_Check(n) || !PyIndex_Check(n)) {
-        PyErr_Format(PyExc_TypeError, "n must be an int, got %.200s",
-                     Py_TYPE(n)->tp_name);
-        return NULL;
-    }
-    Py_ssize_t threads = PyNumber_AsSsize_t(n, NULL); /* NULL: clipped if too large */
-    if (threads == -1 && PyErr_Occurred()) {
+    Py_ssize_t threads;
+    if (py_size(n, "n", &threads) < 0) {
         return NULL;
     }
     if (threads < 1 || threads > INT_MAX) {
@@ -89,8 +82,6 @@ static const py_signature get_num_threads_signature = {
 };
 
 PyDoc_STRVAR(get_num_threads_doc,
-"get_num_threads()\n"
-"--\n\n"
 "Return how many threads a call may use.\n"
 "\n"
 "Returns\n"
@@ -170,8 +161,6 @@ static const py_signature show_config_signature = {
 };
 
 PyDoc_STRVAR(show_config_doc,
-"show_config(mode='stdout')\n"
-"--\n\n"
 "Show which instruction set and how many threads are in use, and how this was built.\n"
 "\n"
 "Parameters\n"
@@ -259,9 +248,11 @@ done:
     return result;
 }
 
-PyMethodDef py_config_functions[] = {
-    PY_FUNCTION(set_num_threads),
-    PY_FUNCTION(get_num_threads),
-    PY_FUNCTION(show_config),
+const py_function py_config_functions[] = {
+    {&set_num_threads_signature, PY_FASTCALL(set_num_threads), set_num_threads_doc,
+     NULL},
+    {&get_num_threads_signature, PY_FASTCALL(get_num_threads), get_num_threads_doc,
+     NULL},
+    {&show_config_signature, PY_FASTCALL(show_config), show_config_doc, NULL},
     {0},
 };

@@ -1,16 +1,30 @@
 /*
- * py_functions.c -- what the exposed attention functions share: from the arguments of a
- * call to attention_args, and from the arrays that come back to what the caller gets.
+ * py_functions.c -- the exposed attention functions, as if it were Python, for each
+ * score of attn.h:
+ *
+ *     def dot_product_attention(queries, keys, values, *parameters, valid_lens, ...):
+ *         call = read_options(...)
+ *         return forward(call)                     # output, or (output, weights, lse)
+ *
+ *     def dot_product_attention_backward(grad_output, queries, ...):
+ *         return backward(call)                    # (dq, dk, dv, ...), or a named tuple
+ *
+ *     def dot_product_scores(queries, keys, *parameters, ...):
+ *         return scores(call)
+ *
+ * The signatures follow from what the score says of itself and from py_options.def.
  */
-#include "py_attention.h"
+#include "py_call.h"
 
 #include <math.h>
+#include <string.h>
 
-/* w or sigma = 1 / w; one of them at most, 1 without either. */
+/* ---- reading options ------------------------------------------------------------- */
+
+/* w or sigma = 1 / w; one of them at most. */
 static int
 read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
 {
-    *scale = 1.0f;
     if (py_is_given(w) && py_is_given(sigma)) {
         PyErr_SetString(
             PyExc_ValueError,
@@ -19,9 +33,6 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
     }
     if (py_is_given(w)) {
         return py_finite(w, "w", true, scale);
-    }
-    if (!py_is_given(sigma)) {
-        return 0;
     }
     double bandwidth;
     if (py_number(sigma, "sigma", true, &bandwidth) < 0) {
@@ -42,10 +53,6 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
 static int
 read_eps(PyObject *object, float *eps)
 {
-    *eps = 1e-8f;
-    if (object == NULL) {
-        return 0;
-    }
     if (py_finite(object, "eps", false, eps) < 0) {
         return -1;
     }
@@ -58,191 +65,386 @@ read_eps(PyObject *object, float *eps)
 }
 
 static int
-read_score_options(PyObject *const *given, attention_args *args)
+read_score_options(py_call *call)
 {
-    PyObject *scale = given[ARG_SCALE];
-    float *to = &args->parameters.scale;
-
-    if (args->score == &attn_score_gaussian) {
-        return read_bandwidth(given[ARG_W], given[ARG_SIGMA], to);
-    }
-    if (args->score == &attn_score_dot && py_is_given(scale)) {
-        args->parameters.has_scale = true;
-        return py_finite(scale, "scale", false, to);
-    }
-    if (args->score == &attn_score_cosine) {
-        *to = 1.0f;
-        if (scale != NULL && py_finite(scale, "scale", false, to) < 0) {
-            return -1;
-        }
-        return read_eps(given[ARG_EPS], &args->parameters.eps);
-    }
-    return 0;
-}
-
-/* dropout_p, and seed or dropout_mask */
-static int
-read_dropout(PyObject *const *given, attention_args *args)
-{
-    PyObject *mask = given[ARG_DROPOUT_MASK], *seed = given[ARG_SEED];
-
-    if (given[ARG_DROPOUT_P] != NULL &&
-        py_dropout(given[ARG_DROPOUT_P], "dropout_p", &args->dropout.p) < 0) {
+    PyObject *const *given = call->given;
+    py_options *o = &call->options;
+    PyObject *scale = py_is_given(given[ARG_SCALE]) ? given[ARG_SCALE]
+                                                    : given[ARG_SCALE_OF_ONE];
+    bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
+    o->eps = 1e-8f;
+    o->has_scale = scale != NULL || bandwidth;
+    if (scale != NULL && py_finite(scale, "scale", false, &o->scale) < 0) {
         return -1;
     }
-    if (py_is_given(mask) && py_is_given(seed)) {
+    if (bandwidth && read_bandwidth(given[ARG_W], given[ARG_SIGMA], &o->scale) < 0) {
+        return -1;
+    }
+    return given[ARG_EPS] == NULL ? 0 : read_eps(given[ARG_EPS], &o->eps);
+}
+
+/* Dropout needs the seed or the mask, and not both. */
+static int
+check_dropout(const py_call *call)
+{
+    const py_options *o = &call->options;
+    bool mask = py_is_given(call->given[ARG_DROPOUT_MASK]);
+    if (mask && o->seed.given) {
         PyErr_SetString(PyExc_ValueError, "dropout_mask and seed are both given, "
                                           "expected one of them");
         return -1;
     }
-    args->dropout.mask = mask;
-    if (py_is_given(seed)) {
-        return py_seed(seed, "seed", &args->dropout.seed);
-    }
-    if (args->dropout.p > 0.0f && !py_is_given(mask)) {
+    if (o->dropout_p > 0.0f && !mask && !o->seed.given) {
         PyErr_Format(
             PyExc_ValueError,
             "seed is not given, expected an int 0 <= seed < 2**64 because dropout_p is "
             "%R",
-            given[ARG_DROPOUT_P]);
+            call->given[ARG_DROPOUT_P]);
         return -1;
     }
     return 0;
 }
 
-static int
-read_flags(PyObject *const *given, attention_args *args)
+int
+py_read_options(py_call *call)
 {
-    if (py_flag(given[ARG_CAUSAL], &args->masks.causal) < 0 ||
-        py_flag(given[ARG_ENABLE_GQA], &args->enable_gqa) < 0 ||
-        py_flag(given[ARG_RETURN_WEIGHTS], &args->want_weights) < 0 ||
-        py_flag(given[ARG_RETURN_LSE], &args->want_lse) < 0 ||
-        py_flag(given[ARG_RETURN_GRAD_BIAS], &args->want_grad_bias) < 0) {
+    PyObject *const *given = call->given;
+    py_options *o = &call->options;
+    if (read_score_options(call) < 0) {
         return -1;
     }
-    return 0;
+#define READ_array(ARG, NAME, FIELD)
+#define READ(KIND, ARG, NAME, FIELD)                                             \
+    if (given[ARG] != NULL && py_read_##KIND(given[ARG], NAME, &o->FIELD) < 0) { \
+        return -1;                                                               \
+    }
+#define READ_flag(...) READ(flag, __VA_ARGS__)
+#define READ_probability(...) READ(probability, __VA_ARGS__)
+#define READ_rule(...) READ(rule, __VA_ARGS__)
+#define READ_seed(...) READ(seed, __VA_ARGS__)
+#define READ_window(...) READ(window, __VA_ARGS__)
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, ...) \
+    READ_##KIND(ARG_##ID, NAME, FIELD)
+#include "py_options.def"
+    return check_dropout(call);
 }
 
+/* ---- calls ----------------------------------------------------------------------- */
+
 static int
-read_arguments(const attn_score *score, PyObject *const *given, attention_args *args)
+read_call(const attnext_state *state, const py_score *score,
+          const py_signature *signature, PyObject *const *args, Py_ssize_t nargs,
+          PyObject *kwnames, py_call *call)
 {
-    *args = (attention_args){
-        .score = score,
-        .queries = given[ARG_QUERIES],
-        .keys = given[ARG_KEYS],
-        .values = given[ARG_VALUES],
-        .parameters = {.W_q = given[ARG_W_Q],
-                       .W_k = given[ARG_W_K],
-                       .w_v = given[ARG_W_V],
-                       .b_h = given[ARG_B_H]},
-        .masks = {.valid_lens = given[ARG_VALID_LENS],
-                  .mask = given[ARG_MASK],
-                  .bias = given[ARG_BIAS],
-                  .causal_offset = given[ARG_CAUSAL_OFFSET],
-                  .window = given[ARG_WINDOW]},
-        .out = given[ARG_OUT],
-        .grad = {.output = given[ARG_GRAD_OUTPUT],
-                 .weights = given[ARG_GRAD_WEIGHTS],
-                 .lse = given[ARG_GRAD_LSE]},
-        .saved = {.output = given[ARG_OUTPUT],
-                  .weights = given[ARG_WEIGHTS],
-                  .lse = given[ARG_LSE]},
-    };
-    if (read_score_options(given, args) < 0 || read_dropout(given, args) < 0 ||
-        py_empty_rows(given[ARG_EMPTY_ROWS], &args->empty_rows) < 0) {
-        return -1;
+    call->score = score;
+    call->options = (py_options){0};
+    call->keeps_inputs = false;
+    return py_parse(state, signature, args, nargs, kwnames, call->given) < 0
+               ? -1
+               : py_read_options(call);
+}
+
+/* A tuple of the objects; not a tuple if it would have one entry. */
+static PyObject *
+pack(PyObject *const *objects, int count)
+{
+    PyObject *result = count == 1 ? Py_NewRef(objects[0]) : PyTuple_New(count);
+    for (int i = 0; count > 1 && result != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(result, i, Py_NewRef(objects[i]));
     }
-    return read_flags(given, args);
+    return result;
 }
 
 /* output, (output, weights), (output, lse) or (output, weights, lse) */
 static PyObject *
-pack_outputs(const attention_outputs *outputs)
+forward(PyObject *module, py_score_number number, PyObject *const *args,
+        Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *output = (PyObject *)outputs->output;
-    PyObject *weights = (PyObject *)outputs->weights, *lse = (PyObject *)outputs->lse;
+    const attnext_state *state = py_state_of_module(module);
+    const py_score *score = &state->scores[number];
+    py_call call;
+    py_inputs in;
+    py_outputs outputs;
 
-    if (weights != NULL && lse != NULL) {
-        return PyTuple_Pack(3, output, weights, lse);
-    }
-    if (weights != NULL || lse != NULL) {
-        return PyTuple_Pack(2, output, weights != NULL ? weights : lse);
-    }
-    return Py_NewRef(output);
-}
-
-PyObject *
-py_call_forward(PyObject *module, const attn_score *score,
-                const py_signature *signature, PyObject *const *args, Py_ssize_t nargs,
-                PyObject *kwnames)
-{
-    attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT], *result;
-    attention_args call;
-    attention_inputs in;
-    attention_outputs outputs;
-
-    if (py_parse(state, signature, args, nargs, kwnames, given) < 0 ||
-        read_arguments(score, given, &call) < 0 ||
-        attention_forward(state, &call, &in, &outputs) < 0) {
+    if (read_call(state, score, &score->forward, args, nargs, kwnames, &call) < 0 ||
+        py_forward(state, &call, &in, &outputs) < 0) {
         return NULL;
     }
-    result = pack_outputs(&outputs);
-    attention_inputs_clear(&in);
-    attention_outputs_clear(&outputs);
+    PyObject *parts[3] = {(PyObject *)outputs.output};
+    int count = 1;
+    if (outputs.weights != NULL) {
+        parts[count++] = (PyObject *)outputs.weights;
+    }
+    if (outputs.lse != NULL) {
+        parts[count++] = (PyObject *)outputs.lse;
+    }
+    PyObject *result = pack(parts, count);
+    py_inputs_clear(&in);
+    py_outputs_clear(&outputs);
+    return result;
+}
+
+/* dq, dk, dv, then those of the parameters, as a named tuple if there are any; that of
+ * a bandwidth; and, if it was asked for, that of the bias, None without one. */
+static PyObject *
+pack_gradients(const py_call *call, const py_gradients *d)
+{
+    const py_score *score = call->score;
+    PyObject *parts[3 + ATTN_PARAMETERS + 2] = {
+        (PyObject *)d->queries, (PyObject *)d->keys, (PyObject *)d->values};
+    PyObject *scale = NULL, *named = NULL, *result = NULL;
+    int count = 3;
+
+    if (score->Gradients != NULL) {
+        for (int i = 0; i < score->parameters; i++) {
+            parts[count++] = py_or_none(d->parameters[i]);
+        }
+        named = PyObject_Vectorcall(score->Gradients, parts, (size_t)count, NULL);
+        if (named == NULL) {
+            return NULL;
+        }
+        parts[0] = named;
+        count = 1;
+    }
+    if (score->about->scale == ATTN_SCALE_BANDWIDTH) {
+        scale = PyArrayScalar_New(Float);
+        if (scale == NULL) {
+            goto done;
+        }
+        PyArrayScalar_ASSIGN(scale, Float, d->scale);
+        parts[count++] = scale;
+    }
+    if (call->options.return_grad_bias) {
+        parts[count++] = py_or_none(d->bias);
+    }
+    result = pack(parts, count);
+done:
+    Py_XDECREF(scale);
+    Py_XDECREF(named);
+    return result;
+}
+
+static PyObject *
+backward(PyObject *module, py_score_number number, PyObject *const *args,
+         Py_ssize_t nargs, PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_module(module);
+    const py_score *score = &state->scores[number];
+    py_call call;
+    py_inputs in;
+    py_gradients gradients;
+
+    if (read_call(state, score, &score->backward, args, nargs, kwnames, &call) < 0 ||
+        py_backward(state, &call, &in, &gradients) < 0) {
+        return NULL;
+    }
+    PyObject *result = pack_gradients(&call, &gradients);
+    py_inputs_clear(&in);
+    py_gradients_clear(&gradients);
+    return result;
+}
+
+static PyObject *
+scores(PyObject *module, py_score_number number, PyObject *const *args,
+       Py_ssize_t nargs, PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_module(module);
+    const py_score *score = &state->scores[number];
+    py_call call;
+
+    if (read_call(state, score, &score->scores, args, nargs, kwnames, &call) < 0) {
+        return NULL;
+    }
+    return (PyObject *)py_scores(state, &call);
+}
+
+/* A function is handed the module, not its score: three of each score's own. */
+#define FUNCTION(SCORE, VERB)                                                \
+    static PyObject *SCORE##_##VERB(PyObject *module, PyObject *const *args, \
+                                    Py_ssize_t nargs, PyObject *kwnames)     \
+    {                                                                        \
+        return VERB(module, SCORE_##SCORE, args, nargs, kwnames);            \
+    }
+#define FUNCTIONS(SCORE) \
+    FUNCTION(SCORE, forward) FUNCTION(SCORE, backward) FUNCTION(SCORE, scores)
+ATTN_SCORES(FUNCTIONS)
+
+/* ---- signatures ------------------------------------------------------------------ */
+
+typedef struct {
+    py_signature *signature;
+    int count;
+} signature_writer;
+
+static void
+add(signature_writer *w, py_arg arg)
+{
+    w->signature->args[w->count++] = (unsigned char)arg;
+}
+
+static void
+add_parameters(signature_writer *w, const py_score *score, bool optional)
+{
+    for (int i = 0; i < score->parameters; i++) {
+        if (score->about->parameters[i].optional == optional) {
+            add(w, ARG_PARAMETER_0 + i);
+        }
+    }
+}
+
+/* takes: FORWARD, BACKWARD, or 0, for the scores alone. */
+static void
+write_signature(py_signature *signature, const char *name, py_score_number number,
+                const py_score *score, int takes)
+{
+    const attn_score_info *about = score->about;
+    signature_writer writer = {signature, 0}, *w = &writer;
+    *signature = (py_signature){.function = name, .score = number};
+    if (takes == BACKWARD) {
+        add(w, ARG_GRAD_OUTPUT);
+    }
+    add(w, ARG_QUERIES);
+    add(w, ARG_KEYS);
+    if (takes != 0) {
+        add(w, ARG_VALUES);
+    }
+    add_parameters(w, score, false);
+    signature->required = w->count;
+    if (takes != 0) {
+        add(w, ARG_VALID_LENS);
+    }
+    signature->positional = w->count;
+    add_parameters(w, score, true);
+#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...) \
+    if (IF) {                                    \
+        add(w, ARG_##ID);                        \
+    }
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
+    if (takes & (TAKEN_BY)) {                    \
+        add(w, ARG_##ID);                        \
+    }
+#include "py_options.def"
+}
+
+/* ---- the module ------------------------------------------------------------------ */
+
+/* collections.namedtuple of the gradients, so that it has _fields, _asdict and pickles:
+ * AdditiveGradients for the score "additive". */
+static int
+make_gradients_type(PyObject *module, py_score *score)
+{
+    PyObject *collections = NULL, *fields = NULL, *type = NULL, *doc = NULL;
+    char name[PY_GRADIENTS_NAME], *text = NULL;
+    int result = -1;
+
+    py_gradients_name(score, name);
+    fields = Py_BuildValue("[sss]", "queries", "keys", "values");
+    for (int i = 0; fields != NULL && i < score->parameters; i++) {
+        PyObject *field = PyUnicode_FromString(score->about->parameters[i].name);
+        if (field == NULL || PyList_Append(fields, field) < 0) {
+            Py_CLEAR(fields);
+        }
+        Py_XDECREF(field);
+    }
+    collections = fields == NULL ? NULL : PyImport_ImportModule("collections");
+    if (collections == NULL) {
+        goto done;
+    }
+    type = PyObject_CallMethod(collections, "namedtuple", "sO", name, fields);
+    text = type == NULL ? NULL : py_gradients_doc(score);
+    doc = text == NULL ? NULL : PyUnicode_FromString(text);
+    if (doc != NULL && PyObject_SetAttrString(type, "__doc__", doc) == 0 &&
+        PyModule_AddObjectRef(module, name, type) == 0) {
+        PyObject *package = PyUnicode_FromString("attnext");
+        result = package == NULL ? -1
+                                 : PyObject_SetAttrString(type, "__module__", package);
+        Py_XDECREF(package);
+        score->Gradients = Py_NewRef(type);
+    }
+done:
+    PyMem_RawFree(text);
+    Py_XDECREF(doc);
+    Py_XDECREF(type);
+    Py_XDECREF(fields);
+    Py_XDECREF(collections);
+    return result;
+}
+
+/* What state->scores[number] is, but for the named tuple. */
+static int
+describe_score(attnext_state *state, py_score_number number, const attn_score *which)
+{
+    py_score *score = &state->scores[number];
+    const attn_parameter *parameter;
+    *score = (py_score){.score = which, .about = attn_about(which)};
+    for (; score->parameters < ATTN_PARAMETERS; score->parameters++) {
+        parameter = &score->about->parameters[score->parameters];
+        if (parameter->name == NULL) {
+            break;
+        }
+        PyObject *name = PyUnicode_InternFromString(parameter->name);
+        if (name == NULL) {
+            return -1;
+        }
+        state->parameter_names[number][score->parameters] = name;
+        score->own_key_size = score->own_key_size || strchr(parameter->shape, 'K');
+    }
+    static char names[SCORE_COUNT][3][48]; /* functions point there */
+    static const char *const forms[] = {"%s_attention", "%s_attention_backward",
+                                        "%s_scores"};
+    static const int takes[] = {FORWARD, BACKWARD, 0};
+    py_signature *const to[] = {&score->forward, &score->backward, &score->scores};
+    for (int i = 0; i < 3; i++) {
+        char *name = names[number][i];
+        PyOS_snprintf(name, sizeof names[number][i], forms[i], score->about->name);
+        write_signature(to[i], name, number, score, takes[i]);
+    }
+    return 0;
+}
+
+static int
+add_table(PyObject *module, const char *name, PyObject *table)
+{
+    int result = table == NULL ? -1 : PyModule_AddObjectRef(module, name, table);
+    Py_XDECREF(table);
     return result;
 }
 
 int
-py_call_backward(PyObject *module, const attn_score *score,
-                 const py_signature *signature, PyObject *const *args, Py_ssize_t nargs,
-                 PyObject *kwnames, attention_gradients *gradients)
+py_scores_exec(PyObject *module, attnext_state *state)
 {
-    attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT];
-    attention_args call;
-    attention_inputs in;
+    static PyMethodDef methods[3 * SCORE_COUNT + 1]; /* functions point there */
+    static const PyCFunction functions[3 * SCORE_COUNT] = {
+#define ADDRESSES(SCORE)                                         \
+    PY_FASTCALL(SCORE##_forward), PY_FASTCALL(SCORE##_backward), \
+        PY_FASTCALL(SCORE##_scores),
+        ATTN_SCORES(ADDRESSES)};
+    static const attn_score *const scores[] = {
+#define ADDRESS(SCORE) &attn_score_##SCORE,
+        ATTN_SCORES(ADDRESS)};
 
-    if (py_parse(state, signature, args, nargs, kwnames, given) < 0 ||
-        read_arguments(score, given, &call) < 0 ||
-        attention_backward(state, &call, &in, gradients) < 0) {
-        return -1;
+    for (int i = 0; i < SCORE_COUNT; i++) {
+        py_score *score = &state->scores[i];
+        if (describe_score(state, (py_score_number)i, scores[i]) < 0 ||
+            (score->parameters > 0 && make_gradients_type(module, score) < 0)) {
+            return -1;
+        }
+        const py_signature *const of[] = {&score->forward, &score->backward,
+                                          &score->scores};
+        for (int j = 0; j < 3; j++) {
+            PyMethodDef *method = &methods[3 * i + j];
+            if (method->ml_doc == NULL &&
+                (method->ml_doc = py_score_doc(state, score, of[j])) == NULL) {
+                return -1;
+            }
+            method->ml_name = of[j]->function;
+            method->ml_meth = functions[3 * i + j];
+            method->ml_flags = METH_FASTCALL | METH_KEYWORDS;
+        }
     }
-    attention_inputs_clear(&in);
-    return 0;
-}
-
-PyObject *
-py_pack_gradients(attention_gradients *d, PyObject *more)
-{
-    PyObject *parts[5] = {(PyObject *)d->queries, (PyObject *)d->keys,
-                          (PyObject *)d->values};
-    int count = 3;
-    if (more != NULL) {
-        parts[count++] = more;
-    }
-    if (d->want_bias) {
-        parts[count++] = py_or_none(d->bias);
-    }
-    PyObject *result = PyTuple_New(count);
-    for (int i = 0; result != NULL && i < count; i++) {
-        PyTuple_SET_ITEM(result, i, Py_NewRef(parts[i]));
-    }
-    attention_gradients_clear(d);
-    return result;
-}
-
-PyObject *
-py_call_scores(PyObject *module, const attn_score *score, const py_signature *signature,
-               PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT];
-    attention_args call;
-
-    if (py_parse(state, signature, args, nargs, kwnames, given) < 0 ||
-        read_arguments(score, given, &call) < 0) {
-        return NULL;
-    }
-    return (PyObject *)attention_scores(state, &call);
+    return PyModule_AddFunctions(module, methods) < 0 ||
+                   add_table(module, "OPTIONS", py_options_dict()) < 0 ||
+                   add_table(module, "SCORES", py_scores_dict(state)) < 0
+               ? -1
+               : 0;
 }

@@ -1,390 +1,365 @@
 /*
- * py_layer.c -- what an AdditiveAttention and a DotProductAttention do, as if it were
- * Python:
- *
- *     class Layer:
- *         def __call__(self, queries, keys, values, valid_lens=None, *,
- *                      mask=None, causal=False, need_weights=True):
- *             p = self.dropout if self.training else 0
- *             seed = self._rng.integers(0, 2**64, dtype=uint64) if p > 0 else None
- *             output, weights, lse = attention(queries, keys, values, ...)
- *             self.context = Context(queries, keys, values, ...)
- *             self.attention_weights = weights if need_weights else None
- *             return output
- *
- *         def backward(self, grad_output, *, grad_weights=None, context=None):
- *             d = attention_backward(grad_output, context or self.context, ...)
- *             for name, grad in self.grads.items():
- *                 grad += d[name]
- *             return d.queries, d.keys, d.values
+ * py_layer.c -- the life of a layer: how it is made, held during a call, visited by
+ * the garbage collector, freed, and switched between training and evaluation; and how
+ * its types get into the module.
  */
-#include "py_docs.h"
-#include "py_modules.h"
+#include "py_layer.h"
 
-/* ---- forward --------------------------------------------------------------------- */
+/* ---- the core -------------------------------------------------------------------- */
 
-/* A new seed for dropout from the layer's generator. */
-static int
-draw_seed(PyObject *rng, uint64_t *seed)
+void
+layer_core_clear(layer_core *core)
 {
-    PyObject *drawn = PyObject_CallMethod(
-        rng, "integers", "iKOsO", 0, (unsigned long long)UINT64_MAX, Py_None, "uint64",
-        Py_True); /* True: the upper end counts */
-    if (drawn == NULL) {
+    /* First: what goes may run code that looks at the layer, which without an identity
+     * is refused as one whose __init__ has not run. */
+    Py_CLEAR(core->identity);
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        Py_CLEAR(core->parameters[i]);
+    }
+    Py_CLEAR(core->grads);
+    Py_CLEAR(core->rng);
+}
+
+int
+layer_hold(const layer_object *layer, layer_core *held)
+{
+    *held = layer->core;
+    if (held->identity == NULL) {
+        PyErr_Format(PyExc_RuntimeError, "%.200s.__init__() has not been called",
+                     Py_TYPE(layer)->tp_name);
         return -1;
     }
-    int result = py_seed(drawn, "a seed drawn from rng", seed);
-    Py_DECREF(drawn);
-    return result;
-}
-
-/* object (..., rows, size) as float32; the constructor called its number of features
- * size_name. Without this the message would blame the parameter. */
-static PyArrayObject *
-read_features(PyObject *object, const char *name, char rows, const char *size_name,
-              Py_ssize_t size)
-{
-    PyArrayObject *a = py_float32(object, name, NULL);
-    int ndim = a == NULL ? 0 : PyArray_NDIM(a);
-    if (ndim >= 2 && PyArray_DIM(a, ndim - 1) != size) {
-        char expected[100];
-        PyOS_snprintf(expected, sizeof expected, "(..., %c, %zd): %s is %zd", rows,
-                      size, size_name, size);
-        py_shape_error(a, name, expected);
-        Py_CLEAR(a);
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        Py_XINCREF(held->parameters[i]);
     }
-    return a;
-}
-
-/* What a call of the layer and its backward have in common. */
-static attention_args
-common_args(const layer_object *layer, const layer_core *held)
-{
-    return (attention_args){
-        .score = layer->score,
-        .parameters = {.W_q = (PyObject *)held->parameters[LAYER_W_Q],
-                       .W_k = (PyObject *)held->parameters[LAYER_W_K],
-                       .w_v = (PyObject *)held->parameters[LAYER_W_V],
-                       .b_h = (PyObject *)held->parameters[LAYER_B_H],
-                       .has_scale = held->has_scale,
-                       .scale = (float)held->scale},
-    };
-}
-
-/* Makes this forward the layer's last one. */
-static int
-remember(attnext_state *state, layer_object *layer, const layer_core *held,
-         const attention_inputs *in, const attention_outputs *outputs)
-{
-    PyObject *context = py_context_new(state, held->identity, in, outputs);
-    if (context == NULL) {
-        return -1;
-    }
-    PyObject *old_context = layer->context;
-    PyArrayObject *old_weights = layer->weights;
-    layer->context = context;
-    layer->weights = (PyArrayObject *)Py_XNewRef(outputs->weights);
-    Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
-    Py_XDECREF(old_weights);
+    Py_INCREF(held->grads);
+    Py_INCREF(held->rng);
+    Py_INCREF(held->identity);
     return 0;
 }
 
-static const py_signature call_signature = {
-    .function = "__call__",
-    .required = 3,
-    .positional = 4,
-    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_MASK, ARG_CAUSAL,
-             ARG_NEED_WEIGHTS},
-};
-
-PyDoc_STRVAR(call_doc,
-"__call__($self, queries, keys, values, valid_lens=None, *, mask=None, causal=False, "
-"need_weights=True)\n"
-"--\n\n"
-"Pool the values, each query by the attention it pays to the keys.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"queries : array_like, shape (..., M, Dq)\n"
-"    M queries; any leading axes (batch, heads), or none. Dq is `query_size` for\n"
-"    AdditiveAttention. Used as it is if float32 and C-contiguous, like every array\n"
-"    here; other layouts, lists, other real dtypes and torch tensors are converted\n"
-"    first.\n"
-"keys : array_like, shape (..., N, Dk)\n"
-"    The keys; leading axes as those of `queries`. Dk is `key_size` for\n"
-"    AdditiveAttention, Dq for DotProductAttention.\n"
-"values : array_like, shape (..., N, Dv)\n"
-"    The values, one for each key.\n"
-DOC_VALID_LENS
-DOC_MASK
-DOC_CAUSAL
-"need_weights : bool, optional\n"
-"    False leaves `attention_weights` None and saves forming an array of (..., M, N).\n"
-"\n"
-"Returns\n"
-"-------\n"
-"output : ndarray, float32, shape (..., M, Dv)\n"
-"    The pooled values.\n"
-"\n"
-"Raises\n"
-"------\n"
-"TypeError\n"
-"    An argument is of the wrong kind or dtype (complex, bool, object, a masked\n"
-"    array, a tensor that requires grad), or unknown, or missing.\n"
-"ValueError\n"
-"    An argument has the wrong shape, or a length is negative.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"backward : The gradients of this call.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh\n"
-"from the object's generator; `attention_weights` are those before dropout. A query\n"
-"to which no key is left pays 1/N to each of the N keys; apart from that, keys and\n"
-"values that take no part are never read. Several threads may call one object at\n"
-"once; a call that runs while another thread sets the parameters may see some of the\n"
-"old numbers and some of the new.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import numpy as np\n"
-">>> from attnext import DotProductAttention\n"
-">>> attn = DotProductAttention()\n"
-">>> attn(np.eye(2), np.zeros((4, 2)), np.arange(8).reshape(4, 2), [1, 3])\n"
-"array([[0., 1.],\n"
-"       [2., 3.]], dtype=float32)\n"
-">>> attn.attention_weights.round(2)\n"
-"array([[1.  , 0.  , 0.  , 0.  ],\n"
-"       [0.33, 0.33, 0.33, 0.  ]], dtype=float32)\n");
-
-/* A forward of the layer as it is held; the inputs are in *call. */
-static PyObject *
-forward(attnext_state *state, layer_object *layer, const layer_core *held,
-        attention_args *call)
+int
+layer_install(layer_object *layer, layer_core *core)
 {
-    attention_inputs in;
-    attention_outputs outputs;
-    PyObject *result = NULL;
-
-    if (layer_check_parameters(held) < 0) {
-        return NULL;
+    core->identity = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (core->identity == NULL) {
+        return -1;
     }
-    call->want_lse = true; /* it makes the backward cheaper */
-    call->keeps_inputs = true;
-    call->dropout.p = held->training ? (float)held->dropout : 0.0f;
-    if (call->dropout.p > 0.0f && draw_seed(held->rng, &call->dropout.seed) < 0) {
-        return NULL;
-    }
-    if (attention_forward(state, call, &in, &outputs) < 0) {
-        return NULL;
-    }
-    if (remember(state, layer, held, &in, &outputs) == 0) {
-        result = Py_NewRef(outputs.output);
-    }
-    attention_outputs_clear(&outputs);
-    attention_inputs_clear(&in);
-    return result;
+    layer_core old = layer->core;
+    layer->core = *core;
+    *core = (layer_core){0};
+    layer_core_clear(&old);
+    Py_CLEAR(layer->context);
+    Py_CLEAR(layer->weights);
+    return 0;
 }
 
-static PyObject *
-layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    layer_object *layer = (layer_object *)self;
-    attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT], *result = NULL;
-    PyArrayObject *queries = NULL, *keys = NULL;
-    layer_core held;
+/* ---- reading a constructor's arguments ------------------------------------------- */
 
-    if (layer_hold(layer, &held) < 0) {
-        return NULL;
+/* TypeError and ValueError of default_rng say what was wrong with the seed, but not
+ * which argument it was. */
+static void
+name_rng(void)
+{
+    PyObject *kind = PyErr_ExceptionMatches(PyExc_TypeError)    ? PyExc_TypeError
+                     : PyErr_ExceptionMatches(PyExc_ValueError) ? PyExc_ValueError
+                                                                : NULL;
+    if (kind == NULL) {
+        return;
     }
-    attention_args call = common_args(layer, &held);
-    call.want_weights = true;
-    if (py_parse(state, &call_signature, args, nargs, kwnames, given) < 0 ||
-        py_flag(given[ARG_CAUSAL], &call.masks.causal) < 0 ||
-        (given[ARG_NEED_WEIGHTS] != NULL &&
-         py_flag(given[ARG_NEED_WEIGHTS], &call.want_weights) < 0)) {
-        goto done;
-    }
-    call.queries = given[ARG_QUERIES];
-    call.keys = given[ARG_KEYS];
-    call.values = given[ARG_VALUES];
-    call.masks.valid_lens = given[ARG_VALID_LENS];
-    call.masks.mask = given[ARG_MASK];
-    if (layer->score == &attn_score_additive) {
-        queries = read_features(call.queries, "queries", 'M', "query_size",
-                                held.query_size);
-        keys = queries == NULL
-                   ? NULL
-                   : read_features(call.keys, "keys", 'N', "key_size", held.key_size);
-        if (keys == NULL) {
-            goto done;
-        }
-        call.queries = (PyObject *)queries;
-        call.keys = (PyObject *)keys;
-    }
-    result = forward(state, layer, &held, &call);
-done:
-    Py_XDECREF(keys);
-    Py_XDECREF(queries);
-    layer_core_clear(&held);
-    return result;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_Format(kind, "rng is not what numpy.random.default_rng takes: %S",
+                 value != NULL ? value : Py_None);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
 }
 
 PyObject *
-layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
-                 PyObject *kwnames)
+layer_rng(PyObject *seed)
 {
-    return layer_call(self, args, PyVectorcall_NARGS(nargsf), kwnames);
+    PyObject *numpy_random = PyImport_ImportModule("numpy.random");
+    if (numpy_random == NULL) {
+        return NULL;
+    }
+    PyObject *rng = PyObject_CallMethod(numpy_random, "default_rng", "(O)",
+                                        seed == NULL ? Py_None : seed);
+    Py_DECREF(numpy_random);
+    if (rng == NULL) {
+        name_rng();
+    }
+    return rng;
 }
 
-/* ---- backward -------------------------------------------------------------------- */
+/* A number as a double, and as an object for the check that follows: reading the
+ * argument itself twice might give two numbers. */
+static PyObject *
+read_number(PyObject *object, const char *name, double *number)
+{
+    return py_number(object, name, false, number) < 0 ? NULL
+                                                      : PyFloat_FromDouble(*number);
+}
 
-static const py_signature backward_signature = {
-    .function = "backward",
-    .required = 1,
+int
+layer_read_options(layer_core *core, PyObject *dropout, PyObject *scale)
+{
+    int result = 0;
+    float as_float32;
+
+    if (dropout != NULL) {
+        PyObject *number = read_number(dropout, "dropout", &core->dropout);
+        result = number == NULL ? -1
+                                : py_read_probability(number, "dropout", &as_float32);
+        Py_XDECREF(number);
+    }
+    core->has_scale = py_is_given(scale);
+    if (result == 0 && core->has_scale) {
+        PyObject *number = read_number(scale, "scale", &core->scale);
+        result = number == NULL ? -1 : py_finite(number, "scale", false, &as_float32);
+        Py_XDECREF(number);
+    }
+    return result;
+}
+
+/* ---- the object ------------------------------------------------------------------ */
+
+PyObject *
+layer_new(PyTypeObject *type, py_score_number score)
+{
+    layer_object *layer = (layer_object *)type->tp_alloc(type, 0); /* all zero */
+    if (layer != NULL) {
+        layer->vectorcall = layer_vectorcall;
+        layer->core.score = &py_state_of_type(type)->scores[score];
+        layer->core.training = true;
+    }
+    return (PyObject *)layer;
+}
+
+/* What is not visited leads nowhere: arrays of numbers, a Context of such. */
+int
+layer_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    layer_object *layer = (layer_object *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(layer->core.rng);
+    Py_VISIT(layer->core.grads);
+    return 0;
+}
+
+int
+layer_clear(PyObject *self)
+{
+    layer_object *layer = (layer_object *)self;
+    layer_core_clear(&layer->core);
+    Py_CLEAR(layer->context);
+    Py_CLEAR(layer->weights);
+    return 0;
+}
+
+void
+layer_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (((layer_object *)self)->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(self);
+    }
+    layer_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* ---- training or not ------------------------------------------------------------- */
+
+static PyObject *
+get_training(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((layer_object *)self)->core.training);
+}
+
+static const py_signature train_signature = {
+    .function = "train",
+    .required = 0,
     .positional = 1,
-    .args = {ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_CONTEXT},
+    .args = {ARG_TRAINING},
+    .method = true,
 };
 
-PyDoc_STRVAR(backward_doc,
-"backward($self, grad_output, *, grad_weights=None, context=None)\n"
-"--\n\n"
-"Gradients of a call; those of the parameters are added to `grads`.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"grad_output : array_like, shape (..., M, Dv)\n"
-"    Gradient of the loss with respect to the output.\n"
-"grad_weights : array_like, shape (..., M, N), optional\n"
-"    Gradient of the loss with respect to `attention_weights`, if it depends on them.\n"
-"context : Context, optional\n"
-"    Which call: the `context` as it was after it. The last one by default.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"dq : ndarray, float32, shape (..., M, Dq)\n"
-"    Gradient with respect to the queries.\n"
-"dk : ndarray, float32, shape (..., N, Dk)\n"
-"    Gradient with respect to the keys; exactly 0 for those that take no part.\n"
-"dv : ndarray, float32, shape (..., N, Dv)\n"
-"    Gradient with respect to the values, likewise.\n"
-"\n"
-"Raises\n"
-"------\n"
-"RuntimeError\n"
-"    There was no call yet.\n"
-"TypeError\n"
-"    An argument is of the wrong kind or dtype.\n"
-"ValueError\n"
-"    An argument has the wrong shape, or `context` is another object's.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"zero_grad : Start the sums in `grads` again.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"The parameters must still be those of the call: run `backward` before the step that\n"
-"changes them, and do not write into the inputs in between. A second `backward` of\n"
-"the same call adds to `grads` again. Dropout is that of the call.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import numpy as np\n"
-">>> from attnext import DotProductAttention\n"
-">>> attn = DotProductAttention(scale=1.0)\n"
-">>> output = attn(np.ones((1, 2)), np.ones((2, 2)), np.array([[1, 2], [3, 4]]))\n"
-">>> dq, dk, dv = attn.backward([[1, 0]])\n"
-">>> dk\n"
-"array([[-0.5, -0.5],\n"
-"       [ 0.5,  0.5]], dtype=float32)\n");
+static const char train_doc[] = PyDoc_STR(
+    "Switch dropout on, or off.\n"
+    "\n"
+    "Parameters\n"
+    "----------\n"
+    "mode : bool, optional\n"
+    "    Whether dropout acts in the calls that follow.\n"
+    "\n"
+    "Returns\n"
+    "-------\n"
+    "self : AdditiveAttention or DotProductAttention\n"
+    "    The object itself.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "eval : The same as ``train(False)``.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> from attnext import DotProductAttention\n"
+    ">>> DotProductAttention(dropout=0.5).train(False).training\n"
+    "False\n");
 
 static PyObject *
-layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-               PyObject *kwnames)
+train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    layer_object *layer = (layer_object *)self;
     attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT], *context = NULL, *result = NULL;
-    layer_core held;
-    attention_inputs in;
-    attention_gradients gradients = {0};
+    PyObject *given[ARG_COUNT];
+    bool mode = true;
 
-    if (layer_hold(layer, &held) < 0) {
+    if (py_parse(state, &train_signature, args, nargs, kwnames, given) < 0 ||
+        (given[ARG_TRAINING] != NULL &&
+         py_read_flag(given[ARG_TRAINING], "mode", &mode) < 0)) {
         return NULL;
     }
-    attention_inputs_init(&in);
-    if (py_parse(state, &backward_signature, args, nargs, kwnames, given) < 0) {
-        goto done;
-    }
-    context = Py_XNewRef(py_is_given(given[ARG_CONTEXT]) ? given[ARG_CONTEXT]
-                                                         : layer->context);
-    if (context == NULL) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "backward() needs a forward before it: call the object first");
-        goto done;
-    }
-    attention_args call = common_args(layer, &held);
-    call.grad.output = given[ARG_GRAD_OUTPUT];
-    call.grad.weights = given[ARG_GRAD_WEIGHTS];
-    if (py_context_read(state, context, held.identity, &call) < 0 ||
-        layer_check_parameters(&held) < 0 ||
-        attention_backward(state, &call, &in, &gradients) < 0 ||
-        layer_add_gradients(state, &held, &gradients) < 0) {
-        goto done;
-    }
-    result = PyTuple_Pack(3, gradients.queries, gradients.keys, gradients.values);
-done:
-    attention_gradients_clear(&gradients);
-    attention_inputs_clear(&in);
-    Py_XDECREF(context);
-    layer_core_clear(&held);
-    return result;
+    ((layer_object *)self)->core.training = mode;
+    return Py_NewRef(self);
 }
 
-const char layer_attention_weights_doc[] = PyDoc_STR(
-"ndarray or None: the attention weights of the last call, shape (..., M, N), float32,\n"
-"before dropout; rows sum to 1. None before the first call, and after one with\n"
-"need_weights=False.");
+static const char eval_doc[] = PyDoc_STR(
+    "eval($self)\n"
+    "--\n\n"
+    "Switch dropout off.\n"
+    "\n"
+    "Returns\n"
+    "-------\n"
+    "self : AdditiveAttention or DotProductAttention\n"
+    "    The object itself.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "train : Switch it on again.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> from attnext import DotProductAttention\n"
+    ">>> DotProductAttention(dropout=0.5).eval().training\n"
+    "False\n");
 
-PyObject *
-layer_get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
+static PyObject *
+eval(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    PyArrayObject *weights = ((layer_object *)self)->weights;
-    return Py_NewRef(weights == NULL ? Py_None : (PyObject *)weights);
+    ((layer_object *)self)->core.training = false;
+    return Py_NewRef(self);
 }
 
-const char layer_context_doc[] = PyDoc_STR(
-"Context or None: what the last call saved for `backward`; None before the first.\n"
-"Keep it to run `backward` through several calls, such as a decoder's time steps.");
+/* ---- the types ------------------------------------------------------------------- */
 
-PyObject *
-layer_get_context(PyObject *self, void *Py_UNUSED(closure))
+static PyObject *
+get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(py_or_none(((layer_object *)self)->weights));
+}
+
+static PyObject *
+get_context(PyObject *self, void *Py_UNUSED(closure))
 {
     PyObject *context = ((layer_object *)self)->context;
     return Py_NewRef(context == NULL ? Py_None : context);
 }
 
-/* ---- the table of methods -------------------------------------------------------- */
+static const PyGetSetDef properties[] = {
+    {"attention_weights", get_attention_weights, NULL,
+     "ndarray or None: the attention weights of the last call, shape (..., M, N),\n"
+     "float32, before dropout; rows sum to 1. None before the first call, and after "
+     "one\n"
+     "with need_weights=False.",
+     NULL},
+    {"context", get_context, NULL,
+     "Context or None: what the last call saved for `backward`; None before the "
+     "first.\n"
+     "Keep it to run `backward` through several calls, such as a decoder's time steps.",
+     NULL},
+    {"grads", layer_get_grads, NULL, layer_grads_doc, NULL},
+    {"training", get_training, NULL,
+     "bool: does dropout act? True at first; `train` and `eval` change it.", NULL},
+    {0},
+};
 
-/* __call__ is listed for its docstring and signature; METH_COEXIST puts it in the place
- * of the one Python would make from the slot. */
+/* Appends what every layer has, and the parameters of its score. */
+static int
+add_properties(PyGetSetDef *to, const py_score *score)
+{
+    for (; to->name != NULL; to++) {
+        if (to->get == get_training) {
+            return 0; /* imported before in this process */
+        }
+    }
+    for (const PyGetSetDef *p = properties; p->name != NULL; p++) {
+        *to++ = *p;
+    }
+    for (int i = 0; i < score->parameters; i++) {
+        const attn_parameter *parameter = &score->about->parameters[i];
+        char *doc = py_parameter_doc(parameter);
+        if (doc == NULL) {
+            return -1;
+        }
+        *to++ = (PyGetSetDef){parameter->name, layer_get_parameter, layer_set_parameter,
+                              doc, (void *)(intptr_t)i};
+    }
+    return 0;
+}
+
+static const py_function train_function[] = {
+    {&train_signature, PY_FASTCALL(train), train_doc, NULL},
+    {0},
+};
+
 PyMethodDef layer_methods[] = {
-    {"__call__", (PyCFunction)(void (*)(void))layer_call,
-     METH_FASTCALL | METH_KEYWORDS | METH_COEXIST, call_doc},
-    {"backward", (PyCFunction)(void (*)(void))layer_backward,
-     METH_FASTCALL | METH_KEYWORDS, backward_doc},
-    {"train", (PyCFunction)(void (*)(void))layer_train, METH_FASTCALL | METH_KEYWORDS,
-     layer_train_doc},
-    {"eval", layer_eval, METH_NOARGS, layer_eval_doc},
+    {"eval", eval, METH_NOARGS, eval_doc},
     {"parameters", layer_parameters, METH_NOARGS, layer_parameters_doc},
     {"zero_grad", layer_zero_grad, METH_NOARGS, layer_zero_grad_doc},
     {"state_dict", layer_state_dict, METH_NOARGS, layer_state_dict_doc},
     {"load_state_dict", layer_load_state_dict, METH_O, layer_load_state_dict_doc},
     {"__reduce__", layer_reduce, METH_NOARGS, layer_reduce_doc},
     {"_rebuild", layer_rebuild, METH_O | METH_CLASS, layer_rebuild_doc},
+    {0}, /* train, __call__, backward: their docstrings are made at import */
+    {0},
+    {0},
     {0},
 };
+
+/* __call__ is listed for its docstring and signature; METH_COEXIST puts it in the place
+ * of the one Python would make from the slot. */
+static int
+add_methods(const attnext_state *state)
+{
+    PyMethodDef *end = layer_methods + 7;
+    layer_write_signature();
+    int trained = py_fill_methods(state, train_function, 0, end);
+    return trained < 0 ? -1
+                       : py_fill_methods(state, layer_call_functions, METH_COEXIST,
+                                         end + trained);
+}
+
+/* *type = the type of this spec, which becomes an attribute of the module */
+static int
+add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
+{
+    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type == NULL ? -1 : PyModule_AddType(module, *type);
+}
+
+int
+py_layers_exec(PyObject *module, attnext_state *state)
+{
+    const py_score *scores = state->scores;
+    if (add_methods(state) < 0 ||
+        add_properties(layer_additive_properties, &scores[SCORE_additive]) < 0 ||
+        add_properties(layer_dot_properties, &scores[SCORE_dot]) < 0 ||
+        add_type(module, &layer_context_spec, &state->Context) < 0 ||
+        add_type(module, &layer_additive_spec, &state->AdditiveAttention) < 0 ||
+        add_type(module, &layer_dot_spec, &state->DotProductAttention) < 0) {
+        return -1;
+    }
+    return 0;
+}

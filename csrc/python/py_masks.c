@@ -77,25 +77,15 @@ check_broadcast(PyArrayObject *a, const char *name, int ndim, const npy_intp *di
 }
 
 PyArrayObject *
-py_mask(PyObject *object, py_mask_name which, int ndim, const npy_intp *dims,
-        PyArrayObject *out, attn_view *view, attn_axis axes[PY_MAX_AXES])
+py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
+         PyArrayObject *out, attn_view *view, attn_axis axes[PY_MAX_AXES])
 {
-    PyArrayObject *a = py_bools(object, which, out);
-    if (a != NULL && check_broadcast(a, py_mask_names[which], ndim, dims) < 0) {
-        Py_CLEAR(a);
-    }
-    if (a != NULL) {
-        fill_view(view, axes, a, ndim, dims);
-    }
-    return a;
-}
-
-PyArrayObject *
-py_bias(PyObject *object, int ndim, const npy_intp *dims, PyArrayObject *out,
-        attn_view *view, attn_axis axes[PY_MAX_AXES])
-{
-    PyArrayObject *a = py_floats(object, "bias", out);
-    if (a != NULL && check_broadcast(a, "bias", ndim, dims) < 0) {
+    PyArrayObject *a = which == ARG_BIAS ? py_floats(object, "bias", out)
+                                         : py_bools(object, which, out);
+    const char *name = which == ARG_BIAS   ? "bias"
+                       : which == ARG_MASK ? "mask"
+                                           : "dropout_mask";
+    if (a != NULL && check_broadcast(a, name, ndim, dims) < 0) {
         Py_CLEAR(a);
     }
     if (a != NULL) {
@@ -109,58 +99,6 @@ py_bias(PyObject *object, int ndim, const npy_intp *dims, PyArrayObject *out,
 /* Further than any key is from any query, and so small that sums of three do not
  * overflow. */
 static const int64_t far_away = (int64_t)1 << 61;
-
-/* One end of the window: an int >= -1, of any size. */
-static int
-read_window_end(PyObject *object, int i, int64_t *end)
-{
-    if (PyBool_Check(object) || !PyIndex_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "window[%d] must be an int, got %.200s", i,
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    PyObject *index = PyNumber_Index(object);
-    if (index == NULL) {
-        return -1;
-    }
-    int overflow;
-    int64_t value = PyLong_AsLongLongAndOverflow(index, &overflow);
-    Py_DECREF(index);
-    if (overflow < 0 || (overflow == 0 && value < -1)) {
-        PyErr_Format(PyExc_ValueError,
-                     "window[%d] is %R, expected 0 or more, or -1 for no bound", i,
-                     object);
-        return -1;
-    }
-    *end = overflow > 0 || value > far_away ? far_away : value;
-    return 0;
-}
-
-/* (left, right): a tuple or list of two ints. */
-static int
-read_window(PyObject *object, int64_t *left, int64_t *right)
-{
-    if (!PyTuple_Check(object) && !PyList_Check(object)) {
-        PyErr_Format(PyExc_TypeError,
-                     "window must be a pair of ints (left, right), got %.200s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    PyObject *pair = PySequence_Tuple(object); /* a list may change while it is read */
-    if (pair == NULL) {
-        return -1;
-    }
-    int result = -1;
-    if (PyTuple_GET_SIZE(pair) != 2) {
-        PyErr_Format(PyExc_ValueError,
-                     "window has %zd entries, expected two: (left, right)",
-                     PyTuple_GET_SIZE(pair));
-    } else if (read_window_end(PyTuple_GET_ITEM(pair, 0), 0, left) == 0) {
-        result = read_window_end(PyTuple_GET_ITEM(pair, 1), 1, right);
-    }
-    Py_DECREF(pair);
-    return result;
-}
 
 /* The offsets, an int or integers of shape rows[:1]. */
 static PyArrayObject *
@@ -186,16 +124,11 @@ read_offset(PyObject *object, int ndim, const npy_intp *rows, PyArrayObject *out
 }
 
 int
-py_band(PyObject *window, bool causal, PyObject *offset, int ndim, const npy_intp *rows,
-        PyArrayObject *out, attn_band *band, PyArrayObject **offsets)
+py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
+        const npy_intp *rows, PyArrayObject *out, attn_band *band,
+        PyArrayObject **offsets)
 {
-    int64_t left = -1, right = -1;
-
     *band = (attn_band){0};
-    *offsets = NULL;
-    if (py_is_given(window) && read_window(window, &left, &right) < 0) {
-        return -1;
-    }
     if (offset != NULL) {
         *offsets = read_offset(offset, ndim, rows, out, band);
         if (*offsets == NULL) {
@@ -203,9 +136,15 @@ py_band(PyObject *window, bool causal, PyObject *offset, int ndim, const npy_int
         }
         band->offset = PyArray_DATA(*offsets);
     }
-    band->has_left = left >= 0;
-    band->left = left;
-    band->has_right = causal || right >= 0;
-    band->right = causal ? 0 : right;
+    if (window->given) {
+        band->has_left = window->left >= 0;
+        band->left = Py_MIN(window->left, far_away);
+        band->has_right = window->right >= 0;
+        band->right = Py_MIN(window->right, far_away);
+    }
+    if (causal) {
+        band->has_right = true;
+        band->right = 0;
+    }
     return 0;
 }

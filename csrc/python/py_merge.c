@@ -191,18 +191,6 @@ merge_work(const merge_inputs *in)
     return (double)in->outputs.count * (double)in->rows * (8.0 + (double)in->Dv);
 }
 
-/* `arrays` arrays of one pointer for each part, in one piece. */
-static float **
-new_pointers(const merge_inputs *in, int arrays)
-{
-    float **pointers = PyMem_Calloc((size_t)in->outputs.count,
-                                    (size_t)arrays * sizeof *pointers);
-    if (pointers == NULL) {
-        PyErr_NoMemory();
-    }
-    return pointers;
-}
-
 /* ---- forward --------------------------------------------------------------------- */
 
 static const py_signature merge_signature = {
@@ -213,8 +201,6 @@ static const py_signature merge_signature = {
 };
 
 PyDoc_STRVAR(merge_attention_doc,
-"merge_attention(outputs, lses)\n"
-"--\n\n"
 "Merge attentions over disjoint sets of keys into the attention over all of them.\n"
 "\n"
 "Parameters\n"
@@ -261,35 +247,59 @@ DOC_RAISES
 ">>> np.allclose(output, dot_product_attention(q, k, v), atol=1e-6)\n"
 "True\n");
 
-/* Calls the core on inputs and outputs that are ready. */
-static int
-run_merge(attnext_state *state, const merge_inputs *in, PyArrayObject *output,
-          PyArrayObject *lse)
-{
-    Py_ssize_t parts = in->outputs.count;
-    int result = -1;
-    py_run run;
+typedef struct {
+    const merge_inputs *in;
+    float **outputs, **lses;     /* [parts] each: of the inputs ... */
+    float **d_outputs, **d_lses; /* ... and, backward, of their gradients */
+    PyArrayObject *output, *lse; /* of the result, or of what flows into it */
+} merge_context;
 
+static size_t
+merge_workspace(const void *context, int threads)
+{
+    const merge_context *m = context;
+    return attn_merge_workspace(m->in->outputs.count, threads);
+}
+
+static int
+call_merge(const void *context, void *scratch, attn_run *run)
+{
+    const merge_context *m = context;
+    return attn_merge(py_data(m->output), py_data(m->lse),
+                      (const float *const *)m->outputs, (const float *const *)m->lses,
+                      m->in->outputs.count, m->in->rows, m->in->Dv, scratch, run);
+}
+
+/* Fills in the addresses of the parts, and calls the core: `arrays` of them, two, or
+ * four with those of the gradients, d_outputs and d_lses, that are not NULL then. */
+static int
+run_merge(const attnext_state *state, merge_context *m, PyArrayObject *d_outputs,
+          PyArrayObject *d_lses, py_core_call *call)
+{
+    const merge_inputs *in = m->in;
+    const Py_ssize_t parts = in->outputs.count;
+    bool backward = d_outputs != NULL;
     if (in->rows == 0) {
         return 0; /* however many parts there are */
     }
-    float **outputs = new_pointers(in, 2);
-    if (outputs == NULL) {
+    float **pointers = PyMem_Calloc((size_t)parts, 4 * sizeof *pointers);
+    if (pointers == NULL) {
+        PyErr_NoMemory();
         return -1;
     }
-    float **lses = outputs + parts;
-    point_to_parts(outputs, &in->outputs, in->rows * in->Dv);
-    point_to_parts(lses, &in->lses, in->rows);
-    py_plan(&run, state, merge_work(in));
-    void *scratch = py_scratch(&run, attn_merge_workspace(parts, run.run.threads));
-    if (scratch != NULL) {
-        py_enter(&run);
-        int rc = attn_merge(py_data(output), py_data(lse),
-                            (const float *const *)outputs, (const float *const *)lses,
-                            parts, in->rows, in->Dv, scratch, &run.run);
-        result = py_leave(&run, rc);
+    m->outputs = pointers;
+    m->lses = m->outputs + parts;
+    m->d_outputs = m->lses + parts;
+    m->d_lses = m->d_outputs + parts;
+    point_to_parts(m->outputs, &in->outputs, in->rows * in->Dv);
+    point_to_parts(m->lses, &in->lses, in->rows);
+    if (backward) {
+        point_into(m->d_outputs, d_outputs, parts, in->rows * in->Dv);
+        point_into(m->d_lses, d_lses, parts, in->rows);
     }
-    PyMem_Free(outputs);
+    int result = py_run(state, (backward ? 2.0 : 1.0) * merge_work(in), merge_workspace,
+                        call, m);
+    PyMem_Free(pointers);
     return result;
 }
 
@@ -297,7 +307,7 @@ static PyObject *
 merge_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
-    attnext_state *state = py_state_of_module(module);
+    const attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT], *result = NULL;
     PyArrayObject *output = NULL, *lse = NULL;
     merge_inputs in;
@@ -309,10 +319,11 @@ merge_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     }
     output = py_new_float32(in.outputs.ndim, in.outputs.dims);
     lse = py_new_float32(in.lses.ndim, in.lses.dims);
-    if (output == NULL || lse == NULL || run_merge(state, &in, output, lse) < 0) {
-        goto done;
+    merge_context context = {.in = &in, .output = output, .lse = lse};
+    if (output != NULL && lse != NULL &&
+        run_merge(state, &context, NULL, NULL, call_merge) == 0) {
+        result = PyTuple_Pack(2, output, lse);
     }
-    result = PyTuple_Pack(2, output, lse);
 done:
     Py_XDECREF(lse);
     Py_XDECREF(output);
@@ -330,8 +341,6 @@ static const py_signature merge_backward_signature = {
 };
 
 PyDoc_STRVAR(merge_attention_backward_doc,
-"merge_attention_backward(grad_output, outputs, lses, *, grad_lse=None)\n"
-"--\n\n"
 "Gradients of `merge_attention`.\n"
 "\n"
 "Parameters\n"
@@ -385,49 +394,21 @@ new_stacked(const merge_parts *parts)
     return py_new_float32(parts->ndim + 1, dims);
 }
 
-/* Calls the core on inputs and gradients that are ready; grad_lse may be NULL. */
 static int
-run_merge_backward(attnext_state *state, const merge_inputs *in, PyArrayObject *grad,
-                   PyArrayObject *grad_lse, PyArrayObject *d_outputs,
-                   PyArrayObject *d_lses)
+call_merge_backward(const void *context, void *scratch, attn_run *run)
 {
-    Py_ssize_t parts = in->outputs.count;
-    npy_intp size = in->rows * in->Dv;
-    int result = -1;
-    py_run run;
-
-    if (in->rows == 0) {
-        return 0;
-    }
-    float **outputs = new_pointers(in, 4);
-    if (outputs == NULL) {
-        return -1;
-    }
-    float **lses = outputs + parts, **to_outputs = lses + parts,
-          **to_lses = to_outputs + parts;
-    point_to_parts(outputs, &in->outputs, size);
-    point_to_parts(lses, &in->lses, in->rows);
-    point_into(to_outputs, d_outputs, parts, size);
-    point_into(to_lses, d_lses, parts, in->rows);
-    py_plan(&run, state, 2.0 * merge_work(in));
-    void *scratch = py_scratch(&run, attn_merge_workspace(parts, run.run.threads));
-    if (scratch != NULL) {
-        py_enter(&run);
-        int rc = attn_merge_backward(to_outputs, to_lses, py_data(grad),
-                                     py_data(grad_lse), (const float *const *)outputs,
-                                     (const float *const *)lses, parts, in->rows,
-                                     in->Dv, scratch, &run.run);
-        result = py_leave(&run, rc);
-    }
-    PyMem_Free(outputs);
-    return result;
+    const merge_context *m = context;
+    return attn_merge_backward(m->d_outputs, m->d_lses, py_data(m->output),
+                               py_data(m->lse), (const float *const *)m->outputs,
+                               (const float *const *)m->lses, m->in->outputs.count,
+                               m->in->rows, m->in->Dv, scratch, run);
 }
 
 static PyObject *
 merge_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                          PyObject *kwnames)
 {
-    attnext_state *state = py_state_of_module(module);
+    const attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT], *result = NULL;
     PyArrayObject *grad = NULL, *grad_lse = NULL, *d_outputs = NULL, *d_lses = NULL;
     merge_inputs in;
@@ -451,11 +432,11 @@ merge_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t nar
     }
     d_outputs = new_stacked(&in.outputs);
     d_lses = new_stacked(&in.lses);
-    if (d_outputs == NULL || d_lses == NULL ||
-        run_merge_backward(state, &in, grad, grad_lse, d_outputs, d_lses) < 0) {
-        goto done;
+    merge_context context = {.in = &in, .output = grad, .lse = grad_lse};
+    if (d_outputs != NULL && d_lses != NULL &&
+        run_merge(state, &context, d_outputs, d_lses, call_merge_backward) == 0) {
+        result = PyTuple_Pack(2, d_outputs, d_lses);
     }
-    result = PyTuple_Pack(2, d_outputs, d_lses);
 done:
     Py_XDECREF(d_lses);
     Py_XDECREF(d_outputs);
@@ -465,8 +446,9 @@ done:
     return result;
 }
 
-PyMethodDef py_merge_functions[] = {
-    PY_FUNCTION(merge_attention),
-    PY_FUNCTION(merge_attention_backward),
+const py_function py_merge_functions[] = {
+    {&merge_signature, PY_FASTCALL(merge_attention), merge_attention_doc, NULL},
+    {&merge_backward_signature, PY_FASTCALL(merge_attention_backward),
+     merge_attention_backward_doc, NULL},
     {0},
 };

@@ -2,16 +2,13 @@
  * py_module.c -- the module attnext._core, as if it were Python:
  *
  *     masked_softmax, masked_softmax_backward, sequence_mask         # py_softmax.c
- *     dot_product_attention, ..._backward, dot_product_scores        # py_dot.c
- *     cosine_attention, ..._backward, cosine_scores                  # py_cosine.c
- *     additive_attention, ..._backward, additive_scores              # py_additive.c
- *     gaussian_attention, ..._backward, gaussian_scores              # py_gaussian.c
+ *     for score in attn.h:                                           # py_functions.c
+ *         <score>_attention, <score>_attention_backward, <score>_scores
+ *         <Score>Gradients = collections.namedtuple(...)     # if it has parameters
+ *     OPTIONS: dict[str, Option]; SCORES: dict[str, Score]           # py_docs.c
  *     merge_attention, merge_attention_backward                      # py_merge.c
- *     class AdditiveAttention: ...                                   # py_modules.c
+ *     class AdditiveAttention: ...                                   # py_layer.c
  *     class DotProductAttention: ...
- *
- *     AdditiveGradients = collections.namedtuple(
- *         "AdditiveGradients", "queries keys values W_q W_k w_v b_h", module="attnext")
  *
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
  *     threads = int(os.environ.get("ATTNEXT_NUM_THREADS", cpus))     # or ImportError
@@ -82,60 +79,19 @@ read_num_threads(attnext_state *state)
     return -1;
 }
 
-PyDoc_STRVAR(additive_gradients_doc,
-"Gradients of `additive_attention`, each in the shape of what it belongs to.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"queries : ndarray, float32, shape (..., M, Dq)\n"
-"    Gradient with respect to the queries.\n"
-"keys : ndarray, float32, shape (..., N, Dk)\n"
-"    Gradient with respect to the keys.\n"
-"values : ndarray, float32, shape (..., N, Dv)\n"
-"    Gradient with respect to the values.\n"
-"W_q : ndarray, float32, shape (H, Dq)\n"
-"    Gradient with respect to the weights of the queries' projection.\n"
-"W_k : ndarray, float32, shape (H, Dk)\n"
-"    Gradient with respect to the weights of the keys' projection.\n"
-"w_v : ndarray, float32, shape (H,) or (1, H)\n"
-"    Gradient with respect to the weights of the hidden units.\n"
-"b_h : ndarray, float32, shape (H,), or None\n"
-"    Gradient with respect to the bias; None without one.\n");
-
-/* collections.namedtuple, so that it has _fields, _asdict and pickles. */
 static int
-make_additive_gradients(PyObject *module, attnext_state *state)
+add_functions(PyObject *module, const attnext_state *state)
 {
-    int result = -1;
-    PyObject *collections = NULL, *namedtuple = NULL, *args = NULL, *kwargs = NULL,
-             *doc = NULL;
-
-    collections = PyImport_ImportModule("collections");
-    if (collections == NULL) {
-        goto done;
+    static const py_function *const tables[] = {
+        py_config_functions, py_softmax_functions, py_merge_functions};
+    static PyMethodDef methods[3][8];
+    for (int i = 0; i < 3; i++) {
+        if (py_fill_methods(state, tables[i], 0, methods[i]) < 0 ||
+            PyModule_AddFunctions(module, methods[i]) < 0) {
+            return -1;
+        }
     }
-    namedtuple = PyObject_GetAttrString(collections, "namedtuple");
-    args = Py_BuildValue("(ss)", "AdditiveGradients",
-                         "queries keys values W_q W_k w_v b_h");
-    kwargs = Py_BuildValue("{s:s}", "module", "attnext");
-    doc = PyUnicode_FromString(additive_gradients_doc);
-    if (namedtuple == NULL || args == NULL || kwargs == NULL || doc == NULL) {
-        goto done;
-    }
-    state->AdditiveGradients = PyObject_Call(namedtuple, args, kwargs);
-    if (state->AdditiveGradients == NULL ||
-        PyObject_SetAttrString(state->AdditiveGradients, "__doc__", doc) < 0) {
-        goto done;
-    }
-    result = PyModule_AddObjectRef(module, "AdditiveGradients",
-                                   state->AdditiveGradients);
-done:
-    Py_XDECREF(doc);
-    Py_XDECREF(kwargs);
-    Py_XDECREF(args);
-    Py_XDECREF(namedtuple);
-    Py_XDECREF(collections);
-    return result;
+    return 0;
 }
 
 static int
@@ -145,24 +101,20 @@ module_exec(PyObject *module)
 
     import_array1(-1);
     if (select_instruction_set() < 0 || read_num_threads(state) < 0 ||
-        py_intern_names(state) < 0 || make_additive_gradients(module, state) < 0 ||
-        PyModule_AddFunctions(module, py_config_functions) < 0 ||
-        PyModule_AddFunctions(module, py_softmax_functions) < 0 ||
-        PyModule_AddFunctions(module, py_dot_functions) < 0 ||
-        PyModule_AddFunctions(module, py_cosine_functions) < 0 ||
-        PyModule_AddFunctions(module, py_additive_functions) < 0 ||
-        PyModule_AddFunctions(module, py_gaussian_functions) < 0 ||
-        PyModule_AddFunctions(module, py_merge_functions) < 0) {
+        py_intern_names(state) < 0 || add_functions(module, state) < 0 ||
+        py_scores_exec(module, state) < 0) {
         return -1;
     }
-    return py_modules_exec(module, state);
+    return py_layers_exec(module, state);
 }
 
 static int
 module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     attnext_state *state = py_state_of_module(module);
-    Py_VISIT(state->AdditiveGradients);
+    for (int i = 0; i < SCORE_COUNT; i++) {
+        Py_VISIT(state->scores[i].Gradients);
+    }
     Py_VISIT(state->AdditiveAttention);
     Py_VISIT(state->DotProductAttention);
     Py_VISIT(state->Context);
@@ -176,7 +128,12 @@ module_clear(PyObject *module)
     for (int i = 0; i < ARG_COUNT; i++) {
         Py_CLEAR(state->names[i]);
     }
-    Py_CLEAR(state->AdditiveGradients);
+    for (int i = 0; i < SCORE_COUNT; i++) {
+        Py_CLEAR(state->scores[i].Gradients);
+        for (int j = 0; j < ATTN_PARAMETERS; j++) {
+            Py_CLEAR(state->parameter_names[i][j]);
+        }
+    }
     Py_CLEAR(state->AdditiveAttention);
     Py_CLEAR(state->DotProductAttention);
     Py_CLEAR(state->Context);

@@ -4,72 +4,72 @@
  */
 #include "py_attnext.h"
 
-/* Multiply-adds below which a call keeps the GIL and one thread: some 10 us of work.
- * Getting the GIL back can take longer than that when other threads want it. */
-static const double worth_releasing = 50e3;
+/* Multiply-adds below which a call keeps the GIL and one thread. Getting the GIL back
+ * can take longer than they do when other threads want it. */
+static const double WORTH_RELEASING = 50e3;
+
+/* More threads than this the pool does not have, and each would get scratch. */
+enum { MOST_THREADS = 256 };
+
+typedef struct {
+    attn_run run;
+    bool raised;           /* a signal handler raised, and the exception is set */
+    PyThreadState *thread; /* set while the GIL is given up */
+} released_run;
 
 /* The core asks about every 20 ms, on the caller's thread, whether to stop. */
 static bool
 interrupted(void *arg)
 {
-    py_run *run = arg;
-    PyEval_RestoreThread(run->thread);
-    run->raised = PyErr_CheckSignals() < 0;
-    run->thread = PyEval_SaveThread();
-    return run->raised;
+    released_run *r = arg;
+    PyEval_RestoreThread(r->thread);
+    r->raised = PyErr_CheckSignals() < 0;
+    r->thread = PyEval_SaveThread();
+    return r->raised;
 }
 
-/* More threads than this the pool does not have, and each would get scratch. */
-enum { THREADS_MAX = 256 };
-
-void
-py_plan(py_run *run, attnext_state *state, double work)
+/* Scratch of this size on the heap; ValueError or MemoryError. */
+static void *
+allocate(size_t bytes)
 {
-    int threads = state->threads < THREADS_MAX ? state->threads : THREADS_MAX;
-    run->release = work >= worth_releasing;
-    run->run = (attn_run){.threads = run->release ? threads : 1};
-    run->raised = false;
-    run->thread = NULL;
-    run->heap = NULL;
-    if (run->release) {
-        run->run.interrupted = interrupted;
-        run->run.arg = run;
-    }
-}
-
-void *
-py_scratch(py_run *run, size_t bytes)
-{
-    if (bytes <= sizeof run->stack) {
-        return run->stack;
-    }
     if (bytes > PY_SSIZE_T_MAX) {
         PyErr_SetString(PyExc_ValueError,
                         "the arrays are too large: the memory this call needs "
                         "has a size that overflows");
         return NULL;
     }
-    run->heap = PyMem_RawMalloc(bytes);
-    if (run->heap == NULL) {
+    void *heap = PyMem_RawMalloc(bytes);
+    if (heap == NULL) {
         PyErr_NoMemory();
     }
-    return run->heap;
-}
-
-void
-py_enter(py_run *run)
-{
-    if (run->release) {
-        run->thread = PyEval_SaveThread();
-    }
+    return heap;
 }
 
 int
-py_leave(py_run *run, int rc)
+py_run(const attnext_state *state, double work, py_workspace *workspace,
+       py_core_call *call, const void *context)
 {
-    if (run->release) {
-        PyEval_RestoreThread(run->thread);
+    _Alignas(64) char stack[32 * 1024];
+    const bool release = work >= WORTH_RELEASING;
+    released_run r = {.run = {.threads = 1}};
+    void *heap = NULL;
+
+    if (release) {
+        r.run.threads = Py_MIN(state->threads, MOST_THREADS);
+        r.run.interrupted = interrupted;
+        r.run.arg = &r;
     }
-    PyMem_RawFree(run->heap);
-    return rc != 0 || run->raised ? -1 : 0;
+    size_t bytes = workspace == NULL ? 0 : workspace(context, r.run.threads);
+    if (bytes > sizeof stack && (heap = allocate(bytes)) == NULL) {
+        return -1;
+    }
+    if (release) {
+        r.thread = PyEval_SaveThread();
+    }
+    int result = call(context, heap == NULL ? stack : heap, &r.run);
+    if (release) {
+        PyEval_RestoreThread(r.thread);
+    }
+    PyMem_RawFree(heap);
+    return result != 0 || r.raised ? -1 : 0;
 }

@@ -5,7 +5,7 @@
 #include "py_docs.h"
 
 /* Multiply-adds one element of a softmax counts as, its share of an exp included. */
-static const double softmax_work = 8.0;
+static const double SOFTMAX_WORK = 8.0;
 
 /* The shape of an array of scores (..., M, N), noted before reading the other arguments
  * runs Python code, which may reshape an array in place. */
@@ -56,8 +56,8 @@ softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape 
         return -1;
     }
     if (py_is_given(given[ARG_MASK])) {
-        m->mask = py_mask(given[ARG_MASK], PY_MASK, s->ndim, s->dims, out,
-                          &m->masks.mask, m->mask_axes);
+        m->mask = py_pairs(given[ARG_MASK], ARG_MASK, s->ndim, s->dims, out,
+                           &m->masks.mask, m->mask_axes);
         return m->mask == NULL ? -1 : 0;
     }
     return 0;
@@ -78,8 +78,6 @@ static const py_signature masked_softmax_signature = {
 };
 
 PyDoc_STRVAR(masked_softmax_doc,
-"masked_softmax(X, valid_lens=None, *, mask=None, empty_rows='uniform', out=None)\n"
-"--\n\n"
 "Softmax over the last axis, of which only some keys take part.\n"
 "\n"
 "Parameters\n"
@@ -91,14 +89,9 @@ DOC_FLOAT32
 "    How many keys of a row take part. One int for all rows; shape ``X.shape[:1]``,\n"
 "    one for each entry of the first axis; ``(X.shape[0], M)``, one for each row,\n"
 "    shared by the axes between; or ``X.shape[:-1]``. A one-dimensional `X` takes an\n"
-"    int. A length above N means N. None: all keys.\n"
-"mask : array_like of bool, optional\n"
-"    True where a key takes part, of any shape that broadcasts to `X`'s. Read in the\n"
-"    shape and layout it has, without a copy, if its last axis is contiguous.\n"
-"empty_rows : {'uniform', 'zero', 'nan'}, optional\n"
-"    What a row to which no key is left becomes: 1/N everywhere, as the d2l code\n"
-"    gives for a valid length of 0, or 0, or NaN.\n"
-DOC_OUT("X.shape")
+"    int. A length above N means N. None: all keys.\n");
+
+PyDoc_STRVAR(masked_softmax_end,
 "\n"
 "Returns\n"
 "-------\n"
@@ -132,30 +125,68 @@ DOC_RAISES
 "array([[0.2  , 0.   , 0.   , 0.8  ],\n"
 "       [0.125, 0.   , 0.   , 0.875]], dtype=float32)\n");
 
+/* A call into the core, of either function: out = f(x, y). */
+typedef struct {
+    PyArrayObject *out, *x, *y; /* y: backward */
+    const scores_shape *shape;
+    const attn_masks *masks;
+    attn_empty_rows empty_rows;
+} softmax_context;
+
+static int
+call_softmax(const void *context, void *Py_UNUSED(scratch), attn_run *run)
+{
+    const softmax_context *c = context;
+    const scores_shape *s = c->shape;
+    return attn_masked_softmax(py_data(c->out), py_data(c->x), s->B, s->M, s->N,
+                               c->masks, c->empty_rows, run);
+}
+
+static int
+call_softmax_backward(const void *context, void *Py_UNUSED(scratch), attn_run *run)
+{
+    const softmax_context *c = context;
+    const scores_shape *s = c->shape;
+    return attn_masked_softmax_backward(py_data(c->out), py_data(c->y), py_data(c->x),
+                                        s->B, s->M, s->N, c->masks, c->empty_rows, run);
+}
+
+static int
+run_softmax(const attnext_state *state, const softmax_context *c, py_core_call *call)
+{
+    double size = (double)PyArray_SIZE(c->out);
+    return size == 0.0 ? 0 : py_run(state, SOFTMAX_WORK * size, NULL, call, c);
+}
+
+/* empty_rows, "uniform" unless given. */
+static int
+read_rule(PyObject *const *given, attn_empty_rows *rule)
+{
+    PyObject *object = given[ARG_EMPTY_ROWS];
+    *rule = ATTN_EMPTY_UNIFORM;
+    return object == NULL ? 0 : py_read_rule(object, "empty_rows", rule);
+}
+
 static PyObject *
 masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames)
 {
-    attnext_state *state = py_state_of_module(module);
+    const attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT];
     PyArrayObject *out = NULL, *X = NULL, *weights = NULL;
     softmax_masks who;
     attn_empty_rows empty_rows;
     scores_shape s;
-    py_run run;
     int result = -1;
 
     softmax_masks_init(&who);
     if (py_parse(state, &masked_softmax_signature, args, nargs, kwnames, given) < 0 ||
-        py_empty_rows(given[ARG_EMPTY_ROWS], &empty_rows) < 0 ||
-        py_out(given[ARG_OUT], &out) < 0) {
+        read_rule(given, &empty_rows) < 0 || py_out(given[ARG_OUT], &out) < 0) {
         goto done;
     }
     X = py_float32(given[ARG_X], "X", out);
-    if (X == NULL || read_shape(X, "X", &s) < 0) {
-        goto done;
-    }
-    if (softmax_masks_read(&who, given, &s, out) < 0) {
+    if (X == NULL || read_shape(X, "X", &s) < 0 ||
+        softmax_masks_read(&who, given, &s, out) < 0) {
         goto done;
     }
     if (out == NULL) {
@@ -163,16 +194,9 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     } else if (py_check_shape(out, "out", s.ndim, s.dims) == 0) {
         weights = (PyArrayObject *)Py_NewRef(out);
     }
-    if (weights == NULL) {
-        goto done;
-    }
-    result = 0;
-    if (PyArray_SIZE(weights) > 0) {
-        py_plan(&run, state, softmax_work * (double)PyArray_SIZE(weights));
-        py_enter(&run);
-        int rc = attn_masked_softmax(py_data(weights), py_data(X), s.B, s.M, s.N,
-                                     &who.masks, empty_rows, &run.run);
-        result = py_leave(&run, rc);
+    if (weights != NULL) {
+        const softmax_context context = {weights, X, NULL, &s, &who.masks, empty_rows};
+        result = run_softmax(state, &context, call_softmax);
     }
 done:
     softmax_masks_clear(&who);
@@ -192,9 +216,6 @@ static const py_signature masked_softmax_backward_signature = {
 };
 
 PyDoc_STRVAR(masked_softmax_backward_doc,
-"masked_softmax_backward(grad_output, weights, valid_lens=None, *, mask=None, "
-"empty_rows='uniform')\n"
-"--\n\n"
 "Gradient of `masked_softmax` with respect to its scores.\n"
 "\n"
 "Parameters\n"
@@ -205,11 +226,9 @@ DOC_FLOAT32
 "weights : array_like, shape (..., M, N)\n"
 "    What `masked_softmax` returned.\n"
 "valid_lens : None, int or array_like of integers, optional\n"
-"    As given to `masked_softmax`.\n"
-"mask : array_like of bool, optional\n"
-"    As given to `masked_softmax`.\n"
-"empty_rows : {'uniform', 'zero', 'nan'}, optional\n"
-"    As given to `masked_softmax`. The gradient of an empty row is 0, with 'nan' NaN.\n"
+"    As given to `masked_softmax`.\n");
+
+PyDoc_STRVAR(masked_softmax_backward_end,
 "\n"
 "Returns\n"
 "-------\n"
@@ -237,19 +256,18 @@ static PyObject *
 masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames)
 {
-    attnext_state *state = py_state_of_module(module);
+    const attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT];
     PyArrayObject *weights = NULL, *grad = NULL, *dX = NULL;
     softmax_masks who;
     attn_empty_rows empty_rows;
     scores_shape s;
-    py_run run;
     int result = -1;
 
     softmax_masks_init(&who);
     if (py_parse(state, &masked_softmax_backward_signature, args, nargs, kwnames,
                  given) < 0 ||
-        py_empty_rows(given[ARG_EMPTY_ROWS], &empty_rows) < 0) {
+        read_rule(given, &empty_rows) < 0) {
         goto done;
     }
     weights = py_float32(given[ARG_WEIGHTS], "weights", NULL);
@@ -262,17 +280,9 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
         goto done;
     }
     dX = py_new_float32(s.ndim, s.dims);
-    if (dX == NULL) {
-        goto done;
-    }
-    result = 0;
-    if (PyArray_SIZE(dX) > 0) {
-        py_plan(&run, state, softmax_work * (double)PyArray_SIZE(dX));
-        py_enter(&run);
-        int rc = attn_masked_softmax_backward(py_data(dX), py_data(grad),
-                                              py_data(weights), s.B, s.M, s.N,
-                                              &who.masks, empty_rows, &run.run);
-        result = py_leave(&run, rc);
+    if (dX != NULL) {
+        const softmax_context context = {dX, weights, grad, &s, &who.masks, empty_rows};
+        result = run_softmax(state, &context, call_softmax_backward);
     }
 done:
     softmax_masks_clear(&who);
@@ -292,8 +302,6 @@ static const py_signature sequence_mask_signature = {
 };
 
 PyDoc_STRVAR(sequence_mask_doc,
-"sequence_mask(X, valid_len, value=0.0)\n"
-"--\n\n"
 "Copy a batch of sequences, overwriting the steps beyond each one's length.\n"
 "\n"
 "Parameters\n"
@@ -329,16 +337,29 @@ DOC_RAISES
 "array([[ 1., -1., -1.],\n"
 "       [ 4.,  5., -1.]], dtype=float32)\n");
 
+typedef struct {
+    PyArrayObject *copy, *X, *lens;
+    float value;
+    npy_intp B, T, inner;
+} sequence_context;
+
+static int
+call_sequence_mask(const void *context, void *Py_UNUSED(scratch), attn_run *run)
+{
+    const sequence_context *c = context;
+    return attn_sequence_mask(py_data(c->copy), py_data(c->X), PyArray_DATA(c->lens),
+                              c->value, c->B, c->T, c->inner, run);
+}
+
 static PyObject *
 sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
-    attnext_state *state = py_state_of_module(module);
+    const attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT];
     PyArrayObject *X = NULL, *lens = NULL, *copy = NULL;
     npy_intp dims[PY_MAX_AXES];
     double value = 0.0;
-    py_run run;
     int result = -1;
 
     if (py_parse(state, &sequence_mask_signature, args, nargs, kwnames, given) < 0 ||
@@ -358,21 +379,18 @@ sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     py_note_shape(X, dims);
     lens = py_lens_per_entry(given[ARG_VALID_LEN], "valid_len", dims[0], dims[1],
                              PyArray_SIZE(X) > 0);
-    if (lens == NULL) {
-        goto done;
-    }
-    copy = py_new_float32(ndim, dims);
-    if (copy == NULL) {
-        goto done;
-    }
-    result = 0;
-    if (PyArray_SIZE(copy) > 0) {
-        py_plan(&run, state, (double)PyArray_SIZE(copy));
-        py_enter(&run);
-        int rc = attn_sequence_mask(py_data(copy), py_data(X), PyArray_DATA(lens),
-                                    (float)value, dims[0], dims[1],
-                                    PyArray_MultiplyList(dims + 2, ndim - 2), &run.run);
-        result = py_leave(&run, rc);
+    copy = lens == NULL ? NULL : py_new_float32(ndim, dims);
+    if (copy != NULL) {
+        const sequence_context context = {copy,
+                                          X,
+                                          lens,
+                                          (float)value,
+                                          dims[0],
+                                          dims[1],
+                                          PyArray_MultiplyList(dims + 2, ndim - 2)};
+        double size = (double)PyArray_SIZE(copy);
+        result = size == 0.0 ? 0
+                             : py_run(state, size, NULL, call_sequence_mask, &context);
     }
 done:
     Py_XDECREF(lens);
@@ -383,9 +401,11 @@ done:
     return (PyObject *)copy;
 }
 
-PyMethodDef py_softmax_functions[] = {
-    PY_FUNCTION(masked_softmax),
-    PY_FUNCTION(masked_softmax_backward),
-    PY_FUNCTION(sequence_mask),
+const py_function py_softmax_functions[] = {
+    {&masked_softmax_signature, PY_FASTCALL(masked_softmax), masked_softmax_doc,
+     masked_softmax_end},
+    {&masked_softmax_backward_signature, PY_FASTCALL(masked_softmax_backward),
+     masked_softmax_backward_doc, masked_softmax_backward_end},
+    {&sequence_mask_signature, PY_FASTCALL(sequence_mask), sequence_mask_doc, NULL},
     {0},
 };

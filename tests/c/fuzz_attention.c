@@ -2,7 +2,7 @@
  * fuzz_attention.c -- random problems through the C interface of attn.h, for libFuzzer.
  *
  *     clang -std=c11 -g -O1 -pthread -fsanitize=fuzzer,address,undefined \
- *         tests/c/fuzz_attention.c csrc/core/(all).c csrc/simd/(all).c -lm
+ *         tests/c/fuzz_attention.c csrc/(core,os,simd)/(all).c -lm
  *
  * How an input becomes a problem is in fuzz_problem.h and fuzz_masks.h, what is computed
  * of it in fuzz_results.h; fuzz_merge.h does both for merge. Checked here, in

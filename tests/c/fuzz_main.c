@@ -2,7 +2,7 @@
  * fuzz_main.c -- the fuzz target where there is no libFuzzer: on the inputs 0 .. n - 1.
  *
  *     cc -std=c11 -O1 -pthread tests/c/fuzz_attention.c tests/c/fuzz_main.c \
- *         csrc/core/(all).c csrc/simd/(all).c -lm
+ *         csrc/(core,os,simd)/(all).c -lm
  *     ./a.out 500
  *
  * Prints a checksum of every bit the scalar kernels computed on the way. It is the same on

@@ -6,7 +6,8 @@
 
 #undef NDEBUG /* the checks are asserts */
 
-#include "../../csrc/core/parallel.h"
+#include "../../csrc/os/cpu_count.h"
+#include "../../csrc/os/parallel.h"
 
 #include <assert.h>
 #include <dirent.h>

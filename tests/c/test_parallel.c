@@ -1,8 +1,7 @@
 /*
  * test_parallel.c -- the pool: who runs which task when, and interrupts.
  *
- *     cc -std=c11 -pthread tests/c/test_parallel.c csrc/core/parallel.c \
- *         csrc/core/cpu_count.c -lm
+ *     cc -std=c11 -pthread tests/c/test_parallel.c csrc/os/(all).c -lm
  *
  * Prints a line for each check; a failure aborts, a hang is ended by SIGALRM.
  */

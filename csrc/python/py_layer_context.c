@@ -1,5 +1,5 @@
 /*
- * py_context.c -- the type Context: what a forward keeps for its backward.
+ * py_layer_context.c -- the type Context: what a forward keeps for its backward.
  *
  * The inputs are kept by reference. The output is copied, because the caller got it and
  * may write into it before the backward (`error = attn(...); error -= y;
@@ -8,21 +8,17 @@
  * nothing here leads back to the layer, and dropping the layer frees both at once,
  * without the garbage collector.
  */
-#include "py_modules.h"
+#include "py_layer.h"
 
 #include <string.h>
 #include <structmember.h>
 
 typedef struct {
     PyObject ob_base;
-    PyObject *identity;                     /* of the layer that made it */
-    PyArrayObject *queries, *keys, *values; /* as the forward read them */
-    PyArrayObject *lens;                    /* NULL: every key */
-    PyArrayObject *mask;                    /* NULL: none */
-    bool causal;
+    PyObject *identity;               /* of the layer that made it */
+    PyArrayObject *inputs[PY_INPUTS]; /* as the forward read them; no parameters */
+    py_options options;
     PyArrayObject *output, *lse;
-    float dropout_p;
-    uint64_t seed; /* if dropout_p > 0 */
 } context_object;
 
 static PyArrayObject *
@@ -35,26 +31,29 @@ copy_of(PyArrayObject *a)
     return copy;
 }
 
+static bool
+is_parameter(int arg)
+{
+    return arg >= ARG_PARAMETER_0 && arg < ARG_PARAMETER_0 + ATTN_PARAMETERS;
+}
+
 PyObject *
-py_context_new(attnext_state *state, PyObject *identity, const attention_inputs *in,
-               const attention_outputs *outputs)
+layer_context_new(const attnext_state *state, const layer_core *core,
+                  const py_call *call, const py_inputs *in, const py_outputs *outputs)
 {
     PyTypeObject *type = state->Context;
     context_object *context = (context_object *)type->tp_alloc(type, 0); /* all zero */
     if (context == NULL) {
         return NULL;
     }
-    context->identity = Py_NewRef(identity);
-    context->queries = (PyArrayObject *)Py_NewRef(in->queries);
-    context->keys = (PyArrayObject *)Py_NewRef(in->keys);
-    context->values = (PyArrayObject *)Py_NewRef(in->values);
-    context->lens = (PyArrayObject *)Py_XNewRef(in->lens);
-    context->mask = (PyArrayObject *)Py_XNewRef(in->mask);
-    context->causal = in->problem.masks.band.has_right; /* no layer has a window */
+    context->identity = Py_NewRef(core->identity);
+    for (int i = 0; i < PY_INPUTS; i++) {
+        PyArrayObject *input = is_parameter(i) ? NULL : in->arrays[i];
+        context->inputs[i] = (PyArrayObject *)Py_XNewRef(input);
+    }
+    context->options = call->options;
     context->output = copy_of(outputs->output);
     context->lse = (PyArrayObject *)Py_NewRef(outputs->lse);
-    context->dropout_p = in->problem.dropout.p;
-    context->seed = in->problem.dropout.seed;
     if (context->output == NULL) {
         Py_CLEAR(context);
     }
@@ -62,8 +61,8 @@ py_context_new(attnext_state *state, PyObject *identity, const attention_inputs 
 }
 
 int
-py_context_read(attnext_state *state, PyObject *object, PyObject *identity,
-                attention_args *args)
+layer_context_read(const attnext_state *state, const layer_core *core, PyObject *object,
+                   py_call *call)
 {
     if (!Py_IS_TYPE(object, state->Context)) {
         PyErr_Format(
@@ -73,22 +72,20 @@ py_context_read(attnext_state *state, PyObject *object, PyObject *identity,
         return -1;
     }
     context_object *context = (context_object *)object;
-    if (context->identity != identity) {
+    if (context->identity != core->identity) {
         PyErr_SetString(PyExc_ValueError,
                         "context was saved by another object, expected one "
                         "of this object's own forwards");
         return -1;
     }
-    args->queries = (PyObject *)context->queries;
-    args->keys = (PyObject *)context->keys;
-    args->values = (PyObject *)context->values;
-    args->masks.valid_lens = (PyObject *)context->lens;
-    args->masks.mask = (PyObject *)context->mask;
-    args->masks.causal = context->causal;
-    args->saved.output = (PyObject *)context->output;
-    args->saved.lse = (PyObject *)context->lse;
-    args->dropout.p = context->dropout_p;
-    args->dropout.seed = context->seed;
+    for (int i = 0; i < PY_INPUTS; i++) {
+        if (!is_parameter(i)) {
+            call->given[i] = (PyObject *)context->inputs[i];
+        }
+    }
+    call->options = context->options;
+    call->given[ARG_OUTPUT] = (PyObject *)context->output;
+    call->given[ARG_LSE] = (PyObject *)context->lse;
     return 0;
 }
 
@@ -101,11 +98,9 @@ context_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
 
     Py_XDECREF(context->identity);
-    Py_XDECREF(context->queries);
-    Py_XDECREF(context->keys);
-    Py_XDECREF(context->values);
-    Py_XDECREF(context->lens);
-    Py_XDECREF(context->mask);
+    for (int i = 0; i < PY_INPUTS; i++) {
+        Py_XDECREF(context->inputs[i]);
+    }
     Py_XDECREF(context->output);
     Py_XDECREF(context->lse);
     type->tp_free(self);
@@ -116,7 +111,8 @@ static PyObject *
 context_repr(PyObject *self)
 {
     context_object *context = (context_object *)self;
-    PyArrayObject *q = context->queries, *k = context->keys, *v = context->values;
+    PyArrayObject *q = context->inputs[ARG_QUERIES], *k = context->inputs[ARG_KEYS],
+                  *v = context->inputs[ARG_VALUES];
     char queries[PY_SHAPE_TEXT], keys[PY_SHAPE_TEXT], values[PY_SHAPE_TEXT];
 
     return PyUnicode_FromFormat(
@@ -133,8 +129,8 @@ static PyObject *
 context_get_seed(PyObject *self, void *Py_UNUSED(closure))
 {
     context_object *context = (context_object *)self;
-    if (context->dropout_p > 0.0f) {
-        return PyLong_FromUnsignedLongLong(context->seed);
+    if (context->options.dropout_p > 0.0f) {
+        return PyLong_FromUnsignedLongLong(context->options.seed.value);
     }
     Py_RETURN_NONE;
 }
@@ -145,7 +141,7 @@ static PyGetSetDef context_properties[] = {
 };
 
 static PyMemberDef context_members[] = {
-    {"dropout_p", T_FLOAT, offsetof(context_object, dropout_p), READONLY,
+    {"dropout_p", T_FLOAT, offsetof(context_object, options.dropout_p), READONLY,
      "float: the probability of dropout in this forward, as float32; 0 outside "
      "training."},
     {0},
@@ -197,7 +193,7 @@ static PyType_Slot context_slots[] = {
 };
 
 /* Not known to the garbage collector: arrays of numbers lead nowhere. */
-PyType_Spec py_context_spec = {
+PyType_Spec layer_context_spec = {
     .name = "attnext._core.Context",
     .basicsize = sizeof(context_object),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE |

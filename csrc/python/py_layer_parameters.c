@@ -1,5 +1,6 @@
 /*
- * py_parameters.c -- the parameters of a layer:
+ * py_layer_parameters.c -- the parameters of a layer: those of its score, as attn.h
+ * declares them. An AdditiveAttention has
  *
  *     name   shape     fan_in        in a state dict
  *     W_q    (H, Dq)   query_size    W_q.weight
@@ -7,33 +8,77 @@
  *     w_v    (H,)      num_hiddens   w_v.weight, there (1, H)
  *     b_h    (H,)      query_size    b_h
  *
- * A DotProductAttention has none of them; its dicts are empty.
+ * and a DotProductAttention none: its dicts are empty.
  *
  * The arrays are live: parameters() hands out the arrays themselves, and they stay the
  * same objects for as long as the layer lives, so an optimiser may keep them. They are
  * views, so NumPy refuses to resize them and a call can read them without the GIL.
  */
-#include "py_modules.h"
+#include "py_layer.h"
 
 #include <math.h>
 #include <string.h>
 
-const layer_parameter_info layer_infos[LAYER_PARAMETERS] = {
-    [LAYER_W_Q] = {ARG_W_Q, "W_q", "W_q.weight", "grads['W_q']",
-                   "state_dict['W_q.weight']"},
-    [LAYER_W_K] = {ARG_W_K, "W_k", "W_k.weight", "grads['W_k']",
-                   "state_dict['W_k.weight']"},
-    [LAYER_W_V] = {ARG_W_V, "w_v", "w_v.weight", "grads['w_v']",
-                   "state_dict['w_v.weight']"},
-    [LAYER_B_H] = {ARG_B_H, "b_h", "b_h", "grads['b_h']", "state_dict['b_h']"},
-};
+/* ---- what the score says of them ------------------------------------------------- */
+
+static const attn_parameter *
+info(const layer_core *core, int which)
+{
+    return &core->score->about->parameters[which];
+}
+
+const char *
+layer_text(const layer_core *core, int which)
+{
+    return info(core, which)->name;
+}
+
+PyObject *
+layer_name(const attnext_state *state, const layer_core *core, int which)
+{
+    return state->parameter_names[core->score - state->scores][which];
+}
+
+/* A matrix is the weight of a torch.nn.Linear, a vector a parameter of its own. */
+const char *
+layer_state_name(const layer_core *core, int which, char text[LAYER_TEXT])
+{
+    const char *weight = strlen(info(core, which)->shape) > 1 ? ".weight" : "";
+    PyOS_snprintf(text, LAYER_TEXT, "%s%s", layer_text(core, which), weight);
+    return text;
+}
+
+/* How large an axis with this letter is. */
+static Py_ssize_t
+size_of(const layer_core *core, char letter)
+{
+    return letter == 'H'   ? core->num_hiddens
+           : letter == 'Q' ? core->query_size
+                           : core->key_size;
+}
 
 int
-layer_shape(const layer_core *core, int which, npy_intp dims[2])
+layer_state_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES])
 {
-    dims[0] = core->num_hiddens;
-    dims[1] = which == LAYER_W_Q ? core->query_size : core->key_size;
-    return which == LAYER_W_Q || which == LAYER_W_K ? 2 : 1;
+    const char *letters = info(core, which)->shape;
+    npy_intp sizes[PY_LETTERS];
+    for (const char *letter = letters; *letter != '\0'; letter++) {
+        if (*letter != '1') {
+            sizes[*letter - 'A'] = size_of(core, *letter);
+        }
+    }
+    return py_letter_shape(letters, sizes, dims);
+}
+
+int
+layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES])
+{
+    int ndim = layer_state_shape(core, which, dims);
+    if (info(core, which)->shape[0] != '1') {
+        return ndim;
+    }
+    memmove(dims, dims + 1, (size_t)(ndim - 1) * sizeof *dims);
+    return ndim - 1;
 }
 
 PyArrayObject *
@@ -54,13 +99,7 @@ layer_new_live(PyArrayObject *values)
 static int
 read_size(PyObject *object, const char *name, Py_ssize_t least, Py_ssize_t *size)
 {
-    if (PyBool_Check(object) || !PyIndex_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "%s must be an int, got %.200s", name,
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    *size = PyNumber_AsSsize_t(object, NULL); /* NULL: clipped if too large */
-    if (*size == -1 && PyErr_Occurred()) {
+    if (py_size(object, name, size) < 0) {
         return -1;
     }
     if (*size < least) {
@@ -96,18 +135,17 @@ layer_read_sizes(layer_core *core, PyObject *key_size, PyObject *query_size,
 static PyArrayObject *
 draw(const layer_core *core, int which)
 {
-    npy_intp dims[2];
+    npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
-    Py_ssize_t fan_in = which == LAYER_W_V   ? core->num_hiddens
-                        : which == LAYER_W_K ? core->key_size
-                                             : core->query_size;
+    Py_ssize_t fan_in = size_of(core, info(core, which)->fan_in);
     double bound = fan_in > 0 ? 1.0 / sqrt((double)fan_in) : 0.0;
     PyArrayObject *live = NULL, *values = NULL;
-    PyObject *drawn = PyObject_CallMethod(core->rng, "uniform",
-                                          ndim == 2 ? "dd(nn)" : "ddn", -bound, bound,
-                                          dims[0], dims[1]);
+    PyObject *shape = PyArray_IntTupleFromIntp(ndim, dims), *drawn = NULL;
+    if (shape != NULL) {
+        drawn = PyObject_CallMethod(core->rng, "uniform", "ddN", -bound, bound, shape);
+    }
     if (drawn != NULL) {
-        values = py_float32_shaped(drawn, layer_infos[which].name, NULL, ndim, dims);
+        values = py_float32_shaped(drawn, layer_text(core, which), NULL, ndim, dims);
         Py_DECREF(drawn);
     }
     if (values != NULL) {
@@ -118,13 +156,16 @@ draw(const layer_core *core, int which)
 }
 
 int
-layer_draw_parameters(attnext_state *state, layer_core *core, bool bias)
+layer_draw_parameters(const attnext_state *state, layer_core *core, bool bias)
 {
     core->grads = PyDict_New();
     if (core->grads == NULL) {
         return -1;
     }
-    for (int i = 0; i < (bias ? LAYER_PARAMETERS : LAYER_B_H); i++) {
+    for (int i = 0; i < core->score->parameters; i++) {
+        if (info(core, i)->optional && !bias) {
+            continue;
+        }
         core->parameters[i] = draw(core, i);
         if (core->parameters[i] == NULL || layer_put_zeros(state, core, i) < 0) {
             return -1;
@@ -139,8 +180,8 @@ static int
 check_live(const layer_core *core, int which)
 {
     PyArrayObject *live = core->parameters[which];
-    const char *name = layer_infos[which].name;
-    npy_intp dims[2];
+    const char *name = layer_text(core, which);
+    npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
 
     if (PyArray_TYPE(live) != NPY_FLOAT32 || PyArray_ISBYTESWAPPED(live)) {
@@ -161,7 +202,7 @@ check_live(const layer_core *core, int which)
 int
 layer_check_parameters(const layer_core *core)
 {
-    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
         if (core->parameters[i] != NULL && check_live(core, i) < 0) {
             return -1;
         }
@@ -177,7 +218,7 @@ layer_check_writable(const layer_core *core, int which)
     }
     if (!PyArray_ISWRITEABLE(core->parameters[which])) {
         PyErr_Format(PyExc_ValueError, "%s is read-only: its flags.writeable is False",
-                     layer_infos[which].name);
+                     layer_text(core, which));
         return -1;
     }
     return 0;
@@ -196,16 +237,16 @@ layer_get_parameter(PyObject *self, void *which)
     return result;
 }
 
-/* The new numbers of a parameter, in its shape; w_v may come as (1, H) too. */
+/* The new numbers of a parameter; w_v may come as (1, H) too. */
 static PyArrayObject *
 new_values(const layer_core *core, int which, PyObject *value)
 {
-    npy_intp dims[2];
-    int ndim = layer_shape(core, which, dims);
-    if (which == LAYER_W_V) {
-        return py_float32_w_v(value, NULL, core->num_hiddens);
-    }
-    return py_float32_shaped(value, layer_infos[which].name, NULL, ndim, dims);
+    npy_intp sizes[PY_LETTERS];
+    sizes['H' - 'A'] = core->num_hiddens;
+    sizes['Q' - 'A'] = core->query_size;
+    sizes['K' - 'A'] = core->key_size;
+    return py_parameter(value, layer_text(core, which), NULL, info(core, which)->shape,
+                        sizes);
 }
 
 int
@@ -224,7 +265,7 @@ layer_set_parameter(PyObject *self, PyObject *value, void *closure)
                      value == NULL
                          ? "%s cannot be deleted"
                          : "%s cannot be set: this object was made with bias=False",
-                     layer_infos[which].name);
+                     layer_text(&held, which));
         goto done;
     }
     values = new_values(&held, which, value);
@@ -240,13 +281,13 @@ done:
 }
 
 PyObject *
-layer_parameter_dict(attnext_state *state, const layer_core *core)
+layer_parameter_dict(const attnext_state *state, const layer_core *core)
 {
     PyObject *dict = PyDict_New();
-    for (int i = 0; dict != NULL && i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
         PyObject *live = (PyObject *)core->parameters[i];
         if (live != NULL &&
-            PyDict_SetItem(dict, state->names[layer_infos[i].arg], live) < 0) {
+            PyDict_SetItem(dict, layer_name(state, core, i), live) < 0) {
             Py_CLEAR(dict);
         }
     }
@@ -254,36 +295,38 @@ layer_parameter_dict(attnext_state *state, const layer_core *core)
 }
 
 const char layer_parameters_doc[] = PyDoc_STR(
-"parameters($self)\n"
-"--\n\n"
-"The parameters by name, as the live arrays.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"parameters : dict\n"
-"    Of float32 arrays. AdditiveAttention: ``W_q`` (H, Dq), ``W_k`` (H, Dk), ``w_v``\n"
-"    (H,) and, with a bias, ``b_h`` (H,). DotProductAttention: empty.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"state_dict : Copies, under torch's names.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"The arrays are the object's own, the same ones every time: what is written into them\n"
-"is what the next call uses. They cannot be resized.\n"
-"\n"
-"Examples\n"
-"--------\n"
-"A step of gradient descent:\n"
-"\n"
-">>> import numpy as np\n"
-">>> from attnext import AdditiveAttention\n"
-">>> attn = AdditiveAttention(key_size=2, query_size=3, num_hiddens=4, rng=0)\n"
-">>> output = attn(np.eye(3), np.eye(2), np.eye(2))\n"
-">>> dq, dk, dv = attn.backward(output)\n"
-">>> for name, p in attn.parameters().items():\n"
-"...     p -= 0.1 * attn.grads[name]\n");
+    "parameters($self)\n"
+    "--\n\n"
+    "The parameters by name, as the live arrays.\n"
+    "\n"
+    "Returns\n"
+    "-------\n"
+    "parameters : dict\n"
+    "    Of float32 arrays. AdditiveAttention: ``W_q`` (H, Dq), ``W_k`` (H, Dk), "
+    "``w_v``\n"
+    "    (H,) and, with a bias, ``b_h`` (H,). DotProductAttention: empty.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "state_dict : Copies, under torch's names.\n"
+    "\n"
+    "Notes\n"
+    "-----\n"
+    "The arrays are the object's own, the same ones every time: what is written into "
+    "them\n"
+    "is what the next call uses. They cannot be resized.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    "A step of gradient descent:\n"
+    "\n"
+    ">>> import numpy as np\n"
+    ">>> from attnext import AdditiveAttention\n"
+    ">>> attn = AdditiveAttention(key_size=2, query_size=3, num_hiddens=4, rng=0)\n"
+    ">>> output = attn(np.eye(3), np.eye(2), np.eye(2))\n"
+    ">>> dq, dk, dv = attn.backward(output)\n"
+    ">>> for name, p in attn.parameters().items():\n"
+    "...     p -= 0.1 * attn.grads[name]\n");
 
 PyObject *
 layer_parameters(PyObject *self, PyObject *Py_UNUSED(ignored))

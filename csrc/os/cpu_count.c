@@ -6,11 +6,12 @@
 #define _GNU_SOURCE /* Linux: sched_getaffinity */
 #endif
 
-#include "parallel.h"
+#include "cpu_count.h"
 
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,23 +1,10 @@
 /*
- * py_state_dict.c -- the parameters of a layer under the names and in the shapes that
+ * py_layer_state_dict.c -- the parameters of a layer under the names and in the shapes that
  * torch.nn.Module.state_dict() gives those of the same layer written in PyTorch.
  */
-#include "py_modules.h"
+#include "py_layer.h"
 
 #include <string.h>
-
-/* As layer_shape, but w_v is (1, H): the weight of torch.nn.Linear(H, 1). */
-static int
-state_shape(const layer_core *core, int which, npy_intp dims[2])
-{
-    int ndim = layer_shape(core, which, dims);
-    if (which == LAYER_W_V) {
-        dims[0] = 1;
-        dims[1] = core->num_hiddens;
-        ndim = 2;
-    }
-    return ndim;
-}
 
 /* ---- out ------------------------------------------------------------------------- */
 
@@ -25,13 +12,14 @@ state_shape(const layer_core *core, int which, npy_intp dims[2])
 static int
 put_copy(const layer_core *core, int which, PyObject *dict)
 {
-    npy_intp dims[2];
-    int ndim = state_shape(core, which, dims), result = -1;
+    npy_intp dims[PY_PARAMETER_AXES];
+    int ndim = layer_state_shape(core, which, dims), result = -1;
+    char name[LAYER_TEXT];
     PyArrayObject *copy = py_new_float32(ndim, dims);
     if (copy != NULL) {
         memcpy(PyArray_DATA(copy), PyArray_DATA(core->parameters[which]),
                (size_t)PyArray_NBYTES(copy));
-        result = PyDict_SetItemString(dict, layer_infos[which].state_name,
+        result = PyDict_SetItemString(dict, layer_state_name(core, which, name),
                                       (PyObject *)copy);
         Py_DECREF(copy);
     }
@@ -39,36 +27,39 @@ put_copy(const layer_core *core, int which, PyObject *dict)
 }
 
 const char layer_state_dict_doc[] = PyDoc_STR(
-"state_dict($self)\n"
-"--\n\n"
-"Copies of the parameters, with the names and shapes of a PyTorch state dict.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"state_dict : dict\n"
-"    Of float32 arrays. AdditiveAttention: ``W_q.weight`` (H, Dq), ``W_k.weight`` (H,\n"
-"    Dk), ``w_v.weight`` (1, H) and, with a bias, ``b_h`` (H,). DotProductAttention:\n"
-"    empty.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"load_state_dict : The way back.\n"
-"parameters : The live arrays.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"``module.load_state_dict({k: torch.from_numpy(v) for k, v in\n"
-"attn.state_dict().items()})`` gives them to the AdditiveAttention of *Dive into Deep\n"
-"Learning*.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import AdditiveAttention, DotProductAttention\n"
-">>> attn = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8)\n"
-">>> {name: array.shape for name, array in attn.state_dict().items()}\n"
-"{'W_q.weight': (8, 20), 'W_k.weight': (8, 2), 'w_v.weight': (1, 8)}\n"
-">>> DotProductAttention().state_dict()\n"
-"{}\n");
+    "state_dict($self)\n"
+    "--\n\n"
+    "Copies of the parameters, with the names and shapes of a PyTorch state dict.\n"
+    "\n"
+    "Returns\n"
+    "-------\n"
+    "state_dict : dict\n"
+    "    Of float32 arrays. AdditiveAttention: ``W_q.weight`` (H, Dq), ``W_k.weight`` "
+    "(H,\n"
+    "    Dk), ``w_v.weight`` (1, H) and, with a bias, ``b_h`` (H,). "
+    "DotProductAttention:\n"
+    "    empty.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "load_state_dict : The way back.\n"
+    "parameters : The live arrays.\n"
+    "\n"
+    "Notes\n"
+    "-----\n"
+    "``module.load_state_dict({k: torch.from_numpy(v) for k, v in\n"
+    "attn.state_dict().items()})`` gives them to the AdditiveAttention of *Dive into "
+    "Deep\n"
+    "Learning*.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> from attnext import AdditiveAttention, DotProductAttention\n"
+    ">>> attn = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8)\n"
+    ">>> {name: array.shape for name, array in attn.state_dict().items()}\n"
+    "{'W_q.weight': (8, 20), 'W_k.weight': (8, 2), 'w_v.weight': (1, 8)}\n"
+    ">>> DotProductAttention().state_dict()\n"
+    "{}\n");
 
 PyObject *
 layer_state_dict(PyObject *self, PyObject *Py_UNUSED(ignored))
@@ -78,7 +69,7 @@ layer_state_dict(PyObject *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     PyObject *dict = layer_check_parameters(&held) < 0 ? NULL : PyDict_New();
-    for (int i = 0; dict != NULL && i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
         if (held.parameters[i] != NULL && put_copy(&held, i, dict) < 0) {
             Py_CLEAR(dict);
         }
@@ -94,11 +85,12 @@ static PyObject *
 expected_names(const layer_core *core)
 {
     PyObject *names = PyList_New(0);
-    for (int i = 0; names != NULL && i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; names != NULL && i < ATTN_PARAMETERS; i++) {
         if (core->parameters[i] == NULL) {
             continue;
         }
-        PyObject *name = PyUnicode_FromString(layer_infos[i].state_name);
+        char text[LAYER_TEXT];
+        PyObject *name = PyUnicode_FromString(layer_state_name(core, i, text));
         if (name == NULL || PyList_Append(names, name) < 0) {
             Py_CLEAR(names);
         }
@@ -181,20 +173,22 @@ copy_of_mapping(PyObject *mapping)
  * i. A copy, because one parameter may be given as the live array of another. */
 static int
 read_values(const layer_core *core, PyObject *dict,
-            PyArrayObject *values[LAYER_PARAMETERS])
+            PyArrayObject *values[ATTN_PARAMETERS])
 {
-    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
         if (core->parameters[i] == NULL) {
             continue;
         }
-        npy_intp dims[2];
-        int ndim = state_shape(core, i, dims);
-        PyObject *item = PyMapping_GetItemString(dict, layer_infos[i].state_name);
+        npy_intp dims[PY_PARAMETER_AXES];
+        int ndim = layer_state_shape(core, i, dims);
+        char name[LAYER_TEXT], entry[LAYER_TEXT + 16];
+        layer_state_name(core, i, name);
+        PyOS_snprintf(entry, sizeof entry, "state_dict['%s']", name);
+        PyObject *item = PyMapping_GetItemString(dict, name);
         if (item == NULL) {
             return -1;
         }
-        PyArrayObject *array = py_float32_shaped(item, layer_infos[i].state_entry, NULL,
-                                                 ndim, dims);
+        PyArrayObject *array = py_float32_shaped(item, entry, NULL, ndim, dims);
         Py_DECREF(item);
         if (array == NULL) {
             return -1;
@@ -210,14 +204,14 @@ read_values(const layer_core *core, PyObject *dict,
 
 /* Overwrites all live arrays, or none of them. */
 static int
-write_values(const layer_core *core, PyArrayObject *const values[LAYER_PARAMETERS])
+write_values(const layer_core *core, PyArrayObject *const values[ATTN_PARAMETERS])
 {
-    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
         if (values[i] != NULL && layer_check_writable(core, i) < 0) {
             return -1;
         }
     }
-    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
         if (values[i] != NULL) {
             memcpy(PyArray_DATA(core->parameters[i]), PyArray_DATA(values[i]),
                    (size_t)PyArray_NBYTES(values[i]));
@@ -227,46 +221,49 @@ write_values(const layer_core *core, PyArrayObject *const values[LAYER_PARAMETER
 }
 
 const char layer_load_state_dict_doc[] = PyDoc_STR(
-"load_state_dict($self, state_dict, /)\n"
-"--\n\n"
-"Set the parameters from a state dict, of this package or of PyTorch.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"state_dict : mapping\n"
-"    Array_likes or torch tensors with exactly the names and shapes that `state_dict`\n"
-"    gives. They are converted to float32 and copied into the live arrays.\n"
-"\n"
-"Raises\n"
-"------\n"
-"KeyError\n"
-"    Names are missing or unexpected. In this case and the others nothing is changed.\n"
-"TypeError\n"
-"    `state_dict` is no mapping, or an entry is of the wrong dtype, or a tensor that\n"
-"    requires grad (those in the state dict of a torch module do not).\n"
-"ValueError\n"
-"    An entry has the wrong shape.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"state_dict : The way out.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import numpy as np\n"
-">>> from attnext import AdditiveAttention\n"
-">>> a = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=0)\n"
-">>> b = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=1)\n"
-">>> a.load_state_dict(b.state_dict())\n"
-">>> np.array_equal(a.W_q, b.W_q)\n"
-"True\n");
+    "load_state_dict($self, state_dict, /)\n"
+    "--\n\n"
+    "Set the parameters from a state dict, of this package or of PyTorch.\n"
+    "\n"
+    "Parameters\n"
+    "----------\n"
+    "state_dict : mapping\n"
+    "    Array_likes or torch tensors with exactly the names and shapes that "
+    "`state_dict`\n"
+    "    gives. They are converted to float32 and copied into the live arrays.\n"
+    "\n"
+    "Raises\n"
+    "------\n"
+    "KeyError\n"
+    "    Names are missing or unexpected. In this case and the others nothing is "
+    "changed.\n"
+    "TypeError\n"
+    "    `state_dict` is no mapping, or an entry is of the wrong dtype, or a tensor "
+    "that\n"
+    "    requires grad (those in the state dict of a torch module do not).\n"
+    "ValueError\n"
+    "    An entry has the wrong shape.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "state_dict : The way out.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> import numpy as np\n"
+    ">>> from attnext import AdditiveAttention\n"
+    ">>> a = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=0)\n"
+    ">>> b = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=1)\n"
+    ">>> a.load_state_dict(b.state_dict())\n"
+    ">>> np.array_equal(a.W_q, b.W_q)\n"
+    "True\n");
 
 PyObject *
 layer_load_state_dict(PyObject *self, PyObject *state_dict)
 {
     int result = -1;
     PyObject *dict = NULL;
-    PyArrayObject *values[LAYER_PARAMETERS] = {0};
+    PyArrayObject *values[ATTN_PARAMETERS] = {0};
     layer_core held;
 
     if (layer_hold((layer_object *)self, &held) < 0) {
@@ -277,7 +274,7 @@ layer_load_state_dict(PyObject *self, PyObject *state_dict)
         read_values(&held, dict, values) == 0) {
         result = write_values(&held, values);
     }
-    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
         Py_XDECREF(values[i]);
     }
     Py_XDECREF(dict);

@@ -1,7 +1,7 @@
 /*
- * py_additive_module.c -- the type AdditiveAttention: its constructor and its face.
+ * py_layer_additive.c -- the type AdditiveAttention: its constructor and its face.
  */
-#include "py_modules.h"
+#include "py_layer.h"
 
 #include <structmember.h>
 
@@ -93,7 +93,7 @@ PyDoc_STRVAR(additive_doc,
 static PyObject *
 additive_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    return layer_new(type, &attn_score_additive);
+    return layer_new(type, SCORE_additive);
 }
 
 static int
@@ -103,8 +103,8 @@ additive_init(PyObject *self, PyObject *args, PyObject *kwargs)
                             "bias",     "rng",        NULL};
     PyObject *key_size, *query_size, *num_hiddens, *dropout = NULL, *rng = NULL;
     int bias = false, result = -1;
-    attnext_state *state = py_state_of_type(Py_TYPE(self));
-    layer_core core = {.training = true};
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    layer_core core = {.score = ((layer_object *)self)->core.score, .training = true};
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O$pO:AdditiveAttention", names,
                                      &key_size, &query_size, &num_hiddens, &dropout,
@@ -127,7 +127,7 @@ static PyObject *
 additive_repr(PyObject *self)
 {
     const layer_core *core = &((layer_object *)self)->core;
-    const char *bias = core->parameters[LAYER_B_H] == NULL ? "False" : "True";
+    const char *bias = layer_has_bias(core) ? "True" : "False";
     PyObject *name = PyType_GetName(Py_TYPE(self)), *result = NULL;
     PyObject *dropout = PyFloat_FromDouble(core->dropout);
 
@@ -141,23 +141,7 @@ additive_repr(PyObject *self)
     return result;
 }
 
-static PyGetSetDef additive_properties[] = {
-    LAYER_PROPERTIES,
-    {"W_q", layer_get_parameter, layer_set_parameter,
-     "ndarray: projection of the queries, (H, Dq), the live array. Setting it copies.",
-     (void *)(intptr_t)LAYER_W_Q},
-    {"W_k", layer_get_parameter, layer_set_parameter,
-     "ndarray: projection of the keys, (H, Dk), the live array. Setting it copies.",
-     (void *)(intptr_t)LAYER_W_K},
-    {"w_v", layer_get_parameter, layer_set_parameter,
-     "ndarray: weight of each hidden unit, (H,), the live array. Setting it copies.",
-     (void *)(intptr_t)LAYER_W_V},
-    {"b_h", layer_get_parameter, layer_set_parameter,
-     "ndarray or None: bias of the hidden units, (H,), the live array. Setting it "
-     "copies.",
-     (void *)(intptr_t)LAYER_B_H},
-    {0},
-};
+PyGetSetDef layer_additive_properties[LAYER_PROPERTIES];
 
 static PyMemberDef additive_members[] = {
     LAYER_MEMBERS,
@@ -175,11 +159,11 @@ static PyType_Slot additive_slots[] = {
     {Py_tp_init, additive_init},       {Py_tp_traverse, layer_traverse},
     {Py_tp_clear, layer_clear},        {Py_tp_dealloc, layer_dealloc},
     {Py_tp_call, PyVectorcall_Call},   {Py_tp_repr, additive_repr},
-    {Py_tp_methods, layer_methods},    {Py_tp_getset, additive_properties},
+    {Py_tp_methods, layer_methods},    {Py_tp_getset, layer_additive_properties},
     {Py_tp_members, additive_members}, {0},
 };
 
-PyType_Spec py_additive_module_spec = {
+PyType_Spec layer_additive_spec = {
     .name = "attnext.AdditiveAttention",
     .basicsize = sizeof(layer_object),
     .flags = LAYER_FLAGS,

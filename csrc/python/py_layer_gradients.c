@@ -1,10 +1,10 @@
 /*
- * py_gradients.c -- the gradients of a layer's parameters: attn.grads, a dict the user
+ * py_layer_gradients.c -- the gradients of a layer's parameters: attn.grads, a dict the user
  * may write into (gradient clipping, an optimiser that wants None). So an entry is
  * looked at each time it is used: one that can be added to as it is, is; another is
  * replaced by one that can.
  */
-#include "py_modules.h"
+#include "py_layer.h"
 
 #include <string.h>
 
@@ -21,7 +21,7 @@ is_accumulator(PyObject *object, int ndim, const npy_intp *dims)
 static PyArrayObject *
 zeros_like(const layer_core *core, int which)
 {
-    npy_intp dims[2];
+    npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
     PyArrayObject *zeros = py_new_float32(ndim, dims);
     if (zeros != NULL) {
@@ -34,13 +34,14 @@ zeros_like(const layer_core *core, int which)
 static PyArrayObject *
 converted(const layer_core *core, int which, PyObject *entry)
 {
-    npy_intp dims[2];
+    npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
     PyArrayObject *copy = NULL;
+    char text[LAYER_TEXT];
 
+    PyOS_snprintf(text, sizeof text, "grads['%s']", layer_text(core, which));
     Py_INCREF(entry); /* reading it may run code that takes it out of the dict */
-    PyArrayObject *values = py_float32_shaped(entry, layer_infos[which].grads_entry,
-                                              NULL, ndim, dims);
+    PyArrayObject *values = py_float32_shaped(entry, text, NULL, ndim, dims);
     Py_DECREF(entry);
     if (values != NULL) {
         copy = (PyArrayObject *)PyArray_NewCopy(values, NPY_CORDER);
@@ -51,10 +52,10 @@ converted(const layer_core *core, int which, PyObject *entry)
 
 /* grads[name], fit to be added to. None or no entry counts as zeros, as in torch. */
 static PyArrayObject *
-accumulator(attnext_state *state, const layer_core *core, int which)
+accumulator(const attnext_state *state, const layer_core *core, int which)
 {
-    PyObject *name = state->names[layer_infos[which].arg];
-    npy_intp dims[2];
+    PyObject *name = layer_name(state, core, which);
+    npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
 
     PyObject *entry = PyDict_GetItemWithError(core->grads, name);
@@ -73,9 +74,9 @@ accumulator(attnext_state *state, const layer_core *core, int which)
 }
 
 int
-layer_put_zeros(attnext_state *state, const layer_core *core, int which)
+layer_put_zeros(const attnext_state *state, const layer_core *core, int which)
 {
-    PyObject *name = state->names[layer_infos[which].arg];
+    PyObject *name = layer_name(state, core, which);
     PyArrayObject *zeros = zeros_like(core, which);
     if (zeros == NULL) {
         return -1;
@@ -86,16 +87,15 @@ layer_put_zeros(attnext_state *state, const layer_core *core, int which)
 }
 
 PyObject *
-layer_gradient_dict(attnext_state *state, const layer_core *core)
+layer_gradient_dict(const attnext_state *state, const layer_core *core)
 {
     PyObject *dict = PyDict_New();
-    for (int i = 0; dict != NULL && i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
         if (core->parameters[i] == NULL) {
             continue;
         }
         PyObject *sum = (PyObject *)accumulator(state, core, i);
-        if (sum == NULL ||
-            PyDict_SetItem(dict, state->names[layer_infos[i].arg], sum) < 0) {
+        if (sum == NULL || PyDict_SetItem(dict, layer_name(state, core, i), sum) < 0) {
             Py_CLEAR(dict);
         }
         Py_XDECREF(sum);
@@ -117,25 +117,20 @@ add(PyArrayObject *sum, PyArrayObject *gradient)
 }
 
 int
-layer_add_gradients(attnext_state *state, const layer_core *core,
-                    const attention_gradients *gradients)
+layer_add_gradients(const attnext_state *state, const layer_core *core,
+                    const py_gradients *gradients)
 {
-    PyArrayObject *const from[LAYER_PARAMETERS] = {
-        [LAYER_W_Q] = gradients->W_q,
-        [LAYER_W_K] = gradients->W_k,
-        [LAYER_W_V] = gradients->w_v,
-        [LAYER_B_H] = gradients->b_h,
-    };
-    PyArrayObject *to[LAYER_PARAMETERS] = {0};
+    PyArrayObject *const *from = gradients->parameters;
+    PyArrayObject *to[ATTN_PARAMETERS] = {0};
     int result = 0;
 
-    for (int i = 0; result == 0 && i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
         if (from[i] != NULL) {
             to[i] = accumulator(state, core, i);
             result = to[i] == NULL ? -1 : 0;
         }
     }
-    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
         if (to[i] != NULL && result == 0) {
             add(to[i], from[i]);
         }
@@ -145,9 +140,11 @@ layer_add_gradients(attnext_state *state, const layer_core *core,
 }
 
 const char layer_grads_doc[] = PyDoc_STR(
-"dict: the gradient of each parameter, added up over the `backward` calls since the\n"
-"last `zero_grad`; float32 arrays in the parameters' shapes, zero at first. The dict\n"
-"is the object's own: what is put into it stays, so gradients can be clipped.");
+    "dict: the gradient of each parameter, added up over the `backward` calls since "
+    "the\n"
+    "last `zero_grad`; float32 arrays in the parameters' shapes, zero at first. The "
+    "dict\n"
+    "is the object's own: what is put into it stays, so gradients can be clipped.");
 
 PyObject *
 layer_get_grads(PyObject *self, void *Py_UNUSED(closure))
@@ -162,44 +159,44 @@ layer_get_grads(PyObject *self, void *Py_UNUSED(closure))
 }
 
 const char layer_zero_grad_doc[] = PyDoc_STR(
-"zero_grad($self)\n"
-"--\n\n"
-"Set the gradients in `grads` to 0, in place.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"backward : What adds to them.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import AdditiveAttention\n"
-">>> attn = AdditiveAttention(key_size=1, query_size=3, num_hiddens=4, rng=0)\n"
-">>> output = attn([[1, 2, 3]], [[1], [2]], [[3], [4]])\n"
-">>> dq, dk, dv = attn.backward([[1]])\n"
-">>> bool(attn.grads[\"w_v\"].any())\n"
-"True\n"
-">>> attn.zero_grad()\n"
-">>> attn.grads[\"w_v\"]\n"
-"array([0., 0., 0., 0.], dtype=float32)\n");
+    "zero_grad($self)\n"
+    "--\n\n"
+    "Set the gradients in `grads` to 0, in place.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "backward : What adds to them.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> from attnext import AdditiveAttention\n"
+    ">>> attn = AdditiveAttention(key_size=1, query_size=3, num_hiddens=4, rng=0)\n"
+    ">>> output = attn([[1, 2, 3]], [[1], [2]], [[3], [4]])\n"
+    ">>> dq, dk, dv = attn.backward([[1]])\n"
+    ">>> bool(attn.grads[\"w_v\"].any())\n"
+    "True\n"
+    ">>> attn.zero_grad()\n"
+    ">>> attn.grads[\"w_v\"]\n"
+    "array([0., 0., 0., 0.], dtype=float32)\n");
 
 PyObject *
 layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
     layer_core held;
     int result = 0;
 
     if (layer_hold((layer_object *)self, &held) < 0) {
         return NULL;
     }
-    for (int i = 0; result == 0 && i < LAYER_PARAMETERS; i++) {
+    for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
         if (held.parameters[i] == NULL) {
             continue;
         }
-        npy_intp dims[2];
+        npy_intp dims[PY_PARAMETER_AXES];
         int ndim = layer_shape(&held, i, dims);
         PyObject *entry = PyDict_GetItemWithError(held.grads,
-                                                  state->names[layer_infos[i].arg]);
+                                                  layer_name(state, &held, i));
         if (entry != NULL && is_accumulator(entry, ndim, dims)) {
             PyArrayObject *sum = (PyArrayObject *)entry;
             memset(PyArray_DATA(sum), 0, (size_t)PyArray_NBYTES(sum));

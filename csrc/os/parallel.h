@@ -36,7 +36,4 @@ bool attn_parallel_for(attn_run *run, int64_t tasks, double work_us, attn_task *
 /* To be asked inside long tasks, every millisecond or so: true means give up now. */
 bool attn_stopped(attn_run *run, int worker);
 
-/* min(CPUs this process may run on, its cgroup's CPU quota), at least 1. */
-int attn_cpu_count(void);
-
 #endif

@@ -1,5 +1,5 @@
 /*
- * py_copies.c -- pickle, copy and deepcopy, as if it were Python:
+ * py_layer_copies.c -- pickle, copy and deepcopy, as if it were Python:
  *
  *     def __reduce__(self):
  *         return type(self)._rebuild, (saved,), self.__getstate__()
@@ -10,15 +10,15 @@
  *
  * What belongs to the last forward, context and attention_weights, stays behind.
  */
-#include "py_modules.h"
+#include "py_layer.h"
 
 const char layer_reduce_doc[] = PyDoc_STR(
-"__reduce__($self)\n"
-"--\n\n"
-"What pickle and copy need to make another object like this one.");
+    "__reduce__($self)\n"
+    "--\n\n"
+    "What pickle and copy need to make another object like this one.");
 
 static PyObject *
-pack_core(attnext_state *state, const layer_core *core)
+pack_core(const attnext_state *state, const layer_core *core)
 {
     PyObject *parameters = NULL, *grads = NULL, *scale = NULL, *result = NULL;
 
@@ -34,13 +34,12 @@ pack_core(attnext_state *state, const layer_core *core)
     if (scale == NULL) {
         goto done;
     }
-    result = Py_BuildValue("{s:n, s:n, s:n, s:O, s:d, s:O, s:O, s:O, s:O, s:O}",
-                           "key_size", core->key_size, "query_size", core->query_size,
-                           "num_hiddens", core->num_hiddens, "bias",
-                           core->parameters[LAYER_B_H] == NULL ? Py_False : Py_True,
-                           "dropout", core->dropout, "scale", scale, "training",
-                           core->training ? Py_True : Py_False, "rng", core->rng,
-                           "parameters", parameters, "grads", grads);
+    result = Py_BuildValue(
+        "{s:n, s:n, s:n, s:O, s:d, s:O, s:O, s:O, s:O, s:O}", "key_size",
+        core->key_size, "query_size", core->query_size, "num_hiddens",
+        core->num_hiddens, "bias", layer_has_bias(core) ? Py_True : Py_False, "dropout",
+        core->dropout, "scale", scale, "training", core->training ? Py_True : Py_False,
+        "rng", core->rng, "parameters", parameters, "grads", grads);
 done:
     Py_XDECREF(scale);
     Py_XDECREF(grads);
@@ -51,7 +50,7 @@ done:
 PyObject *
 layer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *rebuild = NULL, *saved = NULL, *attributes = NULL, *result = NULL;
     layer_core held;
 
@@ -130,9 +129,9 @@ read_rng(PyObject *object, layer_core *core)
 static PyArrayObject *
 array_of_dict(PyObject *dict, const layer_core *core, int which, const char *entry)
 {
-    npy_intp dims[2];
+    npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
-    PyObject *item = PyMapping_GetItemString(dict, layer_infos[which].name);
+    PyObject *item = PyMapping_GetItemString(dict, layer_text(core, which));
     if (item == NULL) {
         return NULL;
     }
@@ -145,10 +144,10 @@ static int
 unpack_parameter(layer_core *core, int which, const saved_entries *entries)
 {
     int result = -1;
-    const layer_parameter_info *info = &layer_infos[which];
+    char entry[LAYER_TEXT];
     PyArrayObject *values = NULL, *gradient = NULL, *copy = NULL;
 
-    values = array_of_dict(entries->parameters, core, which, info->name);
+    values = array_of_dict(entries->parameters, core, which, layer_text(core, which));
     if (values == NULL) {
         goto done;
     }
@@ -156,13 +155,15 @@ unpack_parameter(layer_core *core, int which, const saved_entries *entries)
     if (core->parameters[which] == NULL) {
         goto done;
     }
-    gradient = array_of_dict(entries->grads, core, which, info->grads_entry);
+    PyOS_snprintf(entry, sizeof entry, "grads['%s']", layer_text(core, which));
+    gradient = array_of_dict(entries->grads, core, which, entry);
     if (gradient == NULL) {
         goto done;
     }
     copy = (PyArrayObject *)PyArray_NewCopy(gradient, NPY_CORDER);
     if (copy != NULL) {
-        result = PyDict_SetItemString(core->grads, info->name, (PyObject *)copy);
+        result = PyDict_SetItemString(core->grads, layer_text(core, which),
+                                      (PyObject *)copy);
     }
 done:
     Py_XDECREF(copy);
@@ -173,7 +174,7 @@ done:
 
 /* A new core from what was saved. On failure the caller clears what there is of it. */
 static int
-unpack_core(const attn_score *score, PyObject *saved, layer_core *core)
+unpack_core(PyObject *saved, layer_core *core)
 {
     saved_entries entries;
     if (read_entries(saved, &entries) < 0 ||
@@ -186,33 +187,33 @@ unpack_core(const attn_score *score, PyObject *saved, layer_core *core)
     if (core->grads == NULL) {
         return -1;
     }
-    if (score == &attn_score_dot) {
+    if (core->score->parameters == 0) {
         return 0;
     }
     if (layer_read_sizes(core, entries.key_size, entries.query_size,
                          entries.num_hiddens) < 0) {
         return -1;
     }
-    for (int i = 0; i < (entries.bias ? LAYER_PARAMETERS : LAYER_B_H); i++) {
-        if (unpack_parameter(core, i, &entries) < 0) {
+    for (int i = 0; i < core->score->parameters; i++) {
+        bool wanted = entries.bias || !core->score->about->parameters[i].optional;
+        if (wanted && unpack_parameter(core, i, &entries) < 0) {
             return -1;
         }
     }
     return 0;
 }
 
-const char layer_rebuild_doc[] = PyDoc_STR(
-"_rebuild($type, saved, /)\n"
-"--\n\n"
-"An object from what __reduce__ saved.");
+const char layer_rebuild_doc[] = PyDoc_STR("_rebuild($type, saved, /)\n"
+                                           "--\n\n"
+                                           "An object from what __reduce__ saved.");
 
 PyObject *
 layer_rebuild(PyObject *type, PyObject *saved)
 {
-    attnext_state *state = py_state_of_type((PyTypeObject *)type);
+    const attnext_state *state = py_state_of_type((PyTypeObject *)type);
     bool additive = PyType_IsSubtype((PyTypeObject *)type, state->AdditiveAttention);
-    const attn_score *score = additive ? &attn_score_additive : &attn_score_dot;
-    layer_core core = {0};
+    py_score_number number = additive ? SCORE_additive : SCORE_dot;
+    layer_core core = {.score = &state->scores[number]};
     PyObject *self = NULL;
 
     if (!PyDict_Check(saved)) {
@@ -224,8 +225,8 @@ layer_rebuild(PyObject *type, PyObject *saved)
     if (saved == NULL) {
         return NULL;
     }
-    self = layer_new((PyTypeObject *)type, score);
-    if (self != NULL && (unpack_core(score, saved, &core) < 0 ||
+    self = layer_new((PyTypeObject *)type, number);
+    if (self != NULL && (unpack_core(saved, &core) < 0 ||
                          layer_install((layer_object *)self, &core) < 0)) {
         Py_CLEAR(self);
     }

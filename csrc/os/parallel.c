@@ -14,10 +14,6 @@
  * end, or call us from atexit(), with the pool in any state. After fork() the child has
  * no workers and starts its own when it needs them.
  *
- * Where the workers run. A woken worker may land on the CPU of the thread that woke it,
- * and wait there for the end of the very work it should share. So the workers get the
- * CPUs allowed to the caller without the one the caller is on.
- *
  * All state is static. All atomics are sequentially consistent: the handshakes with
  * sleepers need it, and tasks are too coarse for a weaker order to pay.
  *
@@ -30,26 +26,25 @@
  *
  * Waking a thread there costs the waker 12 to 40 us and the woken 35 to 140. Left to
  * the system, the worker came in time for half of the cold calls of 100 us, mostly on
- * the caller's CPU, and the median call took 207 us; kept off that CPU, it came in time
- * for nine of ten, and the median call took 78.
+ * the caller's CPU, and the median call took 207 us; kept off that CPU (threads.c), it
+ * came in time for nine of ten, and the median call took 78.
  */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* Linux: sched_getcpu, pthread_setaffinity_np */
+#define _GNU_SOURCE /* clock_gettime, which C11 alone does not declare */
 #endif
 
 #include "parallel.h"
 
 #include <fenv.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <time.h>
 
-#define WORTH_US 25.0                 /* work that makes it worth waking one thread */
-#define SPIN_NS INT64_C(100000)       /* about what it costs to be woken */
-#define POLL_NS INT64_C(20000000)     /* between questions about interrupts */
-#define WORKERS_MAX 255               /* as many as eight bits of the word can count */
-#define STACK_BYTES ((size_t)2 << 20) /* tasks use up to 256 KiB; musl would give 128 */
+#include "threads.h"
+
+#define WORTH_US 25.0             /* work that makes it worth waking one thread */
+#define SPIN_NS INT64_C(100000)   /* about what it costs to be woken */
+#define POLL_NS INT64_C(20000000) /* between questions about interrupts */
+#define WORKERS_MAX 255           /* as many as eight bits of the word can count */
 
 /* ---- the word -------------------------------------------------------------------- */
 
@@ -106,9 +101,9 @@ static struct {
     _Alignas(64) _Atomic uint64_t word; /* on a cache line of its own */
     _Alignas(64) struct job job;
 
-    atomic_bool busy; /* a call has the pool; that call alone uses the next four */
+    atomic_bool busy; /* a call has the pool; that call alone uses the next three */
     bool handles_fork;
-    int workers, placed; /* threads started, and told where to run */
+    int workers; /* threads started */
     pthread_t worker[WORKERS_MAX];
 
     pthread_mutex_t lock; /* held from the last look at the word until asleep */
@@ -266,20 +261,6 @@ worker_main(void *unused)
     return unused;
 }
 
-/* Blocks every signal but those a thread brings on itself: the others are for the
- * threads of the program, while a crash must still reach its handler. */
-static void
-block_signals(sigset_t *before)
-{
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-    sigset_t set;
-    sigfillset(&set);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
-        sigdelset(&set, own[i]);
-    }
-    pthread_sigmask(SIG_SETMASK, &set, before);
-}
-
 /* The child of fork() has one thread and no worker, whatever the pool was doing. If
  * that thread forked in run->interrupted, its call lost tasks with the workers. */
 static void
@@ -288,7 +269,7 @@ reset_after_fork(void)
     if (led_run != NULL) {
         atomic_store(&led_run->stop, true);
     }
-    pool.workers = pool.placed = 0;
+    pool.workers = 0;
     atomic_store(&pool.word, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.caller_sleeps, false);
@@ -302,66 +283,14 @@ reset_after_fork(void)
 static void
 grow(int workers)
 {
-    pthread_attr_t attr;
-    sigset_t before;
-    if (pool.workers >= workers || pthread_attr_init(&attr) != 0) {
-        return;
-    }
-    if (!pool.handles_fork) {
+    if (!pool.handles_fork && workers > 0) {
         pool.handles_fork = pthread_atfork(NULL, NULL, reset_after_fork) == 0;
     }
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    block_signals(&before);
-    bool ready = pool.handles_fork;
-    while (ready && pool.workers < workers) {
-        pthread_t *thread = &pool.worker[pool.workers];
-        ready = pthread_create(thread, &attr, worker_main, NULL) == 0;
-        pool.workers += ready;
+    if (pool.handles_fork) {
+        pool.workers =
+            attn_threads_start(pool.worker, pool.workers, workers, worker_main);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
 }
-
-/* ---- where the workers run ------------------------------------------------------- */
-
-#ifdef __linux__
-
-/* Keeps the workers within the CPUs allowed to the caller, and off the one it is on if
- * `helpers` of them fit on the others. Returns whether they do. Costs 0.2 us, and 0.4
- * for each worker when the caller has moved. */
-static bool
-place_workers(int helpers)
-{
-    static cpu_set_t last;
-    cpu_set_t set;
-    int cpu = sched_getcpu();
-    if (cpu < 0 || sched_getaffinity(0, sizeof set, &set) != 0) {
-        return true; /* more CPUs than a cpu_set_t holds: there is room without us */
-    }
-    bool roomy = helpers < CPU_COUNT(&set);
-    if (roomy) {
-        CPU_CLR(cpu, &set);
-    }
-    if (pool.placed != pool.workers || !CPU_EQUAL(&set, &last)) {
-        for (int i = 0; i < pool.workers; i++) {
-            pthread_setaffinity_np(pool.worker[i], sizeof set, &set);
-        }
-        pool.placed = pool.workers;
-        last = set;
-    }
-    return roomy;
-}
-
-#else /* the system decides */
-
-static bool
-place_workers(int helpers)
-{
-    return helpers < attn_cpu_count();
-}
-
-#endif
 
 /* ---- the caller ------------------------------------------------------------------ */
 
@@ -407,7 +336,7 @@ lead(struct job job)
 {
     grow(job.places);
     job.places = (int)least(job.places, pool.workers);
-    job.roomy = place_workers(job.places);
+    job.roomy = attn_threads_place(pool.worker, pool.workers, job.places);
     fegetenv(&job.float_mode);
     led_run = job.run;
     pool.job = job;

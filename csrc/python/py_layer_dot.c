@@ -1,7 +1,7 @@
 /*
- * py_dot_module.c -- the type DotProductAttention: its constructor and its face.
+ * py_layer_dot.c -- the type DotProductAttention: its constructor and its face.
  */
-#include "py_modules.h"
+#include "py_layer.h"
 
 #include <structmember.h>
 
@@ -73,7 +73,7 @@ PyDoc_STRVAR(dot_doc,
 static PyObject *
 dot_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    return layer_new(type, &attn_score_dot);
+    return layer_new(type, SCORE_dot);
 }
 
 static int
@@ -82,7 +82,7 @@ dot_init(PyObject *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"dropout", "scale", "rng", NULL};
     PyObject *dropout = NULL, *scale = NULL, *rng = NULL;
     int result = -1;
-    layer_core core = {.training = true};
+    layer_core core = {.score = ((layer_object *)self)->core.score, .training = true};
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OO:DotProductAttention", names,
                                      &dropout, &scale, &rng)) {
@@ -127,11 +127,9 @@ dot_repr(PyObject *self)
     return result;
 }
 
-static PyGetSetDef dot_properties[] = {
-    LAYER_PROPERTIES,
+PyGetSetDef layer_dot_properties[LAYER_PROPERTIES] = {
     {"scale", dot_get_scale, NULL,
      "float or None: what dot products are multiplied by; None: 1 / sqrt(D).", NULL},
-    {0},
 };
 
 static PyMemberDef dot_members[] = {
@@ -144,11 +142,11 @@ static PyType_Slot dot_slots[] = {
     {Py_tp_init, dot_init},          {Py_tp_traverse, layer_traverse},
     {Py_tp_clear, layer_clear},      {Py_tp_dealloc, layer_dealloc},
     {Py_tp_call, PyVectorcall_Call}, {Py_tp_repr, dot_repr},
-    {Py_tp_methods, layer_methods},  {Py_tp_getset, dot_properties},
+    {Py_tp_methods, layer_methods},  {Py_tp_getset, layer_dot_properties},
     {Py_tp_members, dot_members},    {0},
 };
 
-PyType_Spec py_dot_module_spec = {
+PyType_Spec layer_dot_spec = {
     .name = "attnext.DotProductAttention",
     .basicsize = sizeof(layer_object),
     .flags = LAYER_FLAGS,

@@ -1,0 +1,106 @@
+/*
+ * py_call.h -- what the files of the attention functions share.
+ *
+ *     py_inputs.c      the inputs of an attention: converted, checked, measured
+ *     py_attention.c   one path from Python objects to the core's attention functions
+ *     py_functions.c   the exposed functions, three for each score, on top of that path
+ */
+#ifndef PY_CALL_H
+#define PY_CALL_H
+
+#include "py_attnext.h"
+
+/* ---- a call and its inputs (py_inputs.c) ----------------------------------------- */
+
+/* The options that are no arrays, read and checked. Every one is off at zero. */
+typedef struct {
+    bool causal, enable_gqa;
+    py_window window;
+    float dropout_p; /* > 0 needs the seed or a dropout_mask */
+    py_seed seed;
+    attn_empty_rows empty_rows;
+    bool has_scale; /* false: the score's default */
+    float scale;    /* what it is: attn.h */
+    float eps;
+    bool return_weights, return_lse, return_grad_bias;
+} py_options;
+
+/* A call to any attention, forward, backward or scores: Python objects (borrowed, not
+ * yet checked; NULL or None where not given) and options. */
+typedef struct {
+    const py_score *score;
+    PyObject *given[ARG_COUNT];
+    py_options options;
+    bool keeps_inputs; /* the caller keeps them, so lens has to be an array */
+} py_call;
+
+/* Arguments before this one may be inputs. */
+enum { PY_INPUTS = ARG_EMPTY_ROWS };
+
+/* The same call after conversion. The arrays are owned, by argument, NULL where absent;
+ * keep what you like by taking a reference, then py_inputs_clear(). Any of them can be
+ * given to a later call. Points into itself: not to be copied. */
+typedef struct {
+    PyArrayObject *arrays[PY_INPUTS]; /* valid_lens: int64 in 0..N, in the shape given;
+                                         NULL: every key, or, unless the caller keeps
+                                         the inputs, few_lens */
+    attn_problem problem; /* points into the arrays above, and those below */
+    int ndim;             /* of queries, keys, values, output and weights */
+    int bias_ndim;
+
+    /* Long, read only as far as they were written, and so not set to zero first. */
+    npy_intp leading[PY_MAX_AXES];     /* the first ndim - 2 dims of queries */
+    npy_intp key_leading[PY_MAX_AXES]; /* ... of keys and values */
+    npy_intp bias_dims[PY_MAX_AXES];
+    npy_intp sizes[PY_LETTERS]; /* if the score has parameters: of their axes */
+    int64_t few_lens[PY_FEW_LENS];
+    attn_axis mask_axes[PY_MAX_AXES], bias_axes[PY_MAX_AXES], dropout_axes[PY_MAX_AXES];
+} py_inputs;
+
+/* Makes *in empty: what every use of one starts with. */
+void py_inputs_init(py_inputs *in);
+
+/* Fills an empty *in. out: the array given as out=, or NULL. No values are read if none
+ * are given. On failure, too, *in is for py_inputs_clear(). */
+int py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out);
+void py_inputs_clear(py_inputs *in);
+
+/* dims = (..., rows, columns) with the leading axes of queries; of keys. */
+void py_query_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
+                    npy_intp dims[PY_MAX_AXES]);
+void py_key_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
+                  npy_intp dims[PY_MAX_AXES]);
+
+/* ---- run (py_attention.c) -------------------------------------------------------- */
+
+/* New arrays, owned; NULL where not asked for. */
+typedef struct {
+    PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
+    PyArrayObject *weights; /* (..., M, N), before dropout */
+    PyArrayObject *lse;     /* (..., M) */
+} py_outputs;
+
+/* New arrays, owned, each in the shape of what it belongs to; NULL where there is no
+ * such input, or its gradient was not asked for. */
+typedef struct {
+    PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS], *bias;
+    float scale; /* of a score whose scale has a gradient */
+} py_gradients;
+
+/* On failure everything is cleared; on success the caller clears inputs, outputs,
+ * gradients. */
+int py_forward(const attnext_state *state, const py_call *call, py_inputs *in,
+               py_outputs *outputs);
+int py_backward(const attnext_state *state, const py_call *call, py_inputs *in,
+                py_gradients *gradients);
+PyArrayObject *py_scores(const attnext_state *state, const py_call *call);
+
+void py_outputs_clear(py_outputs *outputs);
+void py_gradients_clear(py_gradients *gradients);
+
+/* ---- reading options (py_functions.c) -------------------------------------------- */
+
+/* call->options from call->given, by py_options.def. */
+int py_read_options(py_call *call);
+
+#endif

@@ -1,0 +1,529 @@
+/*
+ * py_docs.c -- docstrings, made of the tables: a signature as help() shows it, a
+ * paragraph for each option (py_options.def), and what a score says of itself (attn.h).
+ */
+#include "py_docs.h"
+
+#include "py_attnext.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- text that grows ------------------------------------------------------------- */
+
+typedef struct {
+    char *text; /* NULL if there was no memory: what is added then is lost */
+    size_t used;
+} page;
+
+static void
+put(page *p, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, format, args);
+    char *longer = length < 0 || (p->text == NULL && p->used > 0)
+                       ? NULL
+                       : PyMem_RawRealloc(p->text, p->used + (size_t)length + 1);
+    if (longer == NULL) {
+        PyMem_RawFree(p->text);
+    } else {
+        vsnprintf(longer + p->used, (size_t)length + 1, format, again);
+    }
+    p->text = longer;
+    p->used += (size_t)length;
+    va_end(again);
+    va_end(args);
+}
+
+/* Lines, indented. */
+static void
+put_indented(page *p, const char *lines)
+{
+    while (*lines != '\0') {
+        int length = (int)strcspn(lines, "\n");
+        put(p, "    %.*s\n", length, lines);
+        lines += length + (lines[length] == '\n');
+    }
+}
+
+static void
+put_paragraph(page *p, const char *name, const char *type, const char *doc)
+{
+    put(p, "%s : %s\n", name, type);
+    put_indented(p, doc);
+}
+
+/* "\nNotes\n-----\n" and the text; nothing without one. */
+static void
+put_section(page *p, const char *title, const char *text)
+{
+    if (text != NULL) {
+        put(p, "\n%s\n%.*s\n%s\n", title, (int)strlen(title), "----------------", text);
+    }
+}
+
+/* The finished page; NULL and MemoryError. */
+static char *
+finished(page *p)
+{
+    if (p->text == NULL) {
+        PyErr_NoMemory();
+    }
+    return p->text;
+}
+
+/* ---- what the table says of an argument ------------------------------------------ */
+
+typedef struct {
+    const char *name, *standard, *type, *doc;
+    int taken_by;
+} argument_row;
+
+static const argument_row rows[ARG_COUNT] = {
+#define ARGUMENT(ID, NAME, DEFAULT) [ARG_##ID] = {NAME, DEFAULT, NULL, NULL, 0},
+#define SCORE_OPTION(ID, NAME, DEFAULT, IF, TYPE, DOC) \
+    [ARG_##ID] = {NAME, DEFAULT, TYPE, DOC, 0},
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, TYPE, DOC) \
+    [ARG_##ID] = {NAME, DEFAULT, TYPE, DOC, TAKEN_BY},
+#include "py_options.def"
+};
+
+/* name(a, b=None, *, c=0) */
+static void
+put_signature(page *p, const attnext_state *state, const py_signature *signature)
+{
+    const char *comma = "";
+    put(p, "%s(", signature->function);
+    if (signature->method) {
+        put(p, "$self");
+        comma = ", ";
+    }
+    for (int i = 0; signature->args[i] != ARG_END; i++, comma = ", ") {
+        py_arg arg = signature->args[i];
+        const char *name = PyUnicode_AsUTF8(py_argument_name(state, signature, arg));
+        put(p, "%s%s%s", comma, i == signature->positional ? "*, " : "", name);
+        if (i >= signature->required) {
+            put(p, "=%s", rows[arg].standard);
+        }
+    }
+    put(p, ")\n--\n\n");
+}
+
+/* The paragraph of an option. A backward refers to its forward. */
+static void
+put_option(page *p, py_arg arg, bool backward)
+{
+    const argument_row *row = &rows[arg];
+    bool known = backward && (row->taken_by & FORWARD);
+    put_paragraph(p, row->name, row->type, known ? "As in the forward." : row->doc);
+}
+
+/* ---- functions that are no attention --------------------------------------------- */
+
+static char *
+function_doc(const attnext_state *state, const py_function *function)
+{
+    const py_signature *signature = function->signature;
+    bool backward = strstr(signature->function, "_backward") != NULL;
+    page p = {0};
+    put_signature(&p, state, signature);
+    put(&p, "%s", function->before);
+    for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
+        bool own = arg < signature->args + signature->required;
+        if (rows[*arg].doc != NULL && !own && function->after != NULL) {
+            put_option(&p, *arg, backward);
+        }
+    }
+    put(&p, "%s", function->after == NULL ? "" : function->after);
+    return finished(&p);
+}
+
+int
+py_fill_methods(const attnext_state *state, const py_function *functions, int flags,
+                PyMethodDef *methods)
+{
+    int i = 0;
+    for (; functions[i].signature != NULL; i++) {
+        if (methods[i].ml_doc == NULL &&
+            (methods[i].ml_doc = function_doc(state, &functions[i])) == NULL) {
+            return -1;
+        }
+        methods[i].ml_name = functions[i].signature->function;
+        methods[i].ml_meth = functions[i].function;
+        methods[i].ml_flags = METH_FASTCALL | METH_KEYWORDS | flags;
+    }
+    return i;
+}
+
+/* ---- the functions of a score ---------------------------------------------------- */
+
+/* "(H, Dq)" of the letters "HQ"; "(H,) or (1, H)" of "1H". */
+static const char *
+shape_words(const char *letters, char words[64])
+{
+    static const char *const names[] = {
+        ['1'] = "1", ['H'] = "H", ['Q'] = "Dq", ['K'] = "Dk", ['V'] = "Dv"};
+    bool spare = letters[0] == '1';
+    int used = 0, ndim = (int)strlen(letters);
+    for (int from = spare; from >= 0; from--) {
+        used += snprintf(words + used, 64 - (size_t)used, "%s(",
+                         spare && from == 0 ? " or " : "");
+        for (int i = from; i < ndim; i++) {
+            used += snprintf(words + used, 64 - (size_t)used, "%s%s",
+                             i > from ? ", " : "", names[(int)letters[i]]);
+        }
+        used += snprintf(words + used, 64 - (size_t)used,
+                         ndim - from == 1 ? ",)" : ")");
+    }
+    return words;
+}
+
+static void
+put_parameter(page *p, const attn_parameter *parameter)
+{
+    char words[64], type[96];
+    snprintf(type, sizeof type, "array_like, shape %s%s",
+             shape_words(parameter->shape, words),
+             parameter->optional ? ", optional" : "");
+    put_paragraph(p, parameter->name, type,
+                  parameter->doc == NULL ? "A parameter of the score."
+                                         : parameter->doc);
+}
+
+/* queries, keys and values; grad_output. */
+static bool
+put_operand(page *p, const py_score *score, py_arg arg, bool backward)
+{
+    const char *Dq = score->own_key_size ? "Dq" : "D";
+    const char *Dk = score->own_key_size ? "Dk" : "D";
+    const char *as_before = "    As in the forward.\n";
+    if (arg == ARG_GRAD_OUTPUT) {
+        put(p, "grad_output : array_like, shape (..., M, Dv)\n"
+               "    Gradient of the loss with respect to the output.\n" DOC_FLOAT32);
+    } else if (arg == ARG_QUERIES) {
+        put(p, "queries : array_like, shape (..., M, %s)\n", Dq);
+        put(p,
+            backward ? as_before
+                     : "    M queries of %s features; any leading axes (batch, "
+                       "heads), or none.\n" DOC_FLOAT32,
+            Dq);
+    } else if (arg == ARG_KEYS) {
+        put(p, "keys : array_like, shape (..., N, %s)\n", Dk);
+        put(p, "%s",
+            backward ? as_before
+                     : "    The keys; leading axes as those of `queries`.\n");
+    } else if (arg == ARG_VALUES) {
+        put(p, "values : array_like, shape (..., N, Dv)\n%s",
+            backward ? as_before : "    The values, one for each key.\n");
+    } else if (arg == ARG_VALID_LENS) {
+        put(p, "%s",
+            backward ? "valid_lens : None, int or array_like of integers, optional\n"
+                       "    As in the forward.\n"
+                     : DOC_VALID_LENS);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void
+put_arguments(page *p, const py_score *score, const py_signature *signature)
+{
+    bool backward = signature == &score->backward;
+    put(p, "\nParameters\n----------\n");
+    for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
+        int parameter = *arg - ARG_PARAMETER_0;
+        if (parameter >= 0 && parameter < ATTN_PARAMETERS) {
+            put_parameter(p, &score->about->parameters[parameter]);
+        } else if (!put_operand(p, score, *arg, backward)) {
+            put_option(p, *arg, backward);
+        }
+    }
+}
+
+static void
+put_gradients(page *p, const py_score *score)
+{
+    const attn_score_info *about = score->about;
+    if (score->parameters > 0) {
+        char name[PY_GRADIENTS_NAME];
+        put(p, "gradients : %s\n", py_gradients_name(score, name));
+        put(p, "    A named tuple of the gradients with respect to `queries`, `keys`,\n"
+               "    `values`");
+        for (int i = 0; i < score->parameters; i++) {
+            put(p, ", `%s`", about->parameters[i].name);
+        }
+        put(p, ": float32 arrays, each in the\n"
+               "    shape of what it belongs to; None for a parameter not given.\n");
+    } else {
+        put(p, DOC_GRADIENTS);
+    }
+    if (about->scale == ATTN_SCALE_BANDWIDTH) {
+        put(p, "dw : float32\n"
+               "    Gradient with respect to ``w = 1 / sigma``, whichever of the two "
+               "was given.\n");
+    }
+    put(p, DOC_GRADIENT_OF_BIAS);
+}
+
+static void
+put_forward(page *p, const py_score *score, const attn_score_text *text)
+{
+    const char *name = score->about->name;
+    put(p, "Pool values by %s.\n",
+        text->pooling == NULL ? "the softmax of the scores of queries and keys"
+                              : text->pooling);
+    put_arguments(p, score, &score->forward);
+    put(p, "\n" DOC_FORWARD_RETURNS "\n" DOC_RAISES "\nSee Also\n--------\n");
+    put(p,
+        "%s_attention_backward : The gradients of this function.\n"
+        "%s_scores : The scores alone.\n",
+        name, name);
+    if (text->see_also != NULL) {
+        put(p, "%s\n", text->see_also);
+    }
+    put_section(p, "Notes", text->notes);
+    put(p, DOC_PADDING);
+    put_section(p, "Examples", text->example);
+}
+
+static void
+put_backward(page *p, const py_score *score, const attn_score_text *text)
+{
+    const char *name = score->about->name;
+    put(p, "Gradients of `%s_attention`.\n", name);
+    put_arguments(p, score, &score->backward);
+    put(p, "\nReturns\n-------\n");
+    put_gradients(p, score);
+    put(p, "\n" DOC_RAISES "\nSee Also\n--------\n");
+    put(p, "%s_attention : The function these are the gradients of.\n", name);
+    put_section(p, "Notes", text->backward_notes);
+    put_section(p, "Examples", text->backward_example);
+}
+
+static void
+put_scores(page *p, const py_score *score, const attn_score_text *text)
+{
+    put(p, "%s.\n",
+        text->scores == NULL ? "The score of every query with every key"
+                             : text->scores);
+    put_arguments(p, score, &score->scores);
+    put(p, "\nReturns\n-------\nscores : ndarray, float32, shape (..., M, N)\n");
+    put(p, "    ``%s`` of every pair.\n",
+        text->formula == NULL ? "score(q, k)" : text->formula);
+    put(p, "\n" DOC_RAISES "\nSee Also\n--------\n");
+    put(p,
+        "%s_attention : The attention with this score.\n"
+        "masked_softmax : From scores to attention weights.\n",
+        score->about->name);
+    put_section(p, "Notes", text->scores_notes);
+    put_section(p, "Examples", text->scores_example);
+}
+
+char *
+py_score_doc(const attnext_state *state, const py_score *score,
+             const py_signature *signature)
+{
+    static const attn_score_text silent = {0};
+    const attn_score_text *said = score->about->text;
+    const attn_score_text *text = said == NULL ? &silent : said;
+    page p = {0};
+    put_signature(&p, state, signature);
+    if (signature == &score->forward) {
+        put_forward(&p, score, text);
+    } else if (signature == &score->backward) {
+        put_backward(&p, score, text);
+    } else {
+        put_scores(&p, score, text);
+    }
+    return finished(&p);
+}
+
+const char *
+py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME])
+{
+    PyOS_snprintf(name, PY_GRADIENTS_NAME, "%sGradients", score->about->name);
+    name[0] = (char)toupper(name[0]);
+    return name;
+}
+
+char *
+py_gradients_doc(const py_score *score)
+{
+    page p = {0};
+    put(&p, "Gradients of `%s_attention`, each in the shape of what it belongs to.\n",
+        score->about->name);
+    put(&p, "\nParameters\n----------\n");
+    put(&p,
+        "queries : ndarray, float32, shape (..., M, %s)\n"
+        "    Gradient with respect to the queries.\n",
+        score->own_key_size ? "Dq" : "D");
+    put(&p,
+        "keys : ndarray, float32, shape (..., N, %s)\n"
+        "    Gradient with respect to the keys.\n",
+        score->own_key_size ? "Dk" : "D");
+    put(&p, "values : ndarray, float32, shape (..., N, Dv)\n"
+            "    Gradient with respect to the values.\n");
+    for (int i = 0; i < score->parameters; i++) {
+        const attn_parameter *parameter = &score->about->parameters[i];
+        char words[64];
+        put(&p,
+            "%s : ndarray, float32, shape %s%s\n"
+            "    Gradient with respect to `%s`%s.\n",
+            parameter->name, shape_words(parameter->shape, words),
+            parameter->optional ? ", or None" : "", parameter->name,
+            parameter->optional ? "; None without one" : "");
+    }
+    return finished(&p);
+}
+
+char *
+py_parameter_doc(const attn_parameter *parameter)
+{
+    char words[64];
+    page p = {0};
+    put(&p, "ndarray%s: %s\nThe live array, of shape %s; setting it copies.",
+        parameter->optional ? " or None" : "", parameter->doc,
+        shape_words(parameter->shape, words));
+    return finished(&p);
+}
+
+/* ---- the tables as Python sees them ---------------------------------------------- */
+
+/* collections.namedtuple(name, fields) */
+static PyObject *
+named_tuple(const char *name, const char *fields)
+{
+    PyObject *collections = PyImport_ImportModule("collections"), *type = NULL;
+    if (collections != NULL) {
+        type = PyObject_CallMethod(collections, "namedtuple", "ss", name, fields);
+        Py_DECREF(collections);
+    }
+    return type;
+}
+
+/* What the text of a default stands for. */
+static PyObject *
+default_value(const char *text)
+{
+    PyObject *nothing = PyDict_New(), *value = NULL;
+    if (nothing != NULL) {
+        value = PyRun_String(text, Py_eval_input, nothing, nothing);
+        Py_DECREF(nothing);
+    }
+    return value;
+}
+
+static PyObject *
+takers(int taken_by)
+{
+    static const char *const names[] = {"forward", "backward", "layer"};
+    PyObject *list = PyList_New(0), *tuple;
+    for (int i = 0; list != NULL && i < 3; i++) {
+        PyObject *name = taken_by >> i & 1 ? PyUnicode_FromString(names[i]) : NULL;
+        if (name != NULL && PyList_Append(list, name) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(name);
+    }
+    tuple = list == NULL ? NULL : PyList_AsTuple(list);
+    Py_XDECREF(list);
+    return tuple;
+}
+
+/* dict[key] = value, whose reference is taken over. */
+static int
+put_item(PyObject *dict, const char *key, PyObject *value)
+{
+    int result = value == NULL ? -1 : PyDict_SetItemString(dict, key, value);
+    Py_XDECREF(value);
+    return result;
+}
+
+PyObject *
+py_options_dict(void)
+{
+    PyObject *type = named_tuple("Option", "default type doc taken_by");
+    PyObject *dict = type == NULL ? NULL : PyDict_New();
+    for (int i = 0; dict != NULL && i < ARG_COUNT; i++) {
+        const argument_row *row = &rows[i];
+        if (row->taken_by == 0) {
+            continue;
+        }
+        PyObject *option = PyObject_CallFunction(
+            type, "NssN", default_value(row->standard), row->type, row->doc,
+            takers(row->taken_by));
+        if (put_item(dict, row->name, option) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    Py_XDECREF(type);
+    return dict;
+}
+
+/* What a backward gives gradients of, but for the bias: ("queries", "keys", "values",
+ * "W_q", ...), or only those from the parameters on. */
+static PyObject *
+gradient_names(const py_score *score, bool inputs)
+{
+    const char *names[3 + ATTN_PARAMETERS + 1] = {"queries", "keys", "values"};
+    int count = inputs ? 3 : 0;
+    for (int i = 0; i < score->parameters; i++) {
+        names[count++] = score->about->parameters[i].name;
+    }
+    if (score->about->scale == ATTN_SCALE_BANDWIDTH) {
+        names[count++] = "w";
+    }
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple != NULL && i < count; i++) {
+        PyObject *name = PyUnicode_FromString(names[i]);
+        if (name == NULL) {
+            Py_CLEAR(tuple);
+        } else {
+            PyTuple_SET_ITEM(tuple, i, name);
+        }
+    }
+    return tuple;
+}
+
+/* The keywords that are this score's own, by name, and their defaults. */
+static PyObject *
+own_options(const attn_score_info *about)
+{
+    PyObject *dict = PyDict_New();
+    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
+        const attn_parameter *parameter = &about->parameters[i];
+        if (parameter->optional &&
+            put_item(dict, parameter->name, Py_NewRef(Py_None)) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...)                                    \
+    if (dict != NULL && (IF) && put_item(dict, NAME, default_value(DEFAULT)) < 0) { \
+        Py_CLEAR(dict);                                                             \
+    }
+#include "py_options.def"
+    return dict;
+}
+
+PyObject *
+py_scores_dict(const attnext_state *state)
+{
+    PyObject *type = named_tuple("Score", "parameters gradients options");
+    PyObject *dict = type == NULL ? NULL : PyDict_New();
+    for (int i = 0; dict != NULL && i < SCORE_COUNT; i++) {
+        const py_score *score = &state->scores[i];
+        PyObject *entry = PyObject_CallFunction(
+            type, "NNN", gradient_names(score, false), gradient_names(score, true),
+            own_options(score->about));
+        if (put_item(dict, score->about->name, entry) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    Py_XDECREF(type);
+    return dict;
+}

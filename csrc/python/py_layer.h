@@ -1,0 +1,194 @@
+/*
+ * py_layer.h -- what the files of the exposed types share. An object of either type is
+ * called a layer.
+ *
+ *     py_layer.c               the life of a layer, from constructor to garbage collector
+ *     py_layer_call.c          what it does: call and backward
+ *     py_layer_parameters.c    parameters: drawing, checking, reading and setting them
+ *     py_layer_gradients.c     their gradients
+ *     py_layer_state_dict.c    their exchange with PyTorch
+ *     py_layer_copies.c        pickle, copy and deepcopy
+ *     py_layer_context.c       the type Context: what a forward keeps for its backward
+ *     py_layer_additive.c  py_layer_dot.c    the two types
+ *
+ * Python code may run in the middle of anything: a conversion, a finaliser, another
+ * thread while the core works without the GIL. So a method works on a layer_core it
+ * holds itself, and what it changes it changes at the end, in one go.
+ */
+#ifndef PY_LAYER_H
+#define PY_LAYER_H
+
+#include "py_call.h"
+
+/* ---- a layer (py_layer.c) -------------------------------------------------------- */
+
+/* What a constructor makes and a copy takes over. */
+typedef struct {
+    const py_score *score;
+    Py_ssize_t key_size, query_size, num_hiddens; /* additive: Dk, Dq, H */
+    double dropout;                               /* as given, for repr */
+    bool has_scale;                               /* dot: false means 1/sqrt(D) */
+    double scale;
+    bool training;
+    PyObject *rng;                              /* numpy.random.Generator */
+    PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where the layer has none */
+    PyObject *grads;    /* dict: name -> array, open to the user */
+    PyObject *identity; /* marks the contexts of this layer */
+} layer_core;
+
+typedef struct {
+    PyObject ob_base;
+    vectorcallfunc vectorcall;
+    PyObject *weakrefs;
+    layer_core core;        /* all NULL but the score until __init__ */
+    PyObject *context;      /* of the last forward, NULL before the first */
+    PyArrayObject *weights; /* of the last forward, NULL if it formed none */
+} layer_object;
+
+/* A layer whose __init__ has not run. */
+PyObject *layer_new(PyTypeObject *type, py_score_number score);
+
+/* numpy.random.default_rng(seed) */
+PyObject *layer_rng(PyObject *seed);
+
+/* Reads a constructor's dropout and, if given, scale. */
+int layer_read_options(layer_core *core, PyObject *dropout, PyObject *scale);
+
+/* Gives the core its identity and the layer the core, which is then empty; what the
+ * layer was before, its last forward included, is given up. */
+int layer_install(layer_object *layer, layer_core *core);
+
+/* *held = the layer's core with references of its own, for layer_core_clear.
+ * RuntimeError if __init__ has not run. */
+int layer_hold(const layer_object *layer, layer_core *held);
+void layer_core_clear(layer_core *core);
+
+/* Slots of either type. */
+int layer_traverse(PyObject *self, visitproc visit, void *arg);
+int layer_clear(PyObject *self);
+void layer_dealloc(PyObject *self);
+
+/* ---- methods and properties ------------------------------------------------------ */
+
+/* The methods that take keywords. The signature of __call__ is written at import: it
+ * takes what py_options.def gives layers. */
+void layer_write_signature(void);
+extern const py_function layer_call_functions[];
+PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
+                           PyObject *kwnames);
+
+/* The others. */
+PyObject *layer_parameters(PyObject *self, PyObject *ignored);
+PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
+PyObject *layer_state_dict(PyObject *self, PyObject *ignored);
+PyObject *layer_load_state_dict(PyObject *self, PyObject *state_dict);
+PyObject *layer_reduce(PyObject *self, PyObject *ignored);
+PyObject *layer_rebuild(PyObject *type, PyObject *saved);
+extern const char layer_parameters_doc[], layer_zero_grad_doc[], layer_state_dict_doc[],
+    layer_load_state_dict_doc[], layer_reduce_doc[], layer_rebuild_doc[];
+
+PyObject *layer_get_grads(PyObject *self, void *closure);
+extern const char layer_grads_doc[];
+
+/* All methods, and those properties that every layer has; filled at import. */
+extern PyMethodDef layer_methods[];
+
+/* The first entries of either type's table of members; its flags. */
+#define LAYER_MEMBERS                                                                  \
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(layer_object, vectorcall), READONLY, \
+     NULL},                                                                            \
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(layer_object, weakrefs), READONLY,     \
+     NULL},                                                                            \
+    {"dropout", T_DOUBLE, offsetof(layer_object, core.dropout), READONLY,              \
+     "float: the probability that a weight is dropped in training."}
+
+#define LAYER_FLAGS                                                                    \
+    (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |                   \
+     Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE)
+
+/* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
+
+/* Parameter `which` is that of the score; these are its name, as an object, borrowed,
+ * and as text; what torch calls it, "W_q.weight"; and its shape, dims[], in how many
+ * axes: of the live array, and in a state dict, where w_v is (1, H). */
+PyObject *layer_name(const attnext_state *state, const layer_core *core, int which);
+const char *layer_text(const layer_core *core, int which);
+enum { LAYER_TEXT = 64 };
+const char *layer_state_name(const layer_core *core, int which, char text[LAYER_TEXT]);
+int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
+int layer_state_shape(const layer_core *core, int which,
+                      npy_intp dims[PY_PARAMETER_AXES]);
+
+/* Has it the optional parameters? */
+static inline bool
+layer_has_bias(const layer_core *core)
+{
+    bool all = core->score->parameters > 0;
+    for (int i = 0; i < core->score->parameters; i++) {
+        all = all && core->parameters[i] != NULL;
+    }
+    return all;
+}
+
+/* A live array with the numbers of `values`, which has the shape of the parameter. */
+PyArrayObject *layer_new_live(PyArrayObject *values);
+
+/* Reads a constructor's sizes: ints, key_size and query_size >= 0, num_hiddens >= 1. */
+int layer_read_sizes(layer_core *core, PyObject *key_size, PyObject *query_size,
+                     PyObject *num_hiddens);
+
+/* Fills core->parameters with numbers drawn from core->rng, the optional ones only with
+ * a bias, and core->grads with zeros. */
+int layer_draw_parameters(const attnext_state *state, layer_core *core, bool bias);
+
+/* Users hold the live arrays and can change more than their numbers: TypeError or
+ * ValueError unless every parameter is still float32, C-contiguous and of its shape. */
+int layer_check_parameters(const layer_core *core);
+
+/* The same for one parameter, which must be writable too. */
+int layer_check_writable(const layer_core *core, int which);
+
+/* A new dict of the live arrays by name. */
+PyObject *layer_parameter_dict(const attnext_state *state, const layer_core *core);
+
+/* Properties of the parameters, each under its name. */
+PyObject *layer_get_parameter(PyObject *self, void *which);
+int layer_set_parameter(PyObject *self, PyObject *value, void *which);
+
+/* ---- gradients (py_layer_gradients.c) -------------------------------------------- */
+
+/* core->grads[name] = zeros in the parameter's shape */
+int layer_put_zeros(const attnext_state *state, const layer_core *core, int which);
+
+/* grads[name] += the gradient, for every parameter or, on failure, for none. */
+int layer_add_gradients(const attnext_state *state, const layer_core *core,
+                        const py_gradients *gradients);
+
+/* A new dict of the gradients, in the parameters' shapes, by name. */
+PyObject *layer_gradient_dict(const attnext_state *state, const layer_core *core);
+
+/* ---- contexts (py_layer_context.c) ----------------------------------------------- */
+
+extern PyType_Spec layer_context_spec;
+
+/* What the backward needs: the inputs and options of the call, a copy of the output. */
+PyObject *layer_context_new(const attnext_state *state, const layer_core *core,
+                            const py_call *call, const py_inputs *in,
+                            const py_outputs *outputs);
+
+/* Fills *call with what context holds, borrowed from it. TypeError if it is no Context,
+ * ValueError if it is one of another layer. */
+int layer_context_read(const attnext_state *state, const layer_core *core,
+                       PyObject *context, py_call *call);
+
+/* ---- the two types --------------------------------------------------------------- */
+
+extern PyType_Spec layer_additive_spec, layer_dot_spec;
+
+/* Their properties: first the type's own, then, appended at import, those of every layer
+ * and the parameters. */
+enum { LAYER_PROPERTIES = 16 };
+extern PyGetSetDef layer_additive_properties[LAYER_PROPERTIES],
+    layer_dot_properties[LAYER_PROPERTIES];
+
+#endif

@@ -1,0 +1,372 @@
+/*
+ * py_layer_call.c -- what an AdditiveAttention and a DotProductAttention do, as if it were
+ * Python:
+ *
+ *     class Layer:
+ *         def __call__(self, queries, keys, values, valid_lens=None, *,
+ *                      need_weights=True, **options):
+ *             p = self.dropout if self.training else 0
+ *             seed = self._rng.integers(0, 2**64, dtype=uint64) if p > 0 else None
+ *             output, weights, lse = attention(queries, keys, values, ...)
+ *             self.context = Context(queries, keys, values, ...)
+ *             self.attention_weights = weights if need_weights else None
+ *             return output
+ *
+ *         def backward(self, grad_output, *, grad_weights=None, context=None):
+ *             d = attention_backward(grad_output, context or self.context, ...)
+ *             for name, grad in self.grads.items():
+ *                 grad += d[name]
+ *             return d.queries, d.keys, d.values
+ */
+#include "py_docs.h"
+#include "py_layer.h"
+
+/* ---- forward --------------------------------------------------------------------- */
+
+/* A new seed for dropout from the layer's generator. */
+static int
+draw_seed(PyObject *rng, py_seed *seed)
+{
+    PyObject *drawn = PyObject_CallMethod(
+        rng, "integers", "iKOsO", 0, (unsigned long long)UINT64_MAX, Py_None, "uint64",
+        Py_True); /* True: the upper end counts */
+    if (drawn == NULL) {
+        return -1;
+    }
+    int result = py_read_seed(drawn, "a seed drawn from rng", seed);
+    if (drawn == Py_None) {
+        PyErr_SetString(PyExc_TypeError,
+                        "a seed drawn from rng must be an int, got NoneType");
+        result = -1;
+    }
+    Py_DECREF(drawn);
+    return result;
+}
+
+/* object (..., rows, size) as float32; the constructor called its number of features
+ * size_name. Without this the message would blame the parameter. */
+static PyArrayObject *
+read_features(PyObject *object, const char *name, char rows, const char *size_name,
+              Py_ssize_t size)
+{
+    PyArrayObject *a = py_float32(object, name, NULL);
+    int ndim = a == NULL ? 0 : PyArray_NDIM(a);
+    if (ndim >= 2 && PyArray_DIM(a, ndim - 1) != size) {
+        char expected[100];
+        PyOS_snprintf(expected, sizeof expected, "(..., %c, %zd): %s is %zd", rows,
+                      size, size_name, size);
+        py_shape_error(a, name, expected);
+        Py_CLEAR(a);
+    }
+    return a;
+}
+
+/* What a call of the layer and its backward have in common: `given` has the rest. */
+static void
+begin_call(py_call *call, const layer_core *held)
+{
+    call->score = held->score;
+    call->options = (py_options){0};
+    call->keeps_inputs = true;
+    for (int i = 0; i < held->score->parameters; i++) {
+        call->given[ARG_PARAMETER_0 + i] = (PyObject *)held->parameters[i];
+    }
+}
+
+/* Makes this forward the layer's last one. */
+static int
+remember(const attnext_state *state, layer_object *layer, const layer_core *held,
+         const py_call *call, const py_inputs *in, const py_outputs *outputs)
+{
+    PyObject *context = layer_context_new(state, held, call, in, outputs);
+    if (context == NULL) {
+        return -1;
+    }
+    PyObject *old_context = layer->context;
+    PyArrayObject *old_weights = layer->weights;
+    layer->context = context;
+    layer->weights = (PyArrayObject *)Py_XNewRef(outputs->weights);
+    Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
+    Py_XDECREF(old_weights);
+    return 0;
+}
+
+static py_signature call_signature = {
+    .function = "__call__",
+    .required = 3,
+    .positional = 4,
+    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS},
+    .method = true,
+};
+
+void
+layer_write_signature(void)
+{
+    unsigned char *next = call_signature.args + call_signature.positional;
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
+    if ((TAKEN_BY) & LAYER) {                    \
+        *next++ = ARG_##ID;                      \
+    }
+#include "py_options.def"
+    *next = ARG_NEED_WEIGHTS;
+}
+
+PyDoc_STRVAR(call_doc,
+"Pool the values, each query by the attention it pays to the keys.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"queries : array_like, shape (..., M, Dq)\n"
+"    M queries; any leading axes (batch, heads), or none. Dq is `query_size` for\n"
+"    AdditiveAttention. Used as it is if float32 and C-contiguous, like every array\n"
+"    here; other layouts, lists, other real dtypes and torch tensors are converted\n"
+"    first.\n"
+"keys : array_like, shape (..., N, Dk)\n"
+"    The keys; leading axes as those of `queries`. Dk is `key_size` for\n"
+"    AdditiveAttention, Dq for DotProductAttention.\n"
+"values : array_like, shape (..., N, Dv)\n"
+"    The values, one for each key.\n"
+DOC_VALID_LENS);
+
+PyDoc_STRVAR(call_doc_end,
+"need_weights : bool, optional\n"
+"    False leaves `attention_weights` None and saves forming an array of (..., M, N).\n"
+"\n"
+"Returns\n"
+"-------\n"
+"output : ndarray, float32, shape (..., M, Dv)\n"
+"    The pooled values.\n"
+"\n"
+"Raises\n"
+"------\n"
+"TypeError\n"
+"    An argument is of the wrong kind or dtype (complex, bool, object, a masked\n"
+"    array, a tensor that requires grad), or unknown, or missing.\n"
+"ValueError\n"
+"    An argument has the wrong shape, or a length is negative.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"backward : The gradients of this call.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh\n"
+"from the object's generator; `attention_weights` are those before dropout. A query\n"
+"to which no key is left pays 1/N to each of the N keys; apart from that, keys and\n"
+"values that take no part are never read. Several threads may call one object at\n"
+"once; a call that runs while another thread sets the parameters may see some of the\n"
+"old numbers and some of the new.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> import numpy as np\n"
+">>> from attnext import DotProductAttention\n"
+">>> attn = DotProductAttention()\n"
+">>> attn(np.eye(2), np.zeros((4, 2)), np.arange(8).reshape(4, 2), [1, 3])\n"
+"array([[0., 1.],\n"
+"       [2., 3.]], dtype=float32)\n"
+">>> attn.attention_weights.round(2)\n"
+"array([[1.  , 0.  , 0.  , 0.  ],\n"
+"       [0.33, 0.33, 0.33, 0.  ]], dtype=float32)\n");
+
+/* A forward of the layer as it is held; the inputs are in *call. */
+static PyObject *
+forward(const attnext_state *state, layer_object *layer, const layer_core *held,
+        py_call *call)
+{
+    py_options *o = &call->options;
+    py_inputs in;
+    py_outputs outputs;
+    PyObject *result = NULL;
+
+    if (layer_check_parameters(held) < 0) {
+        return NULL;
+    }
+    o->has_scale = held->has_scale;
+    o->scale = (float)held->scale;
+    o->return_lse = true; /* it makes the backward cheaper */
+    o->dropout_p = held->training ? (float)held->dropout : 0.0f;
+    if (o->dropout_p > 0.0f && draw_seed(held->rng, &o->seed) < 0) {
+        return NULL;
+    }
+    if (py_forward(state, call, &in, &outputs) < 0) {
+        return NULL;
+    }
+    if (remember(state, layer, held, call, &in, &outputs) == 0) {
+        result = Py_NewRef(outputs.output);
+    }
+    py_outputs_clear(&outputs);
+    py_inputs_clear(&in);
+    return result;
+}
+
+/* queries and keys of a layer with parameters: replaced in *call, owned. */
+static int
+read_inputs(const layer_core *held, py_call *call, PyObject *owned[2])
+{
+    if (held->score->parameters == 0) {
+        return 0;
+    }
+    owned[0] = (PyObject *)read_features(call->given[ARG_QUERIES], "queries", 'M',
+                                         "query_size", held->query_size);
+    if (owned[0] == NULL) {
+        return -1;
+    }
+    owned[1] = (PyObject *)read_features(call->given[ARG_KEYS], "keys", 'N', "key_size",
+                                         held->key_size);
+    if (owned[1] == NULL) {
+        return -1;
+    }
+    call->given[ARG_QUERIES] = owned[0];
+    call->given[ARG_KEYS] = owned[1];
+    return 0;
+}
+
+static PyObject *
+layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    layer_object *layer = (layer_object *)self;
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *owned[2] = {NULL, NULL}, *result = NULL;
+    layer_core held;
+    py_call call;
+
+    if (layer_hold(layer, &held) < 0) {
+        return NULL;
+    }
+    if (py_parse(state, &call_signature, args, nargs, kwnames, call.given) < 0) {
+        goto done;
+    }
+    begin_call(&call, &held);
+    PyObject *need_weights = call.given[ARG_NEED_WEIGHTS];
+    call.options.return_weights = true;
+    if (py_read_options(&call) < 0 ||
+        (need_weights != NULL && py_read_flag(need_weights, "need_weights",
+                                              &call.options.return_weights) < 0) ||
+        read_inputs(&held, &call, owned) < 0) {
+        goto done;
+    }
+    result = forward(state, layer, &held, &call);
+done:
+    Py_XDECREF(owned[1]);
+    Py_XDECREF(owned[0]);
+    layer_core_clear(&held);
+    return result;
+}
+
+PyObject *
+layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
+                 PyObject *kwnames)
+{
+    return layer_call(self, args, PyVectorcall_NARGS(nargsf), kwnames);
+}
+
+/* ---- backward -------------------------------------------------------------------- */
+
+static const py_signature backward_signature = {
+    .function = "backward",
+    .required = 1,
+    .positional = 1,
+    .args = {ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_CONTEXT},
+    .method = true,
+};
+
+PyDoc_STRVAR(backward_doc,
+"Gradients of a call; those of the parameters are added to `grads`.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"grad_output : array_like, shape (..., M, Dv)\n"
+"    Gradient of the loss with respect to the output.\n"
+"grad_weights : array_like, shape (..., M, N), optional\n"
+"    Gradient of the loss with respect to `attention_weights`, if it depends on them.\n"
+"context : Context, optional\n"
+"    Which call: the `context` as it was after it. The last one by default.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"dq : ndarray, float32, shape (..., M, Dq)\n"
+"    Gradient with respect to the queries.\n"
+"dk : ndarray, float32, shape (..., N, Dk)\n"
+"    Gradient with respect to the keys; exactly 0 for those that take no part.\n"
+"dv : ndarray, float32, shape (..., N, Dv)\n"
+"    Gradient with respect to the values, likewise.\n"
+"\n"
+"Raises\n"
+"------\n"
+"RuntimeError\n"
+"    There was no call yet.\n"
+"TypeError\n"
+"    An argument is of the wrong kind or dtype.\n"
+"ValueError\n"
+"    An argument has the wrong shape, or `context` is another object's.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"zero_grad : Start the sums in `grads` again.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"The parameters must still be those of the call: run `backward` before the step that\n"
+"changes them, and do not write into the inputs in between. A second `backward` of\n"
+"the same call adds to `grads` again. Dropout is that of the call.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> import numpy as np\n"
+">>> from attnext import DotProductAttention\n"
+">>> attn = DotProductAttention(scale=1.0)\n"
+">>> output = attn(np.ones((1, 2)), np.ones((2, 2)), np.array([[1, 2], [3, 4]]))\n"
+">>> dq, dk, dv = attn.backward([[1, 0]])\n"
+">>> dk\n"
+"array([[-0.5, -0.5],\n"
+"       [ 0.5,  0.5]], dtype=float32)\n");
+
+static PyObject *
+layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
+{
+    layer_object *layer = (layer_object *)self;
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *context = NULL, *result = NULL;
+    layer_core held;
+    py_call call;
+    py_inputs in;
+    py_gradients gradients;
+
+    if (layer_hold(layer, &held) < 0) {
+        return NULL;
+    }
+    if (py_parse(state, &backward_signature, args, nargs, kwnames, call.given) < 0) {
+        goto done;
+    }
+    context = Py_XNewRef(py_is_given(call.given[ARG_CONTEXT]) ? call.given[ARG_CONTEXT]
+                                                              : layer->context);
+    if (context == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "backward() needs a forward before it: call the object first");
+        goto done;
+    }
+    begin_call(&call, &held);
+    if (layer_context_read(state, &held, context, &call) < 0 ||
+        layer_check_parameters(&held) < 0 ||
+        py_backward(state, &call, &in, &gradients) < 0) {
+        goto done;
+    }
+    if (layer_add_gradients(state, &held, &gradients) == 0) {
+        result = PyTuple_Pack(3, gradients.queries, gradients.keys, gradients.values);
+    }
+    py_gradients_clear(&gradients);
+    py_inputs_clear(&in);
+done:
+    Py_XDECREF(context);
+    layer_core_clear(&held);
+    return result;
+}
+
+const py_function layer_call_functions[] = {
+    {&call_signature, PY_FASTCALL(layer_call), call_doc, call_doc_end},
+    {&backward_signature, PY_FASTCALL(layer_backward), backward_doc, NULL},
+    {0},
+};
