@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnext._core import AdditiveGradients
+from ._options import SCORES
 
-# The names of what the gradients belong to, in order; that of a bias comes after them.
-GRADIENTS = {
-    "dot_product_attention": ("queries", "keys", "values"),
-    "cosine_attention": ("queries", "keys", "values"),
-    "additive_attention": AdditiveGradients._fields,
-    "gaussian_attention": ("queries", "keys", "values", "w"),
-}
+
+def names_of(function: str, with_bias: bool) -> tuple[str, ...]:
+    """What the gradients that the backward of `function` returns belong to, in order."""
+    return (*SCORES[function.removesuffix("_attention")].gradients, *["bias"] * with_bias)
 
 
 def by_name(function: str, d: Any, with_bias: bool) -> dict[str, Any]:
     """The gradients `d` that the backward of `function` returned, by what they belong to."""
-    if with_bias and function == "additive_attention":  # a pair: the named tuple, the bias's
+    if with_bias and isinstance(d[0], tuple):  # a pair: the named tuple, the bias's
         d = (*d[0], d[1])
-    return dict(zip((*GRADIENTS[function], *["bias"] * with_bias), d, strict=True))
+    return dict(zip(names_of(function, with_bias), d, strict=True))

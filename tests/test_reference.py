@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 import attnext
 from attnext import reference as ref
-from attnext.reference.dropout import Dropout, dropout_keep, philox4x32
+from attnext.reference.dropout import dropout_keep, philox4x32
+from attnext.reference.options import Options
 from attnext.testing import assert_gradients_close, numerical_gradient, rel_error
 
 Array = NDArray[np.float64]
@@ -269,7 +270,7 @@ def test_against_d2l_semantics_in_torch(
 
     part = torch.from_numpy(pairs_taking_part(lens, lead, 3, 4))
     live = part.any(-1)
-    keep = torch.from_numpy(dropout_keep(weights.shape, Dropout(dropout_p, 11)))
+    keep = torch.from_numpy(dropout_keep(weights.shape, Options(dropout_p=dropout_p, seed=11)))
     t = {name: torch.from_numpy(x).requires_grad_() for name, x in arrays.items()}
     scores = attention.torch_scores(t)
     t_weights = torch.softmax(torch.where(part, scores, -1e6), dim=-1)
@@ -386,7 +387,7 @@ def test_philox_known_answers(counter: str, key: str, expected: str) -> None:
 def test_dropout_decides_pair_by_pair() -> None:
     """Word i % 4 of block i // 4 under the key of the seed, against p * 2^32."""
     seed, p, shape = 2**40 + 17, 0.37, (2, 3, 5)
-    keep = dropout_keep(shape, Dropout(p, seed)).reshape(-1)
+    keep = dropout_keep(shape, Options(dropout_p=p, seed=seed)).reshape(-1)
     p32 = float(np.float32(p))
     for i in range(2 * 3 * 5):
         words = philox4x32([i // 4, 0, 0, 0], (17, 2**8))
@@ -395,7 +396,10 @@ def test_dropout_decides_pair_by_pair() -> None:
 
 
 def test_dropout_drops_a_share_of_p() -> None:
-    dropped = [np.mean(dropout_keep((20, 30, 50), Dropout(0.25, seed)) == 0) for seed in range(4)]
+    dropped = [
+        np.mean(dropout_keep((20, 30, 50), Options(dropout_p=0.25, seed=seed)) == 0)
+        for seed in range(4)
+    ]
     # four standard deviations of a mean of 30000 draws
     assert_allclose(dropped, 0.25, rtol=0, atol=4 * np.sqrt(0.25 * 0.75 / 30000))
     assert len(set(dropped)) > 1
@@ -409,7 +413,7 @@ def test_dropout_acts_on_the_pooling_only(attention: Attention) -> None:
     _, plain_weights, plain_lse = attention.forward(arrays, lens, **extras)
     assert_array_equal(weights, plain_weights)
     assert_array_equal(lse, plain_lse)
-    keep = dropout_keep(weights.shape, Dropout(0.5, 1))
+    keep = dropout_keep(weights.shape, Options(dropout_p=0.5, seed=1))
     assert_allclose(output, (weights * keep) @ arrays["values"], rtol=1e-13, atol=1e-15)
     assert (keep[0] == 0).any() and (keep[0] == 2).any()  # the uniform weights of an empty row too
 

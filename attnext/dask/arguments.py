@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import attnext
+from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Taken
 
 da: Any = dask.array  # most of Dask has no types
 DaskArray: TypeAlias = Any  # a dask.array.Array
@@ -26,18 +27,20 @@ Chunks: TypeAlias = tuple[tuple[int, ...], ...]
 FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Everything that decides who attends to whom, as the caller gave it."""
+class Forward(Masks, Bias, Extras, total=False):
+    """The options of a forward."""
 
-    valid_lens: Any
-    mask: Any
-    bias: Any
-    causal: bool
-    causal_offset: Any
-    window: tuple[int, int] | None
-    enable_gqa: bool
-    empty_rows: Any
+
+class Backward(Masks, Bias, Chain, total=False):
+    """The options of a backward."""
+
+
+_LAZY = {
+    name: OPTIONS[name]._replace(type=f"dask.array.Array or {OPTIONS[name].type}")
+    for name in ("mask", "bias", "grad_lse")
+}
+FORWARD = Taken(Forward.__annotations__, _LAZY)
+BACKWARD = Taken(Backward.__annotations__, _LAZY)
 
 
 @dataclass
@@ -63,45 +66,44 @@ class Problem:
 
 def make_problem(
     function: str,
-    queries: Any,
-    keys: Any,
-    values: Any,
-    masks: Masks,
+    inputs: Mapping[str, Any],
+    options: Mapping[str, Any],
     parameters: Mapping[str, ArrayLike | None] | None = None,
-    **options: ArrayLike | None,
 ) -> Problem:
     """Check everything, and cut it up.
 
-    parameters: arrays that every block gets, by name; options: numbers, likewise.
+    inputs: queries, keys and values; options: lengths and masks, the numbers of the score;
+    parameters: arrays that every block gets. All by name.
     """
+    rest = dict(options)
+    pairs = {name: rest.pop(name) for name in ("mask", "bias")}
     parameters = {name: x for name, x in (parameters or {}).items() if x is not None}
-    numbers = {"valid_lens": masks.valid_lens, "causal_offset": masks.causal_offset, **options}
-    _check_in_memory(numbers | parameters)
-    inputs = {"queries": queries, "keys": keys, "values": values}
+    _check_in_memory(rest | parameters)
     q, k, v = (as_dask(name, x) for name, x in inputs.items())
-    pairs = {"mask": masks.mask, "bias": masks.bias}
     pairs = {name: as_dask(name, x) for name, x in pairs.items() if x is not None}
-    _check_shapes(q, k, v, masks.enable_gqa, function == "additive_attention")
-    _check_parameters(function, (q, k, v), masks, {**parameters, **options})
-    _check_masks(q.shape[:-1], k.shape[:-1], masks, pairs)
+    gqa, valid_lens = rest["enable_gqa"], rest.pop("valid_lens")
+    _check_shapes(q, k, v, gqa, projected=bool(parameters))
+    _check_numbers(function, (q, k, v), rest | parameters)
+    _check_masks(q.shape[:-1], k.shape[:-1], valid_lens, pairs, gqa)
 
     q, k, v = _align(q, k, v)
+    empty_rows = rest.pop("empty_rows")
     problem = Problem(
         function=function,
         lead=_leading_axes(q),
-        group=q.shape[-3] // max(k.shape[-3], 1) if masks.enable_gqa else 1,
+        group=q.shape[-3] // max(k.shape[-3], 1) if gqa else 1,
         N=k.shape[-2],
-        empty_rows=masks.empty_rows if k.shape[-2] > 0 else "zero",  # over no keys: always 0
+        empty_rows=empty_rows if k.shape[-2] > 0 else "zero",  # over no keys: always 0
         may_be_empty=bool(pairs),
         bias_ndim=pairs["bias"].ndim if "bias" in pairs else 0,
-        options={**options, "enable_gqa": masks.enable_gqa},
+        options=rest,
     )
     _add_inputs(problem, q, k, v)
     for name, parameter in parameters.items():
         whole = da.from_array(np.array(parameter), chunks=-1)  # a copy: it may be trained meanwhile
         problem.arrays[name] = whole, ("n", "f")[-whole.ndim :]
-    _add_lengths(problem, masks.valid_lens)
-    _add_band(problem, masks)
+    _add_lengths(problem, valid_lens)
+    _add_band(problem)
     _add_pairs(problem, pairs)
     return problem
 
@@ -217,12 +219,13 @@ def _add_lengths(problem: Problem, valid_lens: ArrayLike | None) -> None:
     problem.arrays["valid_lens"] = lens, (*problem.lead, "m")
 
 
-def _add_band(problem: Problem, masks: Masks) -> None:
-    if not masks.causal and masks.window is None:
+def _add_band(problem: Problem) -> None:
+    """The offset becomes an array to cut up, or nothing if there is no diagonal."""
+    offset = np.atleast_1d(_integers(problem.options.pop("causal_offset"), -FAR, FAR))
+    window = problem.options["window"]
+    if not problem.options["causal"] and window is None:
         return
-    problem.options |= {"causal": masks.causal, "window": masks.window}
-    offset = np.atleast_1d(_integers(masks.causal_offset, -FAR, FAR))
-    problem.may_be_empty |= masks.window is not None or bool((offset < 0).any())
+    problem.may_be_empty |= window is not None or bool((offset < 0).any())
     offset = da.from_array(offset, chunks=_like(offset.shape, problem.pairs[:1]))
     problem.arrays["causal_offset"] = offset, (*problem.lead, "m")[:1]
 
@@ -246,32 +249,25 @@ def _check_in_memory(arguments: Mapping[str, Any]) -> None:
             )
 
 
-def _check_parameters(
-    function: str, inputs: tuple[DaskArray, ...], masks: Masks, others: Mapping[str, Any]
+def _check_numbers(
+    function: str, inputs: tuple[DaskArray, ...], numbers: Mapping[str, Any]
 ) -> None:
     """Dtypes of queries, keys and values, and all that does not depend on M and N, at M = N = 0."""
     none = [np.empty((*x.shape[:-2], 0, x.shape[-1]), x.dtype) for x in inputs]
-    getattr(attnext, function)(*none, **others, enable_gqa=masks.enable_gqa)
+    getattr(attnext, function)(*none, **numbers)
 
 
 def _check_masks(
-    rows: tuple[int, ...], keys: tuple[int, ...], masks: Masks, pairs: Mapping[str, DaskArray]
+    rows: tuple[int, ...],
+    keys: tuple[int, ...],
+    valid_lens: ArrayLike | None,
+    pairs: Mapping[str, DaskArray],
+    gqa: bool,
 ) -> None:
     """All that is about rows (..., M), and the dtypes of mask and bias, at N = 0 and D = 0."""
-    none = np.empty((*keys[:-1], 0, 0), np.float32)
+    queries, none = (np.empty((*x, 0), np.float32) for x in (rows, (*keys[:-1], 0)))
     dtypes: dict[str, Any] = {name: np.empty(0, x.dtype) for name, x in pairs.items()}
-    attnext.dot_product_attention(
-        np.empty((*rows, 0), np.float32),
-        none,
-        none,
-        masks.valid_lens,
-        **dtypes,
-        causal=masks.causal,
-        causal_offset=masks.causal_offset,
-        window=masks.window,
-        enable_gqa=masks.enable_gqa,
-        empty_rows=masks.empty_rows,
-    )
+    attnext.dot_product_attention(queries, none, none, valid_lens, **dtypes, enable_gqa=gqa)
     shape = (*rows, keys[-1])
     for name, x in pairs.items():
         sizes = zip(x.shape[::-1], shape[::-1], strict=False)
@@ -280,7 +276,7 @@ def _check_masks(
             raise ValueError(f"{name} has shape {x.shape}, expected {expected}")
 
 
-def _check_shapes(q: DaskArray, k: DaskArray, v: DaskArray, gqa: bool, additive: bool) -> None:
+def _check_shapes(q: DaskArray, k: DaskArray, v: DaskArray, gqa: bool, projected: bool) -> None:
     """queries (..., M, Dq), keys (..., N, Dk), values (..., N, Dv), and their heads."""
     if q.ndim < 2:
         raise ValueError(f"queries has shape {q.shape}, expected two axes or more: (..., M, D)")
@@ -290,7 +286,7 @@ def _check_shapes(q: DaskArray, k: DaskArray, v: DaskArray, gqa: bool, additive:
             "(..., heads, M, D)"
         )
     lead = (*q.shape[:-3], "heads") if gqa else q.shape[:-2]
-    _check_shape("keys", k, *lead, "N", "Dk" if additive else q.shape[-1])
+    _check_shape("keys", k, *lead, "N", "Dk" if projected else q.shape[-1])
     if gqa:
         heads, key_heads = q.shape[-3], k.shape[-3]
         if heads != key_heads and (key_heads == 0 or heads % key_heads != 0):

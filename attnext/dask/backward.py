@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
 from attnext import AdditiveGradients
+from attnext._gradients import names_of
 
-from .arguments import DaskArray, Masks, incoming, make_problem
+from .arguments import BACKWARD, Backward, DaskArray, incoming, make_problem
 from .graph import gradients
 
 
+@BACKWARD.spelled_out
 def dot_product_attention_backward(
     grad_output: Any,
     queries: Any,
@@ -20,15 +23,7 @@ def dot_product_attention_backward(
     valid_lens: ArrayLike | None = None,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    empty_rows: str = "uniform",
-    grad_lse: Any = None,
-    return_grad_bias: bool = False,
+    **options: Unpack[Backward],
 ) -> tuple[DaskArray | None, ...]:
     """Gradients of `dot_product_attention`, the keys in blocks.
 
@@ -42,14 +37,8 @@ def dot_product_attention_backward(
         As in the forward.
     scale : float, optional
         As in the forward.
-    mask, bias : dask.array.Array or array_like, optional
-        As in the forward.
-    causal, causal_offset, window, enable_gqa, empty_rows : optional
-        As in the forward.
-    grad_lse : dask.array.Array or array_like, shape (..., M), optional
-        Gradient that flows into the returned lse, if any.
-    return_grad_bias : bool, optional
-        Also return the gradient of `bias`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -90,12 +79,12 @@ def dot_product_attention_backward(
     array([[-0.5, -0.5],
            [ 0.5,  0.5]], dtype=float32)
     """
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
-    problem = make_problem("dot_product_attention", queries, keys, values, masks, scale=scale)
-    d = gradients(problem, incoming(problem, grad_output, grad_lse), return_grad_bias)
-    return _as_tuple(d, return_grad_bias, "queries", "keys", "values")
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "scale": scale}
+    return _gradients("dot_product_attention", grad_output, inputs, own, options)
 
 
+@BACKWARD.spelled_out
 def cosine_attention_backward(
     grad_output: Any,
     queries: Any,
@@ -105,15 +94,7 @@ def cosine_attention_backward(
     *,
     scale: float = 1.0,
     eps: float = 1e-8,
-    mask: Any = None,
-    bias: Any = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    empty_rows: str = "uniform",
-    grad_lse: Any = None,
-    return_grad_bias: bool = False,
+    **options: Unpack[Backward],
 ) -> tuple[DaskArray | None, ...]:
     """Gradients of `cosine_attention`, the keys in blocks.
 
@@ -127,12 +108,8 @@ def cosine_attention_backward(
         As in the forward.
     scale, eps : float, optional
         As in the forward.
-    mask, bias : dask.array.Array or array_like, optional
-        As in the forward.
-    causal, causal_offset, window, enable_gqa, empty_rows : optional
-        As in the forward.
-    grad_lse, return_grad_bias : optional
-        As in `dot_product_attention_backward`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -164,12 +141,12 @@ def cosine_attention_backward(
     array([[0.5],
            [0.5]], dtype=float32)
     """
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
-    problem = make_problem("cosine_attention", queries, keys, values, masks, scale=scale, eps=eps)
-    d = gradients(problem, incoming(problem, grad_output, grad_lse), return_grad_bias)
-    return _as_tuple(d, return_grad_bias, "queries", "keys", "values")
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "scale": scale, "eps": eps}
+    return _gradients("cosine_attention", grad_output, inputs, own, options)
 
 
+@BACKWARD.spelled_out
 def gaussian_attention_backward(
     grad_output: Any,
     queries: Any,
@@ -179,15 +156,7 @@ def gaussian_attention_backward(
     *,
     w: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    empty_rows: str = "uniform",
-    grad_lse: Any = None,
-    return_grad_bias: bool = False,
+    **options: Unpack[Backward],
 ) -> tuple[DaskArray | None, ...]:
     """Gradients of `gaussian_attention`, the keys in blocks.
 
@@ -201,12 +170,8 @@ def gaussian_attention_backward(
         As in the forward.
     w, sigma : float, optional
         As in the forward.
-    mask, bias : dask.array.Array or array_like, optional
-        As in the forward.
-    causal, causal_offset, window, enable_gqa, empty_rows : optional
-        As in the forward.
-    grad_lse, return_grad_bias : optional
-        As in `dot_product_attention_backward`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -240,12 +205,12 @@ def gaussian_attention_backward(
     >>> dq.compute()
     array([[0.5]], dtype=float32)
     """
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
-    problem = make_problem("gaussian_attention", queries, keys, values, masks, w=w, sigma=sigma)
-    d = gradients(problem, incoming(problem, grad_output, grad_lse), return_grad_bias)
-    return _as_tuple(d, return_grad_bias, "queries", "keys", "values", "w")
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "w": w, "sigma": sigma}
+    return _gradients("gaussian_attention", grad_output, inputs, own, options)
 
 
+@BACKWARD.spelled_out
 def additive_attention_backward(
     grad_output: Any,
     queries: Any,
@@ -257,15 +222,7 @@ def additive_attention_backward(
     valid_lens: ArrayLike | None = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    empty_rows: str = "uniform",
-    grad_lse: Any = None,
-    return_grad_bias: bool = False,
+    **options: Unpack[Backward],
 ) -> Any:
     """Gradients of `additive_attention`, the keys in blocks.
 
@@ -281,12 +238,8 @@ def additive_attention_backward(
         As in the forward.
     b_h : array_like, shape (H,), optional
         As in the forward.
-    mask, bias : dask.array.Array or array_like, optional
-        As in the forward.
-    causal, causal_offset, window, enable_gqa, empty_rows : optional
-        As in the forward.
-    grad_lse, return_grad_bias : optional
-        As in `dot_product_attention_backward`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -323,16 +276,27 @@ def additive_attention_backward(
            [0.5],
            [0. ]], dtype=float32)
     """
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
     parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v, "b_h": b_h}
-    problem = make_problem("additive_attention", queries, keys, values, masks, parameters)
-    d = gradients(problem, incoming(problem, grad_output, grad_lse), return_grad_bias)
-    named = AdditiveGradients._make(d.get(name) for name in AdditiveGradients._fields)
-    return (named, d.get("bias")) if return_grad_bias else named
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens}
+    d = _gradients("additive_attention", grad_output, inputs, own, options, parameters)
+    fields = len(AdditiveGradients._fields)
+    named = AdditiveGradients._make(d[:fields])
+    return (named, *d[fields:]) if d[fields:] else named
 
 
-def _as_tuple(
-    d: dict[str, DaskArray], return_grad_bias: bool, *names: str
+def _gradients(
+    function: str,
+    grad_output: Any,
+    inputs: Mapping[str, Any],
+    own: Mapping[str, Any],
+    options: Backward,
+    parameters: Mapping[str, ArrayLike | None] | None = None,
 ) -> tuple[DaskArray | None, ...]:
-    """The gradients in this order, and that of the bias behind them if it is wanted."""
-    return tuple(d.get(name) for name in [*names, *["bias"] * return_grad_bias])
+    """In the order in which attnext returns them; None where there is nothing they belong to."""
+    BACKWARD.check(f"{function}_backward", options)
+    rest = {**own, **BACKWARD.defaults, **options}
+    grad_lse, with_bias = rest.pop("grad_lse"), rest.pop("return_grad_bias")
+    problem = make_problem(function, inputs, rest, parameters)
+    d = gradients(problem, incoming(problem, grad_output, grad_lse), with_bias)
+    return tuple(d.get(name) for name in names_of(function, with_bias))

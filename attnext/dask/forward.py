@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias, Unpack
 
 from numpy.typing import ArrayLike
 
-from .arguments import Masks, make_problem
+from .arguments import FORWARD, Forward, make_problem
 from .graph import attention
 
 # A Dask array, or a tuple of the output and the extras asked for.
 Attended: TypeAlias = Any
 
 
+@FORWARD.spelled_out
 def dot_product_attention(
     queries: Any,
     keys: Any,
@@ -20,15 +22,7 @@ def dot_product_attention(
     valid_lens: ArrayLike | None = None,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
+    **options: Unpack[Forward],
 ) -> Attended:
     """Pool values by the softmax of scaled dot products, the keys in blocks.
 
@@ -46,27 +40,8 @@ def dot_product_attention(
         (B,), (B, M) or ``queries.shape[:-1]``, as in `attnext.dot_product_attention`.
     scale : float, optional
         What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
-    mask : dask.array.Array or array_like of bool, optional
-        True where a query may attend to a key, of any shape that broadcasts to ``(..., M, N)``.
-    bias : dask.array.Array or array_like of floats, optional
-        Added to the scores, of any shape that broadcasts to ``(..., M, N)``; -inf keeps a query
-        from a key.
-    causal : bool, optional
-        Query i attends to no key after key i.
-    causal_offset : int or array_like of integers, shape (B,), optional
-        Moves the diagonal of `causal` and `window`: query i stands at key ``i + causal_offset``.
-    window : tuple of two ints, optional
-        ``(left, right)``: the query that stands at key i attends to keys i - left to i + right;
-        -1 is no bound on that side.
-    enable_gqa : bool, optional
-        Keys and values may have fewer heads, the last leading axis, than the queries.
-    empty_rows : {'uniform', 'zero', 'nan'}, optional
-        What becomes of a query to which no key of any block is left: 'uniform' is the mean of all
-        values, 'zero' 0, 'nan' NaN.
-    return_weights : bool, optional
-        Also return the attention weights.
-    return_lse : bool, optional
-        Also return the log-sum-exp of the scores.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -109,11 +84,12 @@ def dot_product_attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]], dtype=float32)
     """
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
-    problem = make_problem("dot_product_attention", queries, keys, values, masks, scale=scale)
-    return attention(problem, return_weights, return_lse)
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "scale": scale}
+    return _attend("dot_product_attention", inputs, own, options)
 
 
+@FORWARD.spelled_out
 def cosine_attention(
     queries: Any,
     keys: Any,
@@ -122,15 +98,7 @@ def cosine_attention(
     *,
     scale: float = 1.0,
     eps: float = 1e-8,
-    mask: Any = None,
-    bias: Any = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
+    **options: Unpack[Forward],
 ) -> Attended:
     """Pool values by the softmax of cosine similarities, the keys in blocks.
 
@@ -144,12 +112,8 @@ def cosine_attention(
         What the cosines are multiplied by, finite.
     eps : float, optional
         A norm below it counts as it, > 0.
-    mask, bias : dask.array.Array or array_like, optional
-        As in `dot_product_attention`.
-    causal, causal_offset, window, enable_gqa, empty_rows : optional
-        As in `dot_product_attention`.
-    return_weights, return_lse : bool, optional
-        As in `dot_product_attention`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -178,11 +142,12 @@ def cosine_attention(
     >>> cosine_attention([[5.0, 0.0]], keys, [[1.0], [0.0]], scale=2.0).compute().round(3)
     array([[0.881]], dtype=float32)
     """
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
-    problem = make_problem("cosine_attention", queries, keys, values, masks, scale=scale, eps=eps)
-    return attention(problem, return_weights, return_lse)
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "scale": scale, "eps": eps}
+    return _attend("cosine_attention", inputs, own, options)
 
 
+@FORWARD.spelled_out
 def gaussian_attention(
     queries: Any,
     keys: Any,
@@ -191,15 +156,7 @@ def gaussian_attention(
     *,
     w: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
+    **options: Unpack[Forward],
 ) -> Attended:
     """Pool values by a Gaussian kernel of the distance, the keys in blocks.
 
@@ -213,12 +170,8 @@ def gaussian_attention(
         Inverse of the bandwidth, finite, a number or an array of one element; 1 by default.
     sigma : float, optional
         The bandwidth itself, ``w = 1 / sigma``, > 0; instead of `w`.
-    mask, bias : dask.array.Array or array_like, optional
-        As in `dot_product_attention`.
-    causal, causal_offset, window, enable_gqa, empty_rows : optional
-        As in `dot_product_attention`.
-    return_weights, return_lse : bool, optional
-        As in `dot_product_attention`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -247,11 +200,12 @@ def gaussian_attention(
     >>> gaussian_attention([[1.5]], x, [[5.0], [2.0], [4.0]], sigma=0.5).compute().round(3)
     array([[3.018]], dtype=float32)
     """
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
-    problem = make_problem("gaussian_attention", queries, keys, values, masks, w=w, sigma=sigma)
-    return attention(problem, return_weights, return_lse)
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "w": w, "sigma": sigma}
+    return _attend("gaussian_attention", inputs, own, options)
 
 
+@FORWARD.spelled_out
 def additive_attention(
     queries: Any,
     keys: Any,
@@ -262,15 +216,7 @@ def additive_attention(
     valid_lens: ArrayLike | None = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: Any = None,
-    bias: Any = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
+    **options: Unpack[Forward],
 ) -> Attended:
     """Pool values by the softmax of additive scores, the keys in blocks.
 
@@ -285,12 +231,8 @@ def additive_attention(
         As in `dot_product_attention`.
     b_h : array_like, shape (H,), optional
         A bias of the hidden units.
-    mask, bias : dask.array.Array or array_like, optional
-        As in `dot_product_attention`.
-    causal, causal_offset, window, enable_gqa, empty_rows : optional
-        As in `dot_product_attention`.
-    return_weights, return_lse : bool, optional
-        As in `dot_product_attention`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -321,7 +263,20 @@ def additive_attention(
     >>> output.compute().round(3)
     array([[1.541]], dtype=float32)
     """
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window, enable_gqa, empty_rows)
     parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v, "b_h": b_h}
-    problem = make_problem("additive_attention", queries, keys, values, masks, parameters)
-    return attention(problem, return_weights, return_lse)
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens}
+    return _attend("additive_attention", inputs, own, options, parameters)
+
+
+def _attend(
+    function: str,
+    inputs: Mapping[str, Any],
+    own: Mapping[str, Any],
+    options: Forward,
+    parameters: Mapping[str, ArrayLike | None] | None = None,
+) -> Attended:
+    FORWARD.check(function, options)
+    rest = {**own, **FORWARD.defaults, **options}
+    extras = rest.pop("return_weights"), rest.pop("return_lse")
+    return attention(make_problem(function, inputs, rest, parameters), *extras)

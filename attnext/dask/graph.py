@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnext._gradients import GRADIENTS
+from attnext._gradients import names_of
 
 from . import blocks
 from .arguments import Arrays, Axes, DaskArray, Problem, da
@@ -49,7 +49,7 @@ def gradients(problem: Problem, incoming: Arrays, return_grad_bias: bool) -> dic
         sizes = dict(zip(axes, array.chunks, strict=True))
         parts = _pick(pieces, problem, name, (other, *axes), sizes | {other: 1}, (0,))
         d[name] = _reduce(parts, blocks.add, (0,))
-    for name in GRADIENTS[problem.function][3:]:
+    for name in names_of(problem.function, False)[3:]:
         if name in arrays or name == "w":
             d[name] = _of_parameter(pieces, problem, name)
     if with_bias:

@@ -11,31 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnext import _core, reference
+from attnext._options import Shared, Taken
 from attnext.explain.accuracy import HUGE, TINY, Array, gamma, relative_error
 from attnext.explain.scores import SCORES, Inputs, without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
 from attnext.reference.attention import Pairs, all_pairs
-from attnext.reference.dropout import Dropout
-from attnext.reference.masks import Masks
+from attnext.reference.options import Options
 from attnext.reference.sharing import share_heads
 
-# The keywords that all attentions have, and what they are by default.
-COMMON: Arguments = {
-    "valid_lens": None,
-    "mask": None,
-    "bias": None,
-    "causal": False,
-    "causal_offset": 0,
-    "window": None,
-    "enable_gqa": False,
-    "dropout_p": 0.0,
-    "seed": None,
-    "dropout_mask": None,
-    "empty_rows": "uniform",
-}
-MASKS = ("valid_lens", "mask", "bias", "causal", "causal_offset", "window")
-DROPOUT = ("dropout_p", "seed", "dropout_mask")
+FORWARD = Taken(Shared.__annotations__, behind=("lang",))
+COMMON: Arguments = {"valid_lens": None, **FORWARD.defaults}  # the keywords of all attentions
 
 
 @dataclass(frozen=True)
@@ -64,13 +50,12 @@ def read_problem(arguments: Arguments) -> Problem:
     """The arguments as float64 arrays, heads of keys and values repeated for those of queries."""
     q, k, v = (as_float64(arguments[name]) for name in ("queries", "keys", "values"))
     lead = q.shape[:-2]
-    masks = {name: arguments[name] for name in MASKS}
-    if masks["bias"] is not None:
-        masks["bias"] = as_float64(masks["bias"])
-    dropout = Dropout(*(arguments[name] for name in DROPOUT))
+    options = {name: arguments[name] for name in COMMON}
+    if options["bias"] is not None:
+        options["bias"] = as_float64(options["bias"])
     k, v, key_heads = share_heads(k, lead), share_heads(v, lead), k.shape[:-2]
     group = lead[-1] // key_heads[-1] if key_heads != lead else 1
-    pairs = all_pairs(q, k, Masks(**masks), dropout, arguments["empty_rows"])
+    pairs = all_pairs(q, k, Options(**options))
     inputs = Inputs(q, k, pairs.takes_part, leading_axes(len(lead)))
     return Problem(inputs, v, pairs, group)
 

@@ -5,12 +5,13 @@ weights, d_weights, d_scores (..., M, N)   grad_output (..., M, Dv)
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnext import _core, reference
+from attnext._options import Backward, Taken
 from attnext.explain.accuracy import TINY, Array, gamma, in_range, relative_error, rounded
 from attnext.explain.attention import Problem, add_empty_rows, is_dropped, pool, read_problem
 from attnext.explain.scores import dot_product, dot_product_scale, transposed
@@ -18,7 +19,10 @@ from attnext.explain.steps import Arguments, Compared, Steps, as_float64, check_
 from attnext.explain.trace import Trace
 from attnext.reference.sharing import broadcast_backward, share_heads_backward
 
+BACKWARD = Taken(Backward.__annotations__, behind=("lang",))
 
+
+@BACKWARD.spelled_out
 def dot_product_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -27,23 +31,8 @@ def dot_product_attention_backward(
     valid_lens: ArrayLike | None = None,
     *,
     scale: float | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
-    return_grad_bias: bool = False,
     lang: str = "en",
+    **options: Unpack[Backward],
 ) -> Trace:
     """Explain `attnext.dot_product_attention_backward`, in the order of the chain rule.
 
@@ -51,11 +40,7 @@ def dot_product_attention_backward(
     ----------
     grad_output, queries, keys, values, valid_lens, scale : optional
         As in `attnext.dot_product_attention_backward`.
-    mask, bias, causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.dot_product_attention_backward`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `attnext.dot_product_attention_backward`.
-    grad_weights, grad_lse, weights, output, lse, return_grad_bias : optional
+    **options : optional
         As in `attnext.dot_product_attention_backward`.
     lang : {'en', 'zh'}, optional
         Language of the explanation: English or Chinese.
@@ -88,8 +73,7 @@ def dot_product_attention_backward(
     array([[-0.5, -0.5],
            [ 0.5,  0.5]], dtype=float32)
     """
-    arguments = locals()
-    return _explain(arguments, arguments.pop("lang"))
+    return _explain(**locals())
 
 
 class _Gradient(NamedTuple):
@@ -105,7 +89,9 @@ class _Gradient(NamedTuple):
         return _Gradient(transposed(self.values), transposed(self.size), transposed(self.error))
 
 
-def _explain(arguments: Arguments, lang: str) -> Trace:
+def _explain(*, lang: str, options: Backward, **arguments: Any) -> Trace:
+    BACKWARD.check("dot_product_attention_backward", options)
+    arguments |= {**BACKWARD.defaults, **options}
     steps = Steps("dot_product_attention_backward", lang)
     results: Any = _core.dot_product_attention_backward(**arguments)  # its checks are the ones
     with np.errstate(all="ignore"):

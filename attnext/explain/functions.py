@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 from numpy.typing import ArrayLike
 
-from attnext.explain.attention import explain_attention
+from attnext._options import Shared
+from attnext.explain.attention import FORWARD, explain_attention
 from attnext.explain.trace import Trace
 
 
+@FORWARD.spelled_out
 def dot_product_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -15,17 +19,8 @@ def dot_product_attention(
     valid_lens: ArrayLike | None = None,
     *,
     scale: float | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
     lang: str = "en",
+    **options: Unpack[Shared],
 ) -> Trace:
     """Explain `attnext.dot_product_attention`: dot products, scale, weights, output.
 
@@ -33,9 +28,7 @@ def dot_product_attention(
     ----------
     queries, keys, values, valid_lens, scale : optional
         As in `attnext.dot_product_attention`; ``scale=1`` is the plain, unscaled one.
-    mask, bias, causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.dot_product_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
+    **options : optional
         As in `attnext.dot_product_attention`.
     lang : {'en', 'zh'}, optional
         Language of the explanation: English or Chinese.
@@ -70,10 +63,10 @@ def dot_product_attention(
     Attention weights (1, 2, 3)  weights = softmax(scores)
     Output (1, 2, 2)  output = weights @ values
     """
-    arguments = locals()
-    return explain_attention("dot_product_attention", arguments, arguments.pop("lang"))
+    return _explain("dot_product_attention", **locals())
 
 
+@FORWARD.spelled_out
 def additive_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -84,17 +77,8 @@ def additive_attention(
     valid_lens: ArrayLike | None = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
     lang: str = "en",
+    **options: Unpack[Shared],
 ) -> Trace:
     """Explain `attnext.additive_attention`: projections, broadcast sum, tanh, scores, output.
 
@@ -102,10 +86,8 @@ def additive_attention(
     ----------
     queries, keys, values, W_q, W_k, w_v, valid_lens, b_h : optional
         As in `attnext.additive_attention`.
-    mask, bias, causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.additive_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `attnext.additive_attention`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
     lang : {'en', 'zh'}, optional
         Language of the explanation: English or Chinese.
 
@@ -147,10 +129,10 @@ def additive_attention(
     Attention weights (1, 1, 3)
     Output (1, 1, 6)
     """
-    arguments = locals()
-    return explain_attention("additive_attention", arguments, arguments.pop("lang"))
+    return _explain("additive_attention", **locals())
 
 
+@FORWARD.spelled_out
 def gaussian_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -159,17 +141,8 @@ def gaussian_attention(
     *,
     w: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
     lang: str = "en",
+    **options: Unpack[Shared],
 ) -> Trace:
     """Explain `attnext.gaussian_attention`: distances, kernel, weights, output.
 
@@ -177,10 +150,8 @@ def gaussian_attention(
     ----------
     queries, keys, values, valid_lens, w, sigma : optional
         As in `attnext.gaussian_attention`.
-    mask, bias, causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.gaussian_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `attnext.gaussian_attention`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
     lang : {'en', 'zh'}, optional
         Language of the explanation: English or Chinese.
 
@@ -210,10 +181,10 @@ def gaussian_attention(
     >>> trace.output.round(3)
     array([[3.018]], dtype=float32)
     """
-    arguments = locals()
-    return explain_attention("gaussian_attention", arguments, arguments.pop("lang"))
+    return _explain("gaussian_attention", **locals())
 
 
+@FORWARD.spelled_out
 def cosine_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -222,17 +193,8 @@ def cosine_attention(
     *,
     scale: float = 1.0,
     eps: float = 1e-8,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
     lang: str = "en",
+    **options: Unpack[Shared],
 ) -> Trace:
     """Explain `attnext.cosine_attention`: vectors of length 1, cosines, weights, output.
 
@@ -240,10 +202,8 @@ def cosine_attention(
     ----------
     queries, keys, values, valid_lens, scale, eps : optional
         As in `attnext.cosine_attention`.
-    mask, bias, causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.cosine_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `attnext.cosine_attention`.
+    **options : optional
+        As in `attnext.dot_product_attention`.
     lang : {'en', 'zh'}, optional
         Language of the explanation: English or Chinese.
 
@@ -270,5 +230,9 @@ def cosine_attention(
     >>> trace["cosine"].values.round(4)
     array([[1.  , 0.96]])
     """
-    arguments = locals()
-    return explain_attention("cosine_attention", arguments, arguments.pop("lang"))
+    return _explain("cosine_attention", **locals())
+
+
+def _explain(function: str, *, lang: str, options: Shared, **arguments: Any) -> Trace:
+    FORWARD.check(function, options)
+    return explain_attention(function, {**arguments, **FORWARD.defaults, **options}, lang)

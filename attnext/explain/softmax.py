@@ -16,7 +16,8 @@ from attnext.explain.attention import add_empty_rows
 from attnext.explain.scores import without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
-from attnext.reference.masks import Masks, pairs_that_take_part
+from attnext.reference.masks import pairs_that_take_part
+from attnext.reference.options import Options
 
 _ROWS = ("row", "key")
 
@@ -69,8 +70,8 @@ def masked_softmax(
        row\\key       0       1       2       3
              0  0.9000  0.8000  0.3000    -inf
     """
-    arguments = {"X": X, "valid_lens": valid_lens, "mask": mask, "empty_rows": empty_rows}
-    return _explain(arguments, lang)
+    arguments = locals()
+    return _explain(arguments, arguments.pop("lang"))
 
 
 def masked_softmax_backward(
@@ -114,14 +115,8 @@ def masked_softmax_backward(
     >>> trace.output
     array([-0.1875,  0.1875,  0.    ], dtype=float32)
     """
-    arguments = {
-        "grad_output": grad_output,
-        "weights": weights,
-        "valid_lens": valid_lens,
-        "mask": mask,
-        "empty_rows": empty_rows,
-    }
-    return _explain_backward(arguments, lang)
+    arguments = locals()
+    return _explain_backward(arguments, arguments.pop("lang"))
 
 
 def _explain(arguments: Arguments, lang: str) -> Trace:
@@ -184,7 +179,7 @@ def _mask_steps(steps: Steps, X: Array, rows: NDArray[np.bool_], arguments: Argu
     R, N = rows.shape
     rules = []
     if arguments["valid_lens"] is not None:
-        lengths = Masks(arguments["valid_lens"])
+        lengths = Options(arguments["valid_lens"])
         lens = np.sum(pairs_that_take_part(X.shape[:-1], N, lengths), axis=-1).reshape(R)
         expanded = _expanded(np.shape(arguments["valid_lens"]), X.shape[:-1])
         steps.add("lens", lens, ("row",), expanded=expanded, rows=R, N=N)
@@ -215,8 +210,8 @@ def _expanded(lens: tuple[int, ...], rows: tuple[int, ...]) -> str:
 
 def _takes_part(shape: tuple[int, ...], arguments: Arguments) -> NDArray[np.bool_]:
     """(..., M, N): which keys of a row take part."""
-    masks = Masks(arguments["valid_lens"], arguments["mask"])
-    return pairs_that_take_part(shape[:-1], shape[-1], masks)
+    options = Options(arguments["valid_lens"], arguments["mask"])
+    return pairs_that_take_part(shape[:-1], shape[-1], options)
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, int]:

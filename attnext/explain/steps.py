@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnext._options import OPTIONS
 from attnext.explain.accuracy import largest_difference
 from attnext.explain.trace import Step, Summary, Trace, summarise
 from attnext.explain.words import AXES, STEPS, TITLES, check_lang, phrase
@@ -113,19 +114,8 @@ def call_text(function: str, arguments: Arguments) -> str:
     return f"{function}({', '.join(_argument(name, x) for name, x in given.items())})"
 
 
-# What is not None by default.
-_DEFAULTS = {
-    "causal": False,
-    "causal_offset": 0,
-    "enable_gqa": False,
-    "dropout_p": 0.0,
-    "empty_rows": "uniform",
-    "return_grad_bias": False,
-}
-
-
 def _is_default(name: str, x: Any) -> bool:
-    default = _DEFAULTS.get(name)
+    default = OPTIONS[name].default if name in OPTIONS else None
     return x is None or (isinstance(x, type(default)) and bool(x == default))
 
 

@@ -12,13 +12,13 @@ All attention here is one line,
 worked out for one query at a time. The files, from the inside out:
 
     softmax.py      the softmax of one row; masked_softmax
-    scores.py       the scoring functions of one query: dot product, cosine, additive, Gaussian
-    attention.py    the walk over all queries: score, softmax, pool
+    attention.py    the walk over all queries: score, softmax, pool; what a score is
     masks.py        who takes part, told from lengths, masks and the diagonal; sequence_mask
     sharing.py      numbers that serve several pairs: heads of keys in groups, a bias
     dropout.py      what dropout keeps, told from the seed by the random numbers of Philox
+    options.py      what all attentions take beside their inputs
     dot_product.py, cosine.py, additive.py, gaussian.py
-                    the functions to call, one kind of attention to a file
+                    a scoring function, and the functions to call, one kind of attention to a file
     merge.py        attentions over parts of the keys, merged to the one over all of them
     arguments.py    the checking of arguments, used by all the others
 

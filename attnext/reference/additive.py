@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, as_array, as_array_or_zeros, as_inputs, as_queries_and_keys
-from .attention import (
-    Attended,
-    all_pairs,
-    all_scores,
-    attention,
-    attention_backward,
-    bias_gradient,
-)
-from .dropout import Dropout
-from .masks import Masks
-from .scores import Additive
+from .arguments import Array, as_array, as_array_or_zeros
+from .attention import Attended, all_scores, attention, attention_backward
+from .options import Backward, Forward
+
+if TYPE_CHECKING:
+    from .options import BackwardOptions, ForwardOptions
+
+
+class Additive:
+    """score(q, k) = w_v . tanh(W_q q + W_k k + b_h)"""
+
+    def __init__(
+        self,
+        q: Array,
+        k: Array,
+        W_q: ArrayLike,
+        W_k: ArrayLike,
+        w_v: ArrayLike,
+        b_h: ArrayLike | None,
+    ) -> None:
+        self.W_q = as_array("W_q", W_q, ("H", q.shape[-1]))  # (H, Dq)
+        H = len(self.W_q)
+        self.W_k = as_array("W_k", W_k, (H, k.shape[-1]))  # (H, Dk)
+        weights = as_array("w_v", w_v)  # (H,) or (1, H), and so is its gradient
+        if weights.shape not in [(H,), (1, H)]:
+            raise ValueError(f"w_v has shape {weights.shape}, expected {(H,)} or {(1, H)}")
+        self.w_v = weights.reshape(H)
+        self.b_h = as_array_or_zeros("b_h", b_h, (H,))
+        self.parameters = {
+            "W_q": self.W_q,
+            "W_k": self.W_k,
+            "w_v": weights,
+            "b_h": None if b_h is None else self.b_h,
+        }
+
+    def forward(self, q: Array, k: Array) -> Array:
+        a = self.W_q @ q + k @ self.W_k.T + self.b_h  # (n, H)
+        return np.tanh(a) @ self.w_v
+
+    def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
+        a = self.W_q @ q + k @ self.W_k.T + self.b_h  # (n, H)
+        # forward was: s = tanh(a) @ w_v
+        d_w_v = d_s @ np.tanh(a)  # (H,)
+        d_tanh = np.outer(d_s, self.w_v)  # (n, H)
+        # tanh' = 1 - tanh^2, written so that no digits are lost where tanh is close to 1
+        d_a = d_tanh / np.cosh(a) ** 2  # (n, H)
+        # forward was: a = W_q q + W_k k + b_h, with one q and one b_h for all n keys
+        d_b_h = np.sum(d_a, axis=0)  # (H,)
+        d_W_q = np.outer(d_b_h, q)  # (H, Dq)
+        d_q = d_b_h @ self.W_q  # (Dq,)
+        d_W_k = d_a.T @ k  # (H, Dk)
+        d_k = d_a @ self.W_k  # (n, Dk)
+        return d_q, d_k, {"W_q": d_W_q, "W_k": d_W_k, "w_v": d_w_v, "b_h": d_b_h}
 
 
 class AdditiveGradients(NamedTuple):
@@ -41,6 +83,7 @@ class AdditiveGradients(NamedTuple):
     b_h: Array | None
 
 
+@Forward.spelled_out
 def additive_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -51,19 +94,7 @@ def additive_attention(
     valid_lens: ArrayLike | None = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: ArrayLike = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
-    out: Array | None = None,
+    **options: Unpack[ForwardOptions],
 ) -> Attended:
     """Pool values by the softmax of additive (Bahdanau) scores of queries and keys.
 
@@ -79,11 +110,7 @@ def additive_attention(
         As in `dot_product_attention`.
     b_h : array_like, shape (H,), optional
         Bias of the hidden units.
-    mask, bias, causal, causal_offset, window, enable_gqa : optional
-        As in `dot_product_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `dot_product_attention`.
-    return_weights, return_lse, out : optional
+    **options : optional
         As in `dot_product_attention`.
 
     Returns
@@ -108,14 +135,12 @@ def additive_attention(
     >>> reference.additive_attention(q, k, v, [[0.5]], [[0.5]], [2.0]).round(4)
     array([[17.159]])
     """
-    q, k, v = as_inputs(queries, keys, values, enable_gqa)
-    score = _additive_score(q, k, W_q, W_k, w_v, b_h)
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
-    dropout = Dropout(dropout_p, seed, dropout_mask)
-    pairs = all_pairs(q, k, masks, dropout, empty_rows)
-    return attention(score, q, k, v, pairs, return_weights, return_lse, out)
+    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h)
+    inputs = queries, keys, values, valid_lens
+    return attention("additive_attention", score, inputs, options)
 
 
+@Backward.spelled_out
 def additive_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -127,22 +152,7 @@ def additive_attention_backward(
     valid_lens: ArrayLike | None = None,
     *,
     b_h: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: ArrayLike = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
-    return_grad_bias: bool = False,
+    **options: Unpack[BackwardOptions],
 ) -> Any:
     """Gradients of `additive_attention`.
 
@@ -154,11 +164,9 @@ def additive_attention_backward(
         As given to `additive_attention`.
     W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
         As given to `additive_attention`.
-    valid_lens, b_h, mask, bias, causal, causal_offset, window, enable_gqa : optional
+    valid_lens, b_h : optional
         As given to `additive_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As given to `additive_attention`.
-    grad_weights, grad_lse, weights, output, lse, return_grad_bias : optional
+    **options : optional
         As in `dot_product_attention_backward`.
 
     Returns
@@ -189,22 +197,12 @@ def additive_attention_backward(
     array([[-1.],
            [ 1.]])
     """
-    q, k, v = as_inputs(queries, keys, values, enable_gqa)
-    score = _additive_score(q, k, W_q, W_k, w_v, b_h)
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
-    dropout = Dropout(dropout_p, seed, dropout_mask)
-    pairs = all_pairs(q, k, masks, dropout, empty_rows)
-    d = attention_backward(
-        grad_output, score, q, k, v, pairs, grad_weights, grad_lse, weights, output, lse
-    )
-    d_of = d.parameters
-    d_w_v = d_of["w_v"].reshape(np.shape(w_v))  # (H,) or (1, H), as it came
-    d_b_h = None if b_h is None else d_of["b_h"]
-    gradients = AdditiveGradients(
-        d.queries, d.keys, d.values, d_of["W_q"], d_of["W_k"], d_w_v, d_b_h
-    )
-    d_bias = bias_gradient(d, bias, return_grad_bias)
-    return (gradients, *d_bias) if d_bias else gradients
+    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h)
+    inputs = queries, keys, values, valid_lens
+    d = attention_backward("additive_attention_backward", score, grad_output, inputs, options)
+    fields = len(AdditiveGradients._fields)
+    gradients = AdditiveGradients(*d[:fields])
+    return (gradients, *d[fields:]) if d[fields:] else gradients
 
 
 def additive_scores(
@@ -247,17 +245,4 @@ def additive_scores(
     >>> reference.additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0]).round(4)
     array([[0.    , 0.9242]])
     """
-    q, k = as_queries_and_keys(queries, keys)
-    return all_scores(_additive_score(q, k, W_q, W_k, w_v, b_h), q, k)
-
-
-def _additive_score(
-    q: Array, k: Array, W_q: ArrayLike, W_k: ArrayLike, w_v: ArrayLike, b_h: ArrayLike | None
-) -> Additive:
-    Wq = as_array("W_q", W_q, ("H", q.shape[-1]))
-    H = Wq.shape[0]
-    Wk = as_array("W_k", W_k, (H, k.shape[-1]))
-    wv = as_array("w_v", w_v)
-    if wv.shape not in [(H,), (1, H)]:
-        raise ValueError(f"w_v has shape {wv.shape}, expected {(H,)} or {(1, H)}")
-    return Additive(Wq, Wk, wv.reshape(H), as_array_or_zeros("b_h", b_h, (H,)))
+    return all_scores(partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h), queries, keys)

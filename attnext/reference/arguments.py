@@ -171,13 +171,13 @@ def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
 FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
 
 
-def as_offset(value: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.int64]:
+def as_offset(name: str, value: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.int64]:
     """How far the diagonal is shifted, with axes to broadcast to rows = (..., M)."""
-    offset = _as_integers("causal_offset", value, FAR)
+    offset = _as_integers(name, value, FAR)
     per_entry = rows[:1] if len(rows) > 1 else ()
     if offset.shape not in [(), per_entry]:
         expected = f"an int or {per_entry}" if per_entry else "an int"
-        raise ValueError(f"causal_offset has shape {offset.shape}, expected {expected}")
+        raise ValueError(f"{name} has shape {offset.shape}, expected {expected}")
     return offset.reshape(offset.shape + (1,) * (len(rows) - 1) * offset.ndim)
 
 

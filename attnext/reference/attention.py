@@ -9,21 +9,48 @@ arguments and calls it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, Mask, as_array, as_array_or_zeros, as_bias, check_empty_rows, deliver
-from .dropout import Dropout, dropout_keep
-from .masks import Masks, pairs_that_take_part
-from .scores import Score
+from .arguments import (
+    Array,
+    Mask,
+    as_array,
+    as_array_or_zeros,
+    as_bias,
+    as_inputs,
+    as_queries_and_keys,
+    check_empty_rows,
+    deliver,
+)
+from .dropout import dropout_keep
+from .masks import pairs_that_take_part
+from .options import Backward, Forward, Options
 from .sharing import broadcast_backward, share_heads, share_heads_backward
 from .softmax import empty_row_weight, softmax, softmax_backward
 
 # What a forward returns: the output, or a tuple of the output and the extras asked for.
 Attended: TypeAlias = Any
+
+
+class Score(Protocol):
+    """A scoring function: one query against n keys, forward and backward."""
+
+    parameters: dict[str, Array | None]  # in the order of their gradients; None if not given
+
+    def forward(self, q: Array, k: Array) -> Array:
+        """Scores s (n,) of a query q (Dq,) against keys k (n, Dk)."""
+
+    def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
+        """Gradients d_q (Dq,) and d_k (n, Dk), and those of the parameters by their names."""
+
+
+MakeScore: TypeAlias = Callable[[Array, Array], Score]  # for these queries and keys
+Inputs: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]  # and the lengths
 
 
 # ---- the walk: score, softmax, pool, for every query -------------------------------------------
@@ -90,7 +117,8 @@ def attend_backward(
     d_queries, d_keys, d_values = (np.zeros_like(x) for x in (queries, keys, values))
     bias = np.broadcast_to(pairs.bias, pairs.takes_part.shape)
     d_bias = np.zeros(bias.shape)
-    d_parameters = {name: np.zeros_like(x) for name, x in score.parameters.items()}
+    given = {name: x for name, x in score.parameters.items() if x is not None}
+    d_parameters = {name: np.zeros_like(x)[()] for name, x in given.items()}  # numbers of numbers
     for row in np.ndindex(*rows):
         batch, live = row[:-1], pairs.takes_part[row]
         if not live.any():
@@ -127,75 +155,65 @@ def attend_backward(
 # ---- what all attentions share -----------------------------------------------------------------
 
 
-def all_pairs(q: Array, k: Array, masks: Masks, dropout: Dropout, empty_rows: str) -> Pairs:
-    """What these arguments say of every pair."""
-    takes_part = pairs_that_take_part(q.shape[:-1], k.shape[-2], masks)
-    bias = np.zeros(()) if masks.bias is None else as_bias(masks.bias, takes_part.shape)
-    keep = dropout_keep(takes_part.shape, dropout)
-    check_empty_rows(empty_rows)
-    return Pairs(takes_part, bias, keep, empty_rows)
+def all_pairs(q: Array, k: Array, o: Options) -> Pairs:
+    """What these options say of every pair."""
+    takes_part = pairs_that_take_part(q.shape[:-1], k.shape[-2], o)
+    bias = np.zeros(()) if o.bias is None else as_bias(o.bias, takes_part.shape)
+    keep = dropout_keep(takes_part.shape, o)
+    check_empty_rows(o.empty_rows)
+    return Pairs(takes_part, bias, keep, o.empty_rows)
 
 
 def attention(
-    score: Score,
-    q: Array,
-    k: Array,
-    v: Array,
-    pairs: Pairs,
-    return_weights: bool,
-    return_lse: bool,
-    out: Array | None,
+    function: str, make_score: MakeScore, inputs: Inputs, options: Mapping[str, Any]
 ) -> Attended:
     """Attention with this score: the output, and the extras asked for."""
-    lead = q.shape[:-2]
+    queries, keys, values, valid_lens = inputs
+    o = Forward.of(function, valid_lens, options)
+    q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
+    score, pairs, lead = make_score(q, k), all_pairs(q, k, o), q.shape[:-2]
     output, weights, lse = attend(score, q, share_heads(k, lead), share_heads(v, lead), pairs)
-    output = deliver(output, out, q, k, v, pairs.bias, *score.parameters.values())
-    extras = [x for wanted, x in [(return_weights, weights), (return_lse, lse)] if wanted]
+    parameters = (x for x in score.parameters.values() if x is not None)
+    output = deliver(output, o.out, q, k, v, pairs.bias, *parameters)
+    extras = [x for wanted, x in [(o.return_weights, weights), (o.return_lse, lse)] if wanted]
     return (output, *extras) if extras else output
 
 
 def attention_backward(
+    function: str,
+    make_score: MakeScore,
     grad_output: ArrayLike,
-    score: Score,
-    q: Array,
-    k: Array,
-    v: Array,
-    pairs: Pairs,
-    grad_weights: ArrayLike | None,
-    grad_lse: ArrayLike | None,
-    weights: ArrayLike | None,
-    output: ArrayLike | None,
-    lse: ArrayLike | None,
-) -> Gradients:
-    """Gradients of attention with this score."""
+    inputs: Inputs,
+    options: Mapping[str, Any],
+) -> tuple[Any, ...]:
+    """Gradients of queries, keys, values, parameters and, if it is asked for, the bias."""
+    queries, keys, values, valid_lens = inputs
+    o = Backward.of(function, valid_lens, options)
+    q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
+    score, pairs = make_score(q, k), all_pairs(q, k, o)
     rows, lead = q.shape[:-1], q.shape[:-2]
     d_output = as_array("grad_output", grad_output, rows + v.shape[-1:])
-    d_weights = as_array_or_zeros("grad_weights", grad_weights, pairs.takes_part.shape)
-    d_lse = as_array_or_zeros("grad_lse", grad_lse, rows)
-    as_array_or_zeros("weights", weights, d_weights.shape)  # these three are computed again
-    as_array_or_zeros("output", output, d_output.shape)
-    as_array_or_zeros("lse", lse, d_lse.shape)
+    d_weights = as_array_or_zeros("grad_weights", o.grad_weights, pairs.takes_part.shape)
+    d_lse = as_array_or_zeros("grad_lse", o.grad_lse, rows)
+    as_array_or_zeros("weights", o.weights, d_weights.shape)  # these three are computed again
+    as_array_or_zeros("output", o.output, d_output.shape)
+    as_array_or_zeros("lse", o.lse, d_lse.shape)
 
     shared_k, shared_v = share_heads(k, lead), share_heads(v, lead)
     d = attend_backward(d_output, d_weights, d_lse, score, q, shared_k, shared_v, pairs)
     d_keys = share_heads_backward(d.keys, k.shape)
     d_values = share_heads_backward(d.values, v.shape)
-    return replace(d, keys=d_keys, values=d_values)
+    d_parameters = (d.parameters.get(name) for name in score.parameters)
+    d_bias = [None if o.bias is None else d.bias] * o.return_grad_bias
+    return (d.queries, d_keys, d_values, *d_parameters, *d_bias)
 
 
-def bias_gradient(
-    d: Gradients, bias: ArrayLike | None, return_grad_bias: bool
-) -> tuple[Array | None, ...]:
-    """What a backward appends to the gradients it always returns."""
-    if not return_grad_bias:
-        return ()
-    return (None if bias is None else d.bias,)
-
-
-@np.errstate(all="ignore")
-def all_scores(score: Score, q: Array, k: Array) -> Array:
+def all_scores(make_score: MakeScore, queries: ArrayLike, keys: ArrayLike) -> Array:
     """The score of every pair, masks and all playing no part: (..., M, N)."""
+    q, k = as_queries_and_keys(queries, keys)
+    score = make_score(q, k)
     scores = np.zeros(q.shape[:-1] + k.shape[-2:-1])
-    for row in np.ndindex(scores.shape[:-1]):
-        scores[row] = score.forward(q[row], k[row[:-1]])
+    with np.errstate(all="ignore"):
+        for row in np.ndindex(scores.shape[:-1]):
+            scores[row] = score.forward(q[row], k[row[:-1]])
     return scores

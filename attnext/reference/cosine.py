@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import (
-    Array,
-    as_finite,
-    as_inputs,
-    as_positive,
-    as_queries_and_keys,
-    check_same_features,
-)
-from .attention import (
-    Attended,
-    all_pairs,
-    all_scores,
-    attention,
-    attention_backward,
-    bias_gradient,
-)
-from .dropout import Dropout
-from .masks import Masks
-from .scores import Cosine
+from .arguments import Array, as_finite, as_positive, check_same_features
+from .attention import Attended, all_scores, attention, attention_backward
+from .options import Backward, Forward
+
+if TYPE_CHECKING:
+    from .options import BackwardOptions, ForwardOptions
 
 
+class Cosine:
+    """score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))"""
+
+    def __init__(self, q: Array, k: Array, scale: ArrayLike, eps: ArrayLike) -> None:
+        check_same_features(q, k)
+        self.scale, self.eps = as_finite("scale", scale), as_positive("eps", eps)
+        self.parameters: dict[str, Array | None] = {}
+
+    def forward(self, q: Array, k: Array) -> Array:
+        return self.scale * (self._to_length_1(k) @ self._to_length_1(q))
+
+    def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
+        # forward was: s_j = scale * u_j . t, where t and u_j are q and k_j brought to length 1
+        d_t = self.scale * (d_s @ self._to_length_1(k))  # (D,)
+        d_u = self.scale * np.outer(d_s, self._to_length_1(q))  # (n, D)
+        return self._to_length_1_backward(d_t, q), self._to_length_1_backward(d_u, k), {}
+
+    def _to_length_1(self, x: Array) -> Array:
+        """x (..., D) over its norm; a shorter x than eps stays shorter than 1, and 0 stays 0."""
+        norm = np.linalg.norm(x, axis=-1, keepdims=True)
+        u: Array = x / np.maximum(norm, self.eps)
+        return u
+
+    def _to_length_1_backward(self, d_u: Array, x: Array) -> Array:
+        norm = np.linalg.norm(x, axis=-1, keepdims=True)
+        u = self._to_length_1(x)
+        # forward was: u = x / max(|x|, eps), and the gradient of |x| is x / |x|: what of d_u
+        # points along x changes the norm alone. Below eps the divisor is a constant
+        along = np.where(norm < self.eps, 0, np.sum(d_u * u, axis=-1, keepdims=True) * u)
+        d_x: Array = (d_u - along) / np.maximum(norm, self.eps)
+        return d_x
+
+
+@Forward.spelled_out
 def cosine_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -33,19 +58,7 @@ def cosine_attention(
     *,
     scale: ArrayLike = 1.0,
     eps: ArrayLike = 1e-8,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: ArrayLike = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
-    out: Array | None = None,
+    **options: Unpack[ForwardOptions],
 ) -> Attended:
     """Pool values by the softmax of the cosines of queries and keys.
 
@@ -59,11 +72,7 @@ def cosine_attention(
         What the cosines are multiplied by, finite.
     eps : float, optional
         The least that a norm counts as, greater than 0.
-    mask, bias, causal, causal_offset, window, enable_gqa : optional
-        As in `dot_product_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `dot_product_attention`.
-    return_weights, return_lse, out : optional
+    **options : optional
         As in `dot_product_attention`.
 
     Returns
@@ -89,14 +98,12 @@ def cosine_attention(
     >>> reference.cosine_attention(q, k, v).round(4)
     array([[12.6894]])
     """
-    q, k, v = as_inputs(queries, keys, values, enable_gqa)
-    score = _cosine_score(q, k, scale, eps)
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
-    dropout = Dropout(dropout_p, seed, dropout_mask)
-    pairs = all_pairs(q, k, masks, dropout, empty_rows)
-    return attention(score, q, k, v, pairs, return_weights, return_lse, out)
+    score = partial(Cosine, scale=scale, eps=eps)
+    inputs = queries, keys, values, valid_lens
+    return attention("cosine_attention", score, inputs, options)
 
 
+@Backward.spelled_out
 def cosine_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -106,22 +113,7 @@ def cosine_attention_backward(
     *,
     scale: ArrayLike = 1.0,
     eps: ArrayLike = 1e-8,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: ArrayLike = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
-    return_grad_bias: bool = False,
+    **options: Unpack[BackwardOptions],
 ) -> tuple[Array | None, ...]:
     """Gradients of `cosine_attention`.
 
@@ -131,11 +123,9 @@ def cosine_attention_backward(
         Gradient of the loss with respect to the output.
     queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
         As given to `cosine_attention`.
-    valid_lens, scale, eps, mask, bias, causal, causal_offset, window, enable_gqa : optional
+    valid_lens, scale, eps : optional
         As given to `cosine_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As given to `cosine_attention`.
-    grad_weights, grad_lse, weights, output, lse, return_grad_bias : optional
+    **options : optional
         As in `dot_product_attention_backward`.
 
     Returns
@@ -165,15 +155,9 @@ def cosine_attention_backward(
     >>> dq
     array([[ 0. , -0.5]])
     """
-    q, k, v = as_inputs(queries, keys, values, enable_gqa)
-    score = _cosine_score(q, k, scale, eps)
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
-    dropout = Dropout(dropout_p, seed, dropout_mask)
-    pairs = all_pairs(q, k, masks, dropout, empty_rows)
-    d = attention_backward(
-        grad_output, score, q, k, v, pairs, grad_weights, grad_lse, weights, output, lse
-    )
-    return (d.queries, d.keys, d.values, *bias_gradient(d, bias, return_grad_bias))
+    score = partial(Cosine, scale=scale, eps=eps)
+    inputs = queries, keys, values, valid_lens
+    return attention_backward("cosine_attention_backward", score, grad_output, inputs, options)
 
 
 def cosine_scores(
@@ -209,10 +193,4 @@ def cosine_scores(
     >>> reference.cosine_scores([[3, 4]], [[6, 8], [-1, 0], [0, 0]])
     array([[ 1. , -0.6,  0. ]])
     """
-    q, k = as_queries_and_keys(queries, keys)
-    return all_scores(_cosine_score(q, k, scale, eps), q, k)
-
-
-def _cosine_score(q: Array, k: Array, scale: ArrayLike, eps: ArrayLike) -> Cosine:
-    check_same_features(q, k)
-    return Cosine(as_finite("scale", scale), as_positive("eps", eps))
+    return all_scores(partial(Cosine, scale=scale, eps=eps), queries, keys)

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, as_finite, as_inputs, as_queries_and_keys, check_same_features
-from .attention import (
-    Attended,
-    all_pairs,
-    all_scores,
-    attention,
-    attention_backward,
-    bias_gradient,
-)
-from .dropout import Dropout
-from .masks import Masks
-from .scores import DotProduct
+from .arguments import Array, as_finite, check_same_features
+from .attention import Attended, all_scores, attention, attention_backward
+from .options import Backward, Forward
+
+if TYPE_CHECKING:
+    from .options import BackwardOptions, ForwardOptions
 
 
+class DotProduct:
+    """score(q, k) = scale * q . k"""
+
+    def __init__(self, q: Array, k: Array, scale: ArrayLike | None) -> None:
+        check_same_features(q, k)
+        D = q.shape[-1]
+        self.scale = 1 / math.sqrt(max(D, 1)) if scale is None else as_finite("scale", scale)
+        self.parameters: dict[str, Array | None] = {}
+
+    def forward(self, q: Array, k: Array) -> Array:
+        return self.scale * (k @ q)
+
+    def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
+        # forward was: s_j = scale * sum_d k_jd * q_d
+        d_q = self.scale * (d_s @ k)  # (D,)
+        d_k = self.scale * np.outer(d_s, q)  # (n, D)
+        return d_q, d_k, {}
+
+
+@Forward.spelled_out
 def dot_product_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -27,19 +44,7 @@ def dot_product_attention(
     valid_lens: ArrayLike | None = None,
     *,
     scale: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: ArrayLike = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
-    out: Array | None = None,
+    **options: Unpack[ForwardOptions],
 ) -> Attended:
     """Pool values by the softmax of scaled dot products of queries and keys.
 
@@ -53,36 +58,8 @@ def dot_product_attention(
         A length above N means N. None: all keys.
     scale : float, optional
         What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
-    mask : array_like of bool, optional
-        Which pairs take part, True for those that do; any shape that broadcasts to (..., M, N).
-    bias : array_like of floats, optional
-        What is added to the scores; any shape that broadcasts to (..., M, N). A pair of bias -inf
-        takes no part.
-    causal : bool, optional
-        Query i attends to key j only if ``j <= i + causal_offset``.
-    causal_offset : int or array_like of integers, shape (B,), optional
-        How far the diagonal is shifted, that of the window too: 0 starts it at the first key,
-        ``N - M`` ends it at the last. (B,) with three axes or more.
-    window : (int, int), optional
-        ``(left, right)``: query i attends to key j only if ``i + causal_offset - left <= j <=
-        i + causal_offset + right``; -1 is no bound on that side.
-    enable_gqa : bool, optional
-        Keys and values may have fewer heads, the last leading axis, than the queries: a number
-        that divides theirs, Hq. Query head i uses key head ``i // (Hq / Hk)``.
-    dropout_p : float, optional
-        Probability, 0 <= dropout_p < 1, that a weight is left out of the pooling; those kept are
-        scaled by ``1 / (1 - dropout_p)``. Needs `seed` or `dropout_mask`.
-    seed : int, optional
-        Which weights dropout drops, 0 <= seed < 2**64: the same ones as in the fast function.
-    dropout_mask : array_like of bool, optional
-        Which weights dropout keeps, in place of `seed`; any shape that broadcasts to (..., M, N).
-    empty_rows : {'uniform', 'zero', 'nan'}, optional
-        What becomes of a query that no key takes part in: 'uniform' pools with weights 1/N over
-        all keys, 'zero' gives weights and output 0, 'nan' gives NaN.
-    return_weights, return_lse : bool, optional
-        Also return the attention weights; the log-sum-exp of the scores.
-    out : ndarray of float64, shape (..., M, Dv), optional
-        Where to put the output.
+    **options : optional
+        Masks, dropout, and what else to return: the fields of `options.Forward`.
 
     Returns
     -------
@@ -118,14 +95,12 @@ def dot_product_attention(
     >>> reference.dot_product_attention(q, k, v, mask=[False, True])
     array([[20.]])
     """
-    q, k, v = as_inputs(queries, keys, values, enable_gqa)
-    score = _dot_product_score(q, k, scale)
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
-    dropout = Dropout(dropout_p, seed, dropout_mask)
-    pairs = all_pairs(q, k, masks, dropout, empty_rows)
-    return attention(score, q, k, v, pairs, return_weights, return_lse, out)
+    score = partial(DotProduct, scale=scale)
+    inputs = queries, keys, values, valid_lens
+    return attention("dot_product_attention", score, inputs, options)
 
 
+@Backward.spelled_out
 def dot_product_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -134,22 +109,7 @@ def dot_product_attention_backward(
     valid_lens: ArrayLike | None = None,
     *,
     scale: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: ArrayLike = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
-    return_grad_bias: bool = False,
+    **options: Unpack[BackwardOptions],
 ) -> tuple[Array | None, ...]:
     """Gradients of `dot_product_attention`.
 
@@ -159,16 +119,10 @@ def dot_product_attention_backward(
         Gradient of the loss with respect to the output.
     queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
         As given to `dot_product_attention`.
-    valid_lens, scale, mask, bias, causal, causal_offset, window, enable_gqa : optional
+    valid_lens, scale : optional
         As given to `dot_product_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As given to `dot_product_attention`.
-    grad_weights, grad_lse : array_like, shapes (..., M, N) and (..., M), optional
-        Gradients of the loss with respect to the returned weights and lse.
-    weights, output, lse : array_like, shapes (..., M, N), (..., M, Dv) and (..., M), optional
-        What the forward returned. Only the shapes are looked at here: all are computed again.
-    return_grad_bias : bool, optional
-        Also return the gradient of the bias.
+    **options : optional
+        The fields of `options.Backward`.
 
     Returns
     -------
@@ -199,15 +153,9 @@ def dot_product_attention_backward(
     array([[-0.5, -0.5],
            [ 0.5,  0.5]])
     """
-    q, k, v = as_inputs(queries, keys, values, enable_gqa)
-    score = _dot_product_score(q, k, scale)
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
-    dropout = Dropout(dropout_p, seed, dropout_mask)
-    pairs = all_pairs(q, k, masks, dropout, empty_rows)
-    d = attention_backward(
-        grad_output, score, q, k, v, pairs, grad_weights, grad_lse, weights, output, lse
-    )
-    return (d.queries, d.keys, d.values, *bias_gradient(d, bias, return_grad_bias))
+    score = partial(DotProduct, scale=scale)
+    inputs = queries, keys, values, valid_lens
+    return attention_backward("dot_product_attention_backward", score, grad_output, inputs, options)
 
 
 def dot_product_scores(
@@ -243,11 +191,4 @@ def dot_product_scores(
     >>> reference.dot_product_scores([[1, 2, 3, 4]], [[1, 1, 1, 1], [2, 0, 2, 0]])
     array([[5., 4.]])
     """
-    q, k = as_queries_and_keys(queries, keys)
-    return all_scores(_dot_product_score(q, k, scale), q, k)
-
-
-def _dot_product_score(q: Array, k: Array, scale: ArrayLike | None) -> DotProduct:
-    check_same_features(q, k)
-    D = q.shape[-1]
-    return DotProduct(1 / math.sqrt(max(D, 1)) if scale is None else as_finite("scale", scale))
+    return all_scores(partial(DotProduct, scale=scale), queries, keys)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .arguments import Array, Mask, as_mask, as_number, as_seed
+from .options import Options
 
 
 def philox4x32(counter: ArrayLike, key: tuple[int, int]) -> NDArray[np.uint32]:
@@ -30,31 +30,22 @@ def philox4x32(counter: ArrayLike, key: tuple[int, int]) -> NDArray[np.uint32]:
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 
-@dataclass(frozen=True)
-class Dropout:
-    """Which weights are left out of the pooling, as the caller gave it."""
-
-    p: ArrayLike = 0.0
-    seed: int | None = None
-    mask: ArrayLike | None = None
-
-
-def dropout_keep(shape: tuple[int, ...], dropout: Dropout) -> Array:
+def dropout_keep(shape: tuple[int, ...], o: Options) -> Array:
     """What dropout multiplies each weight by: 0, or 1 / (1 - p) for the ones that stay.
 
     The pairs are numbered through the whole array of weights, of shape (..., M, N). Pair i stays
     if word i % 4 of the block with counter i // 4 is at least p * 2^32. A mask decides instead.
     """
-    p = as_number("dropout_p", dropout.p)
+    p = as_number("dropout_p", o.dropout_p)
     if 0 <= p <= 1:
         p = float(np.float32(p))  # as the fast functions take it
     if not 0 <= p < 1:
-        raise ValueError(f"dropout_p is {dropout.p!r}, expected 0 <= dropout_p < 1 in float32")
-    seed = None if dropout.seed is None else as_seed(dropout.seed)
-    if dropout.mask is not None:
+        raise ValueError(f"dropout_p is {o.dropout_p!r}, expected 0 <= dropout_p < 1 in float32")
+    seed = None if o.seed is None else as_seed(o.seed)
+    if o.dropout_mask is not None:
         if seed is not None:
             raise ValueError("seed and dropout_mask are both given, expected one of them")
-        stays = as_mask("dropout_mask", dropout.mask, shape, "keep", ": True = keep")
+        stays = as_mask("dropout_mask", o.dropout_mask, shape, "keep", ": True = keep")
         return np.broadcast_to(stays / (1 - p), shape)
     if p == 0:
         return np.ones(shape)

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import (
-    Array,
-    as_finite,
-    as_inputs,
-    as_positive,
-    as_queries_and_keys,
-    check_same_features,
-)
-from .attention import (
-    Attended,
-    all_pairs,
-    all_scores,
-    attention,
-    attention_backward,
-    bias_gradient,
-)
-from .dropout import Dropout
-from .masks import Masks
-from .scores import Gaussian
+from .arguments import Array, as_finite, as_positive, check_same_features
+from .attention import Attended, all_scores, attention, attention_backward
+from .options import Backward, Forward
+
+if TYPE_CHECKING:
+    from .options import BackwardOptions, ForwardOptions
 
 
+class Gaussian:
+    """score(q, k) = -(w * |q - k|)^2 / 2"""
+
+    def __init__(self, q: Array, k: Array, w: ArrayLike | None, sigma: ArrayLike | None) -> None:
+        check_same_features(q, k)
+        if w is not None and sigma is not None:
+            raise ValueError("w and sigma are both given, expected one of them: w = 1 / sigma")
+        if sigma is None:
+            self.w = 1.0 if w is None else as_finite("w", w, one_element=True)
+        else:
+            self.w = 1 / as_positive("sigma", sigma, one_element=True)
+        self.parameters: dict[str, Array | None] = {"w": np.array(self.w)}
+
+    def forward(self, q: Array, k: Array) -> Array:
+        s: Array = -np.sum((self.w * (q - k)) ** 2, axis=1) / 2
+        return s
+
+    def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
+        # forward was: s_j = -w^2 / 2 * sum_d (q_d - k_jd)^2
+        difference = q - k  # (n, D)
+        d_difference = -(self.w**2) * d_s[:, None] * difference  # (n, D)
+        d_w = -self.w * np.sum(d_s * np.sum(difference**2, axis=1))
+        return np.sum(d_difference, axis=0), -d_difference, {"w": d_w}
+
+
+@Forward.spelled_out
 def gaussian_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -36,19 +50,7 @@ def gaussian_attention(
     *,
     w: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: ArrayLike = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
-    out: Array | None = None,
+    **options: Unpack[ForwardOptions],
 ) -> Attended:
     """Pool values by a Gaussian kernel of the distance between queries and keys.
 
@@ -62,11 +64,7 @@ def gaussian_attention(
         Inverse of the bandwidth, finite, a number or an array of one element; 1 by default.
     sigma : float, optional
         The bandwidth itself, ``w = 1 / sigma``, greater than 0; instead of `w`.
-    mask, bias, causal, causal_offset, window, enable_gqa : optional
-        As in `dot_product_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `dot_product_attention`.
-    return_weights, return_lse, out : optional
+    **options : optional
         As in `dot_product_attention`.
 
     Returns
@@ -91,14 +89,12 @@ def gaussian_attention(
     >>> reference.gaussian_attention([[1.5]], x, y, sigma=0.5).round(3)
     array([[3.018]])
     """
-    q, k, v = as_inputs(queries, keys, values, enable_gqa)
-    score = _gaussian_score(q, k, w, sigma)
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
-    dropout = Dropout(dropout_p, seed, dropout_mask)
-    pairs = all_pairs(q, k, masks, dropout, empty_rows)
-    return attention(score, q, k, v, pairs, return_weights, return_lse, out)
+    score = partial(Gaussian, w=w, sigma=sigma)
+    inputs = queries, keys, values, valid_lens
+    return attention("gaussian_attention", score, inputs, options)
 
 
+@Backward.spelled_out
 def gaussian_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -108,22 +104,7 @@ def gaussian_attention_backward(
     *,
     w: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    causal_offset: ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: ArrayLike = 0.0,
-    seed: int | None = None,
-    dropout_mask: ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    grad_weights: ArrayLike | None = None,
-    grad_lse: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    output: ArrayLike | None = None,
-    lse: ArrayLike | None = None,
-    return_grad_bias: bool = False,
+    **options: Unpack[BackwardOptions],
 ) -> tuple[Any, ...]:
     """Gradients of `gaussian_attention`.
 
@@ -133,11 +114,9 @@ def gaussian_attention_backward(
         Gradient of the loss with respect to the output.
     queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
         As given to `gaussian_attention`.
-    valid_lens, w, sigma, mask, bias, causal, causal_offset, window, enable_gqa : optional
+    valid_lens, w, sigma : optional
         As given to `gaussian_attention`.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As given to `gaussian_attention`.
-    grad_weights, grad_lse, weights, output, lse, return_grad_bias : optional
+    **options : optional
         As in `dot_product_attention_backward`.
 
     Returns
@@ -167,16 +146,9 @@ def gaussian_attention_backward(
     >>> dq
     array([[0.5]])
     """
-    q, k, v = as_inputs(queries, keys, values, enable_gqa)
-    score = _gaussian_score(q, k, w, sigma)
-    masks = Masks(valid_lens, mask, bias, causal, causal_offset, window)
-    dropout = Dropout(dropout_p, seed, dropout_mask)
-    pairs = all_pairs(q, k, masks, dropout, empty_rows)
-    d = attention_backward(
-        grad_output, score, q, k, v, pairs, grad_weights, grad_lse, weights, output, lse
-    )
-    d_w = np.float64(d.parameters["w"])
-    return (d.queries, d.keys, d.values, d_w, *bias_gradient(d, bias, return_grad_bias))
+    score = partial(Gaussian, w=w, sigma=sigma)
+    inputs = queries, keys, values, valid_lens
+    return attention_backward("gaussian_attention_backward", score, grad_output, inputs, options)
 
 
 def gaussian_scores(
@@ -215,14 +187,4 @@ def gaussian_scores(
     >>> reference.gaussian_scores([[0.0, 0.0]], [[0.0, 2.0], [3.0, 4.0]])
     array([[ -2. , -12.5]])
     """
-    q, k = as_queries_and_keys(queries, keys)
-    return all_scores(_gaussian_score(q, k, w, sigma), q, k)
-
-
-def _gaussian_score(q: Array, k: Array, w: ArrayLike | None, sigma: ArrayLike | None) -> Gaussian:
-    check_same_features(q, k)
-    if sigma is None:
-        return Gaussian(1.0 if w is None else as_finite("w", w, one_element=True))
-    if w is not None:
-        raise ValueError("w and sigma are both given, expected one of them: w = 1 / sigma")
-    return Gaussian(1 / as_positive("sigma", sigma, one_element=True))
+    return all_scores(partial(Gaussian, w=w, sigma=sigma), queries, keys)

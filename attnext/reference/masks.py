@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -18,50 +16,39 @@ from .arguments import (
     as_offset,
     as_window,
 )
+from .options import Options
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Everything that decides who attends to whom, as the caller gave it."""
-
-    valid_lens: ArrayLike | None = None
-    mask: ArrayLike | None = None
-    bias: ArrayLike | None = None
-    causal: bool = False
-    causal_offset: ArrayLike = 0
-    window: tuple[int, int] | None = None
-
-
-def pairs_that_take_part(rows: tuple[int, ...], N: int, masks: Masks) -> Mask:
+def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     """Who attends to whom, as one bool array of shape (*rows, N): what every mask allows.
 
     ``rows`` is (..., M), the shape of the queries without their features. This is the only place
     that knows how a query can be kept from a key; the walk sees only its result.
     """
     takes_part = np.ones((*rows, N), dtype=bool)
-    if masks.valid_lens is not None:
-        lens = _broadcast_lens(as_lens("valid_lens", masks.valid_lens, N), rows)
+    if o.valid_lens is not None:
+        lens = _broadcast_lens(as_lens("valid_lens", o.valid_lens, N), rows)
         takes_part &= np.arange(N) < lens[..., None]
-    if masks.mask is not None:
+    if o.mask is not None:
         hint = ": floats to add to the scores are the argument bias"
-        takes_part &= as_mask("mask", masks.mask, takes_part.shape, "attend", hint)
-    if masks.bias is not None:
-        takes_part &= as_bias(masks.bias, takes_part.shape) != -np.inf
+        takes_part &= as_mask("mask", o.mask, takes_part.shape, "attend", hint)
+    if o.bias is not None:
+        takes_part &= as_bias(o.bias, takes_part.shape) != -np.inf
     if rows:  # one row without an axis for it has no diagonal
-        takes_part &= _band(rows, N, masks)
+        takes_part &= _band(rows, N, o)
     return takes_part
 
 
-def _band(rows: tuple[int, ...], N: int, masks: Masks) -> Mask:
+def _band(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     """Which keys lie near enough to the diagonal: shape (M, N), or (B, 1, ..., M, N)."""
-    offset = as_offset(masks.causal_offset, rows)
+    offset = as_offset("causal_offset", o.causal_offset, rows)
     i = np.arange(rows[-1]) + offset  # (M,) or (B, 1, ..., M): the key on the diagonal
     ahead = np.arange(N) - i[..., None]  # how far key j lies ahead of it
     near = np.ones(ahead.shape, dtype=bool)
-    if masks.window is not None:
-        left, right = as_window(masks.window)
+    if o.window is not None:
+        left, right = as_window(o.window)
         near &= (-left <= ahead) & (ahead <= right)
-    if masks.causal:
+    if o.causal:
         near &= ahead <= 0
     return near
 

@@ -11,6 +11,7 @@ from torch.autograd import Function
 
 from attnext import _core
 from attnext._gradients import by_name
+from attnext._options import OPTIONS, Dropout, Extras, Masks, Taken
 
 from .tensors import (
     apply,
@@ -29,6 +30,20 @@ from .tensors import (
 Attended: TypeAlias = Any
 
 
+class Options(Masks, Dropout, Extras, total=False):
+    """The options of all attentions. There is no `out`: autograd owns what it makes."""
+
+    bias: Tensor | None  # an input, to which a gradient flows
+
+
+_TENSORS = {
+    name: option._replace(type=option.type.replace("array_like", "Tensor or array_like"))
+    for name, option in OPTIONS.items()
+}
+_BIAS = OPTIONS["bias"]._replace(type="Tensor, float32, optional")
+TAKEN = Taken(Options.__annotations__, _TENSORS | {"bias": _BIAS})
+
+
 class _Call(NamedTuple):
     """A call of an attention, apart from its tensors."""
 
@@ -40,21 +55,22 @@ class _Call(NamedTuple):
 
 
 def attend(
-    function: str,
-    inputs: Mapping[str, Any],
-    options: Mapping[str, Any],
-    return_weights: bool,
-    return_lse: bool,
+    function: str, inputs: Mapping[str, Any], own: Mapping[str, Any], options: Options
 ) -> Attended:
     """Run attnext's function of this name on tensors.
 
-    inputs: those that gradients flow to, by the names of the function's arguments.
+    inputs: those that gradients flow to, by the names of the function's arguments; own: the
+    other arguments that not all functions have.
     """
+    TAKEN.check(function, options)
+    rest = {**own, **options}
+    wanted = [name for name in ("weights", "lse") if rest.pop(f"return_{name}", False)]
+    if (bias := rest.pop("bias", None)) is not None:
+        inputs = {**inputs, "bias": bias}
     tensors = {name: check_input(name, x) for name, x in inputs.items()}
     recorded = is_recorded(tensors.values())
-    more, rest = split_options(options)
-    returned = ("output", *["weights"] * bool(return_weights), *["lse"] * bool(return_lse))
-    call = _Call(function, (*tensors, *more), rest, returned, recorded)
+    more, rest = split_options(rest)
+    call = _Call(function, (*tensors, *more), rest, ("output", *wanted), recorded)
     return apply(_Attention, call, *tensors.values(), *more.values())
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .autograd import Attended, attend
+from .autograd import TAKEN, Attended, Options, attend
 
 
+@TAKEN.spelled_out
 def dot_product_attention(
     queries: Tensor,
     keys: Tensor,
@@ -17,18 +18,7 @@ def dot_product_attention(
     valid_lens: Tensor | ArrayLike | None = None,
     *,
     scale: float | None = None,
-    mask: Tensor | ArrayLike | None = None,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    causal_offset: Tensor | ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: Tensor | ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Attended:
     """Pool values by the softmax of scaled dot products of queries and keys.
 
@@ -44,18 +34,8 @@ def dot_product_attention(
         How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
     scale : float, optional
         What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
-    mask : Tensor or array_like of bool, optional
-        True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
-    bias : Tensor, float32, optional
-        Added to the scores, of any shape that broadcasts to (..., M, N); -inf keeps a query from
-        a key.
-    causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.dot_product_attention`; `causal_offset` may be a tensor.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `attnext.dot_product_attention`: one seed drops the same weights each time.
-        `dropout_mask` may be a tensor.
-    return_weights, return_lse : bool, optional
-        Also return the attention weights; the log-sum-exp of the scores.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
@@ -100,23 +80,12 @@ def dot_product_attention(
     >>> queries.grad.shape
     torch.Size([2, 1, 2])
     """
-    inputs = {"queries": queries, "keys": keys, "values": values} | _given(bias=bias)
-    options = dict(
-        valid_lens=valid_lens,
-        scale=scale,
-        mask=mask,
-        causal=causal,
-        causal_offset=causal_offset,
-        window=window,
-        enable_gqa=enable_gqa,
-        dropout_p=dropout_p,
-        seed=seed,
-        dropout_mask=dropout_mask,
-        empty_rows=empty_rows,
-    )
-    return attend("dot_product_attention", inputs, options, return_weights, return_lse)
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "scale": scale}
+    return attend("dot_product_attention", inputs, own, options)
 
 
+@TAKEN.spelled_out
 def cosine_attention(
     queries: Tensor,
     keys: Tensor,
@@ -125,64 +94,32 @@ def cosine_attention(
     *,
     scale: float = 1.0,
     eps: float = 1e-8,
-    mask: Tensor | ArrayLike | None = None,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    causal_offset: Tensor | ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: Tensor | ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Attended:
     """Pool values by the softmax of cosine similarities of queries and keys.
 
     Parameters
     ----------
-    queries : Tensor, float32, shape (..., M, D)
-        M queries; any leading axes (batch, heads), or none.
-    keys : Tensor, float32, shape (..., N, D)
-        The keys; leading axes as those of `queries`.
-    values : Tensor, float32, shape (..., N, Dv)
-        The values, one for each key.
+    queries, keys, values : Tensor, float32
+        Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
     valid_lens : Tensor or array_like of integers, optional
-        How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
+        As in `dot_product_attention`.
     scale : float, optional
         What the similarities are multiplied by, finite: an inverse temperature.
     eps : float, optional
         A norm counts as at least this, > 0.
-    mask : Tensor or array_like of bool, optional
-        True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
-    bias : Tensor, float32, optional
-        Added to the scores, of any shape that broadcasts to (..., M, N); -inf keeps a query from
-        a key.
-    causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.cosine_attention`; `causal_offset` may be a tensor.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `attnext.cosine_attention`: one seed drops the same weights each time.
-        `dropout_mask` may be a tensor.
-    return_weights, return_lse : bool, optional
-        Also return the attention weights; the log-sum-exp of the scores.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
-    output : Tensor, float32, shape (..., M, Dv)
-        The values, averaged with the attention weights.
-    weights : Tensor, float32, shape (..., M, N)
-        Only with `return_weights`: the weights before dropout.
-    lse : Tensor, float32, shape (..., M)
-        Only with `return_lse`: the log-sum-exp of the scores, -inf where no key takes part.
+    output, weights, lse : Tensor, float32
+        As from `dot_product_attention`.
 
     Raises
     ------
-    TypeError
-        An input is no dense float32 tensor on the CPU, an option is a tensor that requires grad,
-        or an argument is of the wrong kind or dtype.
-    ValueError
-        An argument has the wrong shape or an impossible value.
+    TypeError, ValueError
+        As in `dot_product_attention`.
 
     See Also
     --------
@@ -202,24 +139,12 @@ def cosine_attention(
     >>> cosine_attention(torch.tensor([[7.0, 0.0]]), keys, values, scale=10)
     tensor([[1.0002]])
     """
-    inputs = {"queries": queries, "keys": keys, "values": values} | _given(bias=bias)
-    options = dict(
-        valid_lens=valid_lens,
-        scale=scale,
-        eps=eps,
-        mask=mask,
-        causal=causal,
-        causal_offset=causal_offset,
-        window=window,
-        enable_gqa=enable_gqa,
-        dropout_p=dropout_p,
-        seed=seed,
-        dropout_mask=dropout_mask,
-        empty_rows=empty_rows,
-    )
-    return attend("cosine_attention", inputs, options, return_weights, return_lse)
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "scale": scale, "eps": eps}
+    return attend("cosine_attention", inputs, own, options)
 
 
+@TAKEN.spelled_out
 def additive_attention(
     queries: Tensor,
     keys: Tensor,
@@ -230,29 +155,15 @@ def additive_attention(
     valid_lens: Tensor | ArrayLike | None = None,
     *,
     b_h: Tensor | None = None,
-    mask: Tensor | ArrayLike | None = None,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    causal_offset: Tensor | ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: Tensor | ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Attended:
     """Pool values by the softmax of additive (Bahdanau) scores of queries and keys.
 
     Parameters
     ----------
-    queries : Tensor, float32, shape (..., M, Dq)
-        M queries; any leading axes (batch, heads), or none.
-    keys : Tensor, float32, shape (..., N, Dk)
-        The keys; leading axes as those of `queries`.
-    values : Tensor, float32, shape (..., N, Dv)
-        The values, one for each key.
+    queries, keys, values : Tensor, float32
+        Of shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv), as in `dot_product_attention`; Dq and
+        Dk may differ.
     W_q : Tensor, float32, shape (H, Dq)
         Projection of the queries to H hidden units: the weight of a torch.nn.Linear.
     W_k : Tensor, float32, shape (H, Dk)
@@ -260,38 +171,21 @@ def additive_attention(
     w_v : Tensor, float32, shape (H,) or (1, H)
         Weight of each hidden unit in the score.
     valid_lens : Tensor or array_like of integers, optional
-        How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
+        As in `dot_product_attention`.
     b_h : Tensor, float32, shape (H,), optional
         Bias of the hidden units.
-    mask : Tensor or array_like of bool, optional
-        True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
-    bias : Tensor, float32, optional
-        Added to the scores, of any shape that broadcasts to (..., M, N); -inf keeps a query from
-        a key.
-    causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.additive_attention`; `causal_offset` may be a tensor.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `attnext.additive_attention`: one seed drops the same weights each time.
-        `dropout_mask` may be a tensor.
-    return_weights, return_lse : bool, optional
-        Also return the attention weights; the log-sum-exp of the scores.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
-    output : Tensor, float32, shape (..., M, Dv)
-        The values, averaged with the attention weights.
-    weights : Tensor, float32, shape (..., M, N)
-        Only with `return_weights`: the weights before dropout.
-    lse : Tensor, float32, shape (..., M)
-        Only with `return_lse`: the log-sum-exp of the scores, -inf where no key takes part.
+    output, weights, lse : Tensor, float32
+        As from `dot_product_attention`.
 
     Raises
     ------
-    TypeError
-        An input is no dense float32 tensor on the CPU, an option is a tensor that requires grad,
-        or an argument is of the wrong kind or dtype.
-    ValueError
-        An argument has the wrong shape or an impossible value.
+    TypeError, ValueError
+        As in `dot_product_attention`.
 
     See Also
     --------
@@ -314,30 +208,14 @@ def additive_attention(
     >>> output.shape, w_v.grad.shape
     (torch.Size([2, 1, 4]), torch.Size([8]))
     """
-    inputs = {
-        "queries": queries,
-        "keys": keys,
-        "values": values,
-        "W_q": W_q,
-        "W_k": W_k,
-        "w_v": w_v,
-    }
-    inputs |= _given(b_h=b_h, bias=bias)
-    options = dict(
-        valid_lens=valid_lens,
-        mask=mask,
-        causal=causal,
-        causal_offset=causal_offset,
-        window=window,
-        enable_gqa=enable_gqa,
-        dropout_p=dropout_p,
-        seed=seed,
-        dropout_mask=dropout_mask,
-        empty_rows=empty_rows,
-    )
-    return attend("additive_attention", inputs, options, return_weights, return_lse)
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    inputs |= {"W_q": W_q, "W_k": W_k, "w_v": w_v}
+    if b_h is not None:
+        inputs["b_h"] = b_h
+    return attend("additive_attention", inputs, {"valid_lens": valid_lens}, options)
 
 
+@TAKEN.spelled_out
 def gaussian_attention(
     queries: Tensor,
     keys: Tensor,
@@ -346,65 +224,33 @@ def gaussian_attention(
     *,
     w: Tensor | float | None = None,
     sigma: Tensor | float | None = None,
-    mask: Tensor | ArrayLike | None = None,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    causal_offset: Tensor | ArrayLike = 0,
-    window: tuple[int, int] | None = None,
-    enable_gqa: bool = False,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-    dropout_mask: Tensor | ArrayLike | None = None,
-    empty_rows: str = "uniform",
-    return_weights: bool = False,
-    return_lse: bool = False,
+    **options: Unpack[Options],
 ) -> Attended:
     """Pool values by a Gaussian kernel of the distance between queries and keys.
 
     Parameters
     ----------
-    queries : Tensor, float32, shape (..., M, D)
-        M queries; any leading axes (batch, heads), or none.
-    keys : Tensor, float32, shape (..., N, D)
-        The keys; leading axes as those of `queries`.
-    values : Tensor, float32, shape (..., N, Dv)
-        The values, one for each key.
+    queries, keys, values : Tensor, float32
+        Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
     valid_lens : Tensor or array_like of integers, optional
-        How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
+        As in `dot_product_attention`.
     w : Tensor or float, optional
         Inverse of the bandwidth, finite, a number or a float32 tensor of one element, to which
         its gradient flows; 1 by default.
     sigma : Tensor or float, optional
         The bandwidth itself, ``w = 1 / sigma``, greater than 0; instead of `w`, and likewise.
-    mask : Tensor or array_like of bool, optional
-        True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
-    bias : Tensor, float32, optional
-        Added to the scores, of any shape that broadcasts to (..., M, N); -inf keeps a query from
-        a key.
-    causal, causal_offset, window, enable_gqa : optional
-        As in `attnext.gaussian_attention`; `causal_offset` may be a tensor.
-    dropout_p, seed, dropout_mask, empty_rows : optional
-        As in `attnext.gaussian_attention`: one seed drops the same weights each time.
-        `dropout_mask` may be a tensor.
-    return_weights, return_lse : bool, optional
-        Also return the attention weights; the log-sum-exp of the scores.
+    **options : optional
+        As in `attnext.dot_product_attention`.
 
     Returns
     -------
-    output : Tensor, float32, shape (..., M, Dv)
-        The values, averaged with the attention weights.
-    weights : Tensor, float32, shape (..., M, N)
-        Only with `return_weights`: the weights before dropout.
-    lse : Tensor, float32, shape (..., M)
-        Only with `return_lse`: the log-sum-exp of the scores, -inf where no key takes part.
+    output, weights, lse : Tensor, float32
+        As from `dot_product_attention`.
 
     Raises
     ------
-    TypeError
-        An input is no dense float32 tensor on the CPU, an option is a tensor that requires grad,
-        or an argument is of the wrong kind or dtype.
-    ValueError
-        An argument has the wrong shape or an impossible value.
+    TypeError, ValueError
+        As in `dot_product_attention`.
 
     See Also
     --------
@@ -431,26 +277,8 @@ def gaussian_attention(
     >>> bool(w.grad < 0)
     True
     """
-    bandwidth = {"w": w, "sigma": sigma}
-    learned = {name: x for name, x in bandwidth.items() if isinstance(x, Tensor)}
-    numbers = {name: x for name, x in bandwidth.items() if name not in learned}
-    inputs = {"queries": queries, "keys": keys, "values": values, **learned} | _given(bias=bias)
-    options = dict(
-        valid_lens=valid_lens,
-        **numbers,
-        mask=mask,
-        causal=causal,
-        causal_offset=causal_offset,
-        window=window,
-        enable_gqa=enable_gqa,
-        dropout_p=dropout_p,
-        seed=seed,
-        dropout_mask=dropout_mask,
-        empty_rows=empty_rows,
-    )
-    return attend("gaussian_attention", inputs, options, return_weights, return_lse)
-
-
-def _given(**inputs: Tensor | None) -> dict[str, Any]:
-    """Those that are there."""
-    return {name: x for name, x in inputs.items() if x is not None}
+    inputs: dict[str, Any] = {"queries": queries, "keys": keys, "values": values}
+    own: dict[str, Any] = {"valid_lens": valid_lens}
+    for name, x in (("w", w), ("sigma", sigma)):  # a tensor is learned
+        (inputs if isinstance(x, Tensor) else own)[name] = x
+    return attend("gaussian_attention", inputs, own, options)

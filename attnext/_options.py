@@ -1,0 +1,188 @@
+"""The options that all attentions share, each of them once.
+
+What they are, the compiled module says: `_core.OPTIONS` has their defaults and their words. Here
+stand their types. A function of attnext.torch, attnext.dask, attnext.explain or attnext.reference
+is written out with what is its own, takes the rest as ``**options: Unpack[...]``, one of the
+classes below, and hands it on. `Taken` then completes what the function shows of itself at run
+time, and refuses what is misspelt.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter
+from textwrap import indent
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypedDict, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnext import _core
+
+# ---- for type checkers ---------------------------------------------------------------------------
+
+
+class Masks(TypedDict, total=False):
+    """Which key each query attends to, and what becomes of a query that is left without any."""
+
+    mask: ArrayLike | None
+    causal: bool
+    causal_offset: ArrayLike
+    window: tuple[SupportsIndex, SupportsIndex] | list[int] | None
+    enable_gqa: bool
+    empty_rows: Literal["uniform", "zero", "nan"]
+
+
+class Bias(TypedDict, total=False):
+    """What is added to the scores."""
+
+    bias: ArrayLike | None
+
+
+class Dropout(TypedDict, total=False):
+    """Which weights are left out of the pooling."""
+
+    dropout_p: float | np.floating[Any] | np.integer[Any]
+    seed: SupportsIndex | None
+    dropout_mask: ArrayLike | None
+
+
+class Shared(Masks, Bias, Dropout, total=False):
+    """What a forward and its backward share."""
+
+
+class Extras(TypedDict, total=False):
+    """What a forward returns beside the output."""
+
+    return_weights: bool
+    return_lse: bool
+
+
+class Chain(TypedDict, total=False):
+    """What a backward takes and returns beside the gradients of the output and of the inputs."""
+
+    grad_lse: ArrayLike | None
+    return_grad_bias: bool
+
+
+class Backward(Shared, Chain, total=False):
+    """What a backward takes."""
+
+    grad_weights: ArrayLike | None
+    weights: ArrayLike | None
+    output: ArrayLike | None
+    lse: ArrayLike | None
+
+
+# ---- at run time ---------------------------------------------------------------------------------
+
+
+class Option(NamedTuple):
+    """What there is to say of an option."""
+
+    default: Any
+    type: str  # as numpydoc has it
+    doc: str
+    taken_by: tuple[str, ...]  # "forward", "backward", "layer"
+
+
+class Score(NamedTuple):
+    """What there is to say of a score."""
+
+    parameters: tuple[str, ...]
+    gradients: tuple[str, ...]  # what the backward returns, but for the gradient of a bias
+    options: dict[str, Any]  # its own keywords, with their defaults
+
+
+def _table() -> dict[str, Option]:
+    """A stand-in for `_core.OPTIONS`."""
+    found: dict[str, Option] = {}
+    forward, backward = _core.dot_product_attention, _core.dot_product_attention_backward
+    for function, by in ((forward, "forward"), (backward, "backward")):
+        doc = str(function.__doc__)
+        for p in inspect.signature(function).parameters.values():
+            if p.kind is not p.KEYWORD_ONLY or p.name == "scale":
+                continue
+            text = re.search(rf"^{p.name} : (.*)\n((?:    .*\n)+)", doc, re.MULTILINE)
+            assert text
+            option = Option(p.default, text[1], inspect.cleandoc(text[2]), (by,))
+            if p.name in found:
+                option = found[p.name]._replace(taken_by=(*found[p.name].taken_by, by))
+            if p.name in ("mask", "causal") and by == "backward":
+                option = option._replace(taken_by=(*option.taken_by, "layer"))
+            found[p.name] = option
+    return found
+
+
+_QKV = ("queries", "keys", "values")
+_ADDITIVE = ("W_q", "W_k", "w_v", "b_h")
+
+OPTIONS = _table()
+SCORES = {
+    "dot_product": Score((), _QKV, {"scale": None}),
+    "cosine": Score((), _QKV, {"scale": 1.0, "eps": 1e-8}),
+    "additive": Score(_ADDITIVE, (*_QKV, *_ADDITIVE), {"b_h": None}),
+    "gaussian": Score(("w",), (*_QKV, "w"), {"w": None, "sigma": None}),
+}
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Taken:
+    """The options that some functions take, told by their types.
+
+    types: names and annotations, as of one of the classes above; changed: the options of which
+    these functions have something else to say than the table; behind: their own keywords that
+    come after the options.
+    """
+
+    def __init__(
+        self,
+        types: Mapping[str, Any],
+        changed: Mapping[str, Option] | None = None,
+        behind: tuple[str, ...] = (),
+    ) -> None:
+        table = {**OPTIONS, **(changed or {})}
+        self.options = {name: option for name, option in table.items() if name in types}
+        self.defaults = {name: option.default for name, option in self.options.items()}
+        self._behind = behind
+        self._parameters = [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=getattr(types[name], "__forward_arg__", types[name]),
+            )
+            for name, default in self.defaults.items()
+        ]
+
+    def check(self, function: str, given: Iterable[str]) -> None:
+        """Refuse what the function does not take, in Python's words."""
+        for name in given:
+            if name not in self.options:
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+    def spelled_out(self, function: _F) -> _F:
+        """The function itself; what it shows has each option in the place of ``**options``."""
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own, last = ([p for p in own if (p.name in self._behind) is b] for b in (False, True))
+        shown = signature.replace(parameters=[*own, *self._parameters, *last])
+        vars(function)["__signature__"] = shown
+        if function.__doc__:  # python -OO leaves none
+            words = self._words(function.__name__.endswith("_backward"))
+            function.__doc__ = _OPTIONS_ENTRY.sub(lambda _: words, function.__doc__)
+        return function
+
+    def _words(self, backward: bool) -> str:
+        """The options as a docstring has them; those of the forward are told there."""
+        words = ""
+        for name, option in self.options.items():
+            doc = "As in the forward." if backward and "forward" in option.taken_by else option.doc
+            words += f"{name} : {option.type}\n{indent(doc, ' ' * 4)}\n"
+        return indent(words, " " * 4)
+
+
+_OPTIONS_ENTRY = re.compile(r"^ {4}\*\*options.*\n(?: {8}.*\n)+", re.MULTILINE)

@@ -1,0 +1,106 @@
+"""The options that all attentions share, as the caller gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from numpy.typing import ArrayLike
+
+from .arguments import Array
+
+if TYPE_CHECKING:
+    from .. import _options
+
+    class ForwardOptions(_options.Shared, _options.Extras, total=False):
+        """`Forward` as the ``**options`` of a function."""
+
+        out: Array | None
+
+    class BackwardOptions(_options.Backward, total=False):
+        """`Backward`, likewise."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Options:
+    """What forward and backward share."""
+
+    valid_lens: ArrayLike | None = None
+    mask: ArrayLike | None = None
+    bias: ArrayLike | None = None
+    causal: bool = False
+    causal_offset: ArrayLike = 0
+    window: tuple[int, int] | None = None
+    enable_gqa: bool = False
+    dropout_p: ArrayLike = 0.0
+    seed: int | None = None
+    dropout_mask: ArrayLike | None = None
+    empty_rows: str = "uniform"
+
+    @classmethod
+    def of(cls, function: str, valid_lens: ArrayLike | None, options: Mapping[str, Any]) -> Self:
+        """What the function of this name was called with."""
+        known = {field.name for field in fields(cls)}
+        for name in options:
+            if name not in known:
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+        return cls(valid_lens, **options)
+
+    @classmethod
+    def spelled_out(cls, function: F) -> F:
+        """The function itself; help() shows each option in the place of its ``**options``."""
+        spelled: F = _SPELLING[cls](function)
+        return spelled
+
+
+@dataclass(frozen=True)
+class Forward(Options):
+    """What else a forward takes."""
+
+    return_weights: bool = False
+    return_lse: bool = False
+    out: Array | None = None
+
+
+@dataclass(frozen=True)
+class Backward(Options):
+    """What else a backward takes."""
+
+    grad_weights: ArrayLike | None = None
+    grad_lse: ArrayLike | None = None
+    weights: ArrayLike | None = None
+    output: ArrayLike | None = None
+    lse: ArrayLike | None = None
+    return_grad_bias: bool = False
+
+
+# What is otherwise here than in the fast functions.
+_AGAIN = {"doc": "What the forward returned. Only its shape is looked at: it is computed again."}
+_OWN_WORDS: dict[str, dict[str, Any]] = {
+    "out": {
+        "type": "ndarray of float64, shape (..., M, Dv), optional",
+        "doc": "Where to put the output.",
+    },
+    **dict.fromkeys(("weights", "output", "lse"), _AGAIN),
+}
+
+
+def _spelling(kind: type[Any]) -> Callable[[F], F]:
+    """What writes out these options in the words of attnext, if it is there."""
+    try:
+        from .._options import OPTIONS, Taken
+    except ImportError:  # this folder on its own
+        return lambda function: function
+    shared = {field.name: field for field in fields(kind) if field.name in OPTIONS}
+    own = {
+        name: OPTIONS[name]._replace(default=field.default, **_OWN_WORDS.get(name, {}))
+        for name, field in shared.items()
+    }
+    return Taken({name: field.type for name, field in shared.items()}, own).spelled_out
+
+
+_SPELLING: dict[type, Any] = {kind: _spelling(kind) for kind in (Forward, Backward)}
