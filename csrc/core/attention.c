@@ -238,7 +238,7 @@ dscore_tile(attn_block *block)
 {
     const attn_problem *p = block->call->p;
     const attn_tile *t = &block->tile;
-    const float gain = p->score->dscore_gain(p);
+    const float gain = p->score->dscore_gain == NULL ? 1.0f : p->score->dscore_gain(p);
     const bool modified = attn_modifiers_flow(block->call);
     attn_simd->dscore_tile(block->dP, block->S, block->dots, block->dlse,
                            modified ? 1.0f : gain, block->lanes, t->keys, t->scored);

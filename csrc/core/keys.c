@@ -3,7 +3,7 @@
  */
 #include "keys.h"
 
-#include "walk.h"
+#include "plan.h"
 #include "work.h"
 
 attn_prepared *
@@ -102,7 +102,7 @@ attn_make_keys_backward(attn_call *c)
 {
     const attn_problem *p = c->p;
     key_job job = {p, 0, p->N, c->key_use, .call = c};
-    return run_job(&job, ATTN_WORK_NUMBER * (double)p->score->key_width(p), c->run);
+    return run_job(&job, ATTN_WORK_NUMBER * (double)attn_key_width(p), c->run);
 }
 
 /* ---- in memory of the caller ----------------------------------------------------- */

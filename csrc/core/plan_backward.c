@@ -55,7 +55,7 @@ lay_out_groups(backward_plan *plan, attn_arena *a)
                       c->lanes;
     c->group_queries = queries > GROUP_QUERIES ? queries : GROUP_QUERIES;
     c->groups = attn_ceil_div(p->M, c->group_queries);
-    plan->width = p->score->key_width(p);
+    plan->width = attn_key_width(p);
     plan->parts = c->groups * p->group;
     if (__builtin_mul_overflow(p->B, c->groups, &plan->tasks)) {
         a->used = SIZE_MAX;

@@ -39,12 +39,6 @@ pair_work(const attn_problem *p)
     return 2.0 * (double)p->Dq;
 }
 
-static int64_t
-key_width(const attn_problem *p)
-{
-    return p->Dk;
-}
-
 static void
 take_shared(attn_call *c, attn_arena *a)
 {
@@ -52,7 +46,6 @@ take_shared(attn_call *c, attn_arena *a)
     c->shared = s;
     s = s == NULL ? &local : s;
     s->dw_rows = c->backward ? attn_take_floats(a, c->p->B, c->p->M) : NULL;
-    c->dkeys = c->backward ? c->d->keys : NULL;
 }
 
 static void
@@ -89,13 +82,6 @@ tile(attn_block *block, float *S, int64_t k0, int keys)
     float factor = fmaxf(-0.5f * w_squared(p) * block->call->unit, -FLT_MAX);
     attn_simd->distance(S, keys_t.data, keys_t.ld, s->Q, block->lanes, keys, p->Dk,
                         factor);
-}
-
-static float
-dscore_gain(const attn_problem *p)
-{
-    (void)p;
-    return 1.0f;
 }
 
 static void
@@ -234,14 +220,12 @@ static const attn_score_text text = {
 const attn_score attn_score_gaussian = {
     .about = {.name = "gaussian", .text = &text, .scale = ATTN_SCALE_BANDWIDTH},
     .pair_work = pair_work,
-    .key_width = key_width,
     .backward_lanes = 64,
     .few_queries = {2, 2},
     .take_shared = take_shared,
     .take_block = take_block,
     .load = load,
     .tile = tile,
-    .dscore_gain = dscore_gain,
     .load_backward = load_backward,
     .tile_backward = tile_backward,
     .store_backward = store_backward,

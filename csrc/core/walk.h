@@ -32,15 +32,16 @@ typedef struct attn_modifier attn_modifier;
 
 /* A scoring function: everything the walk does not know about it. A new one is one file
  * that fills this struct, and one line in attn.h. What a score has no use for is NULL:
- * query_work, key_work, take_keys and what belongs to it, prepare, finish. */
+ * query_work, key_work, key_width, take_keys and what belongs to it, take_shared,
+ * prepare, dscore_gain, finish. */
 struct attn_score {
     attn_score_info about;
     /* Multiply-adds, forward: of one pair; before the walk, of one query and one key. */
     double (*pair_work)(const attn_problem *p);
     double (*query_work)(const attn_problem *p);
     double (*key_work)(const attn_problem *p);
-    /* Features of the operand that a key enters the tiles with; its gradient has as
-     * many. */
+    /* Features of the operand that a key enters the tiles with, if they are not Dk; its
+     * gradient has as many. */
     int64_t (*key_width)(const attn_problem *p);
     int backward_lanes;     /* most queries of a block in the backward walk: 32 or 64 */
     int64_t few_queries[2]; /* so many, or fewer, are blocks of one lane each: forward,
@@ -102,7 +103,8 @@ struct attn_call {
     const attn_gradients *d; /* backward */
     const attn_grad_outputs *grad;
     const attn_saved *saved;
-    float *dkeys; /* (B / group, N, key_width): gradient of the keys' operand */
+    float *dkeys; /* (B / group, N, key_width): gradient of the keys' operand; that of
+                   * the keys themselves, if key_width is NULL */
     /* plan_backward.c: the queries of an entry are cut into groups of so many; group i
      * of all is group i % groups of entry i / groups */
     int64_t groups, group_queries;
