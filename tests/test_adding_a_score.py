@@ -1,24 +1,28 @@
 """docs/adding_a_scoring_function.md does what it says: its C is compiled here, and runs.
 
-The blocks of C on the page become csrc/core/score_bilinear.c in a copy of the sources, its diff is
-applied to the copy of attn.h, and its command compiles the file. tests/c/run_bilinear.c then
-computes problems with the new score; the formulas it is held against are below.
+The page names four changes, and exactly these are made in a copy of the sources: its blocks of C
+and of Python become the two files, its two diffs add the two lines. Its command compiles the C.
+tests/c/run_bilinear.c then computes problems with the new score; the formulas that it and the slow
+twin are held against are below.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from compiling import WITHOUT_PYTHON, compile_objects, compiler, link, run
+from compiling import compile_objects, compiler, link, run
 from helpers import (
     EMPTY_ROWS,
     FUSED_GENERIC,
@@ -50,30 +54,61 @@ def patched(text: str, diff: str) -> str:
     before = "".join(line[1:] for line in lines if line[0] == " ")
     after = "".join(line[1:] for line in lines)
     assert {line[0] for line in lines} == {" ", "+"}
-    assert text.count(before) == 1, f"not in attn.h, or more than once:\n{before}"
+    assert text.count(before) == 1, f"not there, or more than once:\n{before}"
     return text.replace(before, after)
 
 
+def places() -> dict[str, list[str]]:
+    """What the table at the head of the page names: the new files, and where their lines go."""
+    rows = re.findall(r"^\| [^|]* \| `([^`]+)` \| in `([^`]+)` \|$", PAGE, re.MULTILINE)
+    return {"files": [file for file, _ in rows], "lines": [line for _, line in rows]}
+
+
 @pytest.fixture(scope="module")
-def program(c_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """tests/c/run_bilinear.c with the score of the page."""
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources with the changes that the page names."""
     copy = tmp_path_factory.mktemp("copy")
-    for drawer in WITHOUT_PYTHON:
-        shutil.copytree(REPOSITORY / "csrc" / drawer, copy / "csrc" / drawer)
+    shutil.copytree(REPOSITORY / "csrc", copy / "csrc")
+    reference = Path("attnext", "reference")
+    shutil.copytree(REPOSITORY / reference, copy / reference)
     (copy / DRIVER).parent.mkdir(parents=True)
     shutil.copy(REPOSITORY / DRIVER, copy / DRIVER)
+    for file, text in zip(places()["files"], map("\n".join, contents()), strict=True):
+        assert not (copy / file).exists()
+        (copy / file).write_text(text)
+    for file, diff in zip(places()["lines"], blocks("diff"), strict=True):
+        (copy / file).write_text(patched((copy / file).read_text(), diff))
+    return copy
 
-    (copy / "csrc" / "core" / "score_bilinear.c").write_text("\n".join(blocks("c")))
-    attn_h = copy / "csrc" / "core" / "attn.h"
-    [diff] = blocks("diff")
-    attn_h.write_text(patched(attn_h.read_text(), diff))
 
+def contents() -> list[list[str]]:
+    """The blocks of the two files."""
+    return [blocks("c"), blocks("python")]
+
+
+@pytest.fixture(scope="module")
+def program(copy: Path, c_objects: list[Path]) -> Path:
+    """tests/c/run_bilinear.c with the score of the page."""
     [command] = blocks("sh")
     assert command.startswith("cc ")
     command = shlex.join(compiler()) + command.removeprefix("cc")
     run(["sh", "-c", f"cd {shlex.quote(str(copy))} && {command}"])
     driver = compile_objects([copy / DRIVER], copy, *FLAGS)
     return link(copy / "run_bilinear", [copy / "score_bilinear.o", *driver, *c_objects], "-pthread")
+
+
+@pytest.fixture(scope="module")
+def reference(copy: Path) -> Iterator[ModuleType]:
+    """attnext.reference with the twin of the page, loaded by its path."""
+    name = "reference_with_bilinear"
+    path = copy / "attnext" / "reference" / "__init__.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    for loaded in [key for key in sys.modules if key.split(".")[0] == name]:
+        del sys.modules[loaded]
 
 
 # ---- problems ------------------------------------------------------------------------------------
@@ -112,7 +147,7 @@ def make_problem(
         "queries": normal(*lead, M, Dq),
         "keys": normal(*kv_lead, N, Dk),
         "values": normal(*kv_lead, N, Dv),
-        "W_q": normal(Dk, Dq) / np.float32(Dk * Dq) ** np.float32(0.5),
+        "W": normal(Dk, Dq) / np.float32(Dk * Dq) ** np.float32(0.5),
     }
     grads = {
         "grad_output": normal(*lead, M, Dv),
@@ -150,7 +185,7 @@ def compute(
     mode = EMPTY_ROWS.index(options["empty_rows"])
     B = int(np.prod(lead, dtype=int))
     head = [B, group, M, N, Dq, Dk, Dv, mode, lens is not None, mask is not None]
-    floats = [x["W_q"], x["queries"], x["keys"], x["values"]]
+    floats = [x["W"], x["queries"], x["keys"], x["values"]]
     floats += [g["grad_output"], g["grad_weights"], g["grad_lse"]]
     data = np.array(head, dtype=np.int64).tobytes()
     data += b"".join(a.astype(np.float32).tobytes() for a in floats)
@@ -168,7 +203,7 @@ def compute(
         "d_queries": x["queries"].shape,
         "d_keys": x["keys"].shape,
         "d_values": x["values"].shape,
-        "d_W_q": (Dk, Dq),
+        "d_W": (Dk, Dq),
     }
     ends = np.cumsum([0] + [np.prod(shape, dtype=int) for shape in shapes.values()])
     numbers = np.frombuffer(done.stdout, dtype=np.float32)
@@ -183,17 +218,17 @@ def compute(
 
 
 def formulas(problem: Problem, dtype: DTypeLike) -> Mapping[str, Array]:
-    """score(q, k) = q^T W k with W = W_q^T, every array formed in full, in this dtype."""
+    """score(q, k) = k^T W q, every array formed in full, in this dtype."""
     x = {name: np.nan_to_num(a).astype(dtype) for name, a in problem.inputs.items()}
     g = {name: a.astype(dtype) for name, a in problem.grads.items()}
-    q, k, v, W = x["queries"], x["keys"], x["values"], x["W_q"].T
+    q, k, v, W = x["queries"], x["keys"], x["values"], x["W"]
     if problem.options.get("enable_gqa"):
         k, v = (np.repeat(a, q.shape[-3] // a.shape[-3], axis=-3) for a in (k, v))
     live = problem.takes_part()
     empty = ~live.any(axis=-1, keepdims=True)
     mode = problem.options["empty_rows"]
 
-    scores = q @ W @ k.swapaxes(-1, -2)  # (..., M, N)
+    scores = q @ W.T @ k.swapaxes(-1, -2)  # (..., M, N)
     s = np.where(live, scores, -np.inf)
     top = np.where(empty, 0, s.max(axis=-1, keepdims=True)).astype(dtype)
     e = np.exp(s - top)
@@ -209,9 +244,9 @@ def formulas(problem: Problem, dtype: DTypeLike) -> Mapping[str, Array]:
     d_s = w * (d_w - (w * d_w).sum(axis=-1, keepdims=True) + g["grad_lse"][..., None])
     d_s = np.where(live, d_s, 0)
     d_a = d_s @ k  # (..., M, Dk)
-    d_q = d_a @ W.T
-    d_W = q.reshape(-1, W.shape[0]).T @ d_a.reshape(-1, W.shape[1])
-    d_k = d_s.swapaxes(-1, -2) @ (q @ W)
+    d_q = d_a @ W
+    d_W = d_a.reshape(-1, W.shape[0]).T @ q.reshape(-1, W.shape[1])
+    d_k = d_s.swapaxes(-1, -2) @ (q @ W.T)
     d_v = w.swapaxes(-1, -2) @ g["grad_output"]
     if mode == "nan":
         w, output, d_q = (np.where(empty, np.nan, a) for a in (w, output, d_q))
@@ -223,7 +258,7 @@ def formulas(problem: Problem, dtype: DTypeLike) -> Mapping[str, Array]:
         "d_queries": d_q,
         "d_keys": over_groups(np.sum, d_k, problem.inputs["keys"].shape),
         "d_values": over_groups(np.sum, d_v, problem.inputs["values"].shape),
-        "d_W_q": d_W.T,
+        "d_W": d_W,
     }
 
 
@@ -284,13 +319,46 @@ def test_what_takes_no_part_may_be_nan(
 
 def test_identity_is_dot_product_attention(program: Path, rng: np.random.Generator) -> None:
     problem = make_problem(rng, Dq=24, Dk=24)
-    problem.inputs["W_q"] = np.eye(24, dtype=np.float32)
+    problem.inputs["W"] = np.eye(24, dtype=np.float32)
     bilinear, dot = compute(program, problem), compute(program, problem, "scalar", 1, "dot")
-    assert np.any(bilinear.pop("d_W_q")) and np.isnan(dot.pop("d_W_q")).all()
+    assert np.any(bilinear.pop("d_W")) and np.isnan(dot.pop("d_W")).all()
     assert_same_bits(bilinear, dot)
 
 
+def test_the_twin(reference: ModuleType, rng: np.random.Generator) -> None:
+    """In float64 the page's file of Python and the formulas agree but for rounding."""
+    for case in ({"M": 5, "N": 9}, {"M": 5, "N": 9, "lead": (2, 4), "kv_heads": 2}):
+        problem = make_problem(rng, **case)
+        x, options, g = problem.inputs, problem.options, problem.grads
+        inputs = x["queries"], x["keys"], x["values"], x["W"]
+        exact = formulas(problem, np.float64)
+        got = reference.bilinear_attention(*inputs, **options, return_weights=True, return_lse=True)
+        d = reference.bilinear_attention_backward(g["grad_output"], *inputs, **options, **extra(g))
+        names = ["output", "weights", "lse", "d_queries", "d_keys", "d_values", "d_W"]
+        for name, a in zip(names, (*got, *d), strict=True):
+            np.testing.assert_allclose(a, exact[name], rtol=1e-12, atol=1e-12, err_msg=name)
+        if "kv_heads" not in case:
+            scores = reference.bilinear_scores(x["queries"], x["keys"], x["W"])
+            np.testing.assert_allclose(scores, exact["scores"], rtol=1e-12, atol=1e-12)
+
+
+def extra(grads: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: a for name, a in grads.items() if name != "grad_output"}
+
+
 # ---- the rest of the page ------------------------------------------------------------------------
+
+
+def test_four_changes_are_all() -> None:
+    """Two files and two lines; beside these the page has one command, and no other block."""
+    assert places() == {
+        "files": ["csrc/core/score_bilinear.c", "attnext/reference/bilinear.py"],
+        "lines": ["csrc/core/attn.h", "attnext/reference/__init__.py"],
+    }
+    added = [line for diff in blocks("diff") for line in diff.splitlines() if line[0] == "+"]
+    assert len(blocks("diff")) == len(added) == 2
+    assert len(blocks("python")) == len(blocks("sh")) == 1
+    assert len(re.findall(r"^```\w+$", PAGE, re.MULTILINE)) == len(blocks("c")) + 4
 
 
 def test_every_field_of_the_struct_is_explained() -> None:
@@ -308,14 +376,14 @@ def test_what_the_page_names_exists() -> None:
     """Files, and identifiers: each stands in some file that the page names."""
     named = set(re.findall(r"`([\w./]+)`", PAGE))
     files = {name for name in named if "/" in name or name.endswith(".py")}
-    to_be_written = {"csrc/core/score_bilinear.c", "csrc/python/py_bilinear.c"}
+    to_be_written = set(places()["files"])
     assert to_be_written <= files
     texts = []
     for name in files - to_be_written:
         path = REPOSITORY / name
         assert path.exists(), name
         texts.append(path.read_text(encoding="utf-8") if path.is_file() else "")
-    words = set(re.findall(r"\w+", "\n".join(texts + blocks("c"))))
+    words = set(re.findall(r"\w+", "\n".join(texts + blocks("c") + blocks("python"))))
     identifiers = {name for name in named - files if re.fullmatch(r"\w*_\w*", name)}
     assert len(identifiers) > 15
     assert identifiers - words == set()

@@ -21,8 +21,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "bias.h"
 #include "dropout.h"
+#include "modifier.h"
 #include "row.h"
 #include "sums.h"
 #include "walk.h"
@@ -36,9 +36,7 @@ score_tile(attn_block *block)
     if (t->first < t->end) {
         block->call->p->score->tile(block, block->S + t->first * block->lanes,
                                     t->k0 + t->first, t->end - t->first);
-        if (block->bias != NULL) {
-            attn_bias_add(block);
-        }
+        attn_modify_tile(block);
     }
     for (uint64_t w = block->rows.uniform; w != 0; w &= w - 1) {
         float *S_l = block->S + __builtin_ctzll(w);
@@ -240,15 +238,12 @@ dscore_tile(attn_block *block)
 {
     const attn_problem *p = block->call->p;
     const attn_tile *t = &block->tile;
-    const float gain = p->score->dscore_gain(p);
+    const float gain = p->score->dscore_gain == NULL ? 1.0f : p->score->dscore_gain(p);
+    const bool modified = attn_modifiers_flow(block->call);
     attn_simd->dscore_tile(block->dP, block->S, block->dots, block->dlse,
-                           block->dbias == NULL ? gain : 1.0f, block->lanes, t->keys,
-                           t->scored);
-    if (block->dbias != NULL) {
-        attn_bias_gradient(block, block->dP);
-        for (int i = 0; i < t->keys * block->lanes; i++) {
-            block->dP[i] *= gain;
-        }
+                           modified ? 1.0f : gain, block->lanes, t->keys, t->scored);
+    if (modified) {
+        attn_modify_tile_backward(block, block->dP, gain);
     }
 }
 
@@ -369,10 +364,30 @@ attn_backward_block(attn_block *block)
                     attn_is_finite(block->sum, block->rows.count) &&
                     attn_rows_finite(block, dout, Dv);
     gradient_tiles(block, one_tile, P_in_S);
-    if (block->dbias != NULL) {
-        attn_bias_store_gradient(block);
-    }
+    attn_modify_store_backward(block);
     c->p->score->store_backward(block);
+    attn_settle_queries(c, &block->rows);
+}
+
+void
+attn_settle_queries(const attn_call *c, const attn_rows *rows)
+{
+    const int64_t Dq = c->p->Dq, row = rows->b * c->p->M + rows->m0;
+    for (uint64_t w = rows->empty; w != 0; w &= w - 1) {
+        float *dquery = c->d->queries + (row + __builtin_ctzll(w)) * Dq;
+        for (int64_t d = 0; d < Dq; d++) {
+            dquery[d] = rows->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f;
+        }
+    }
+}
+
+void
+attn_note_queries(const attn_block *block, uint8_t *use)
+{
+    for (int l = 0; l < block->rows.count; l++) {
+        bool empty = block->rows.empty >> l & 1;
+        use[attn_row_offset(block, 1) + l] = empty ? ATTN_UNUSED : 0;
+    }
 }
 
 /* ---- the scores alone ------------------------------------------------------------ */

@@ -3,7 +3,7 @@
  */
 #include "keys.h"
 
-#include "walk.h"
+#include "plan.h"
 #include "work.h"
 
 attn_prepared *
@@ -53,7 +53,8 @@ typedef struct {
     attn_call *call;
 } key_job;
 
-/* Keys that no query needs are not read, and nothing of theirs is written. */
+/* Keys that no query needs are not read, and nothing is made of them; their gradient
+ * is 0. */
 static void
 key_task(void *ctx, int64_t task, int worker)
 {
@@ -73,6 +74,8 @@ key_task(void *ctx, int64_t task, int worker)
                              attn_read(job->keys, e, j), n, p);
         } else if (used) {
             score->make_keys_backward(job->call, e, j, n);
+        } else if (job->call != NULL) {
+            attn_set_zero(job->call->d->keys + (e * p->N + j) * p->Dk, 1, n, p->Dk);
         }
     }
 }
@@ -99,7 +102,7 @@ attn_make_keys_backward(attn_call *c)
 {
     const attn_problem *p = c->p;
     key_job job = {p, 0, p->N, c->key_use, .call = c};
-    return run_job(&job, ATTN_WORK_NUMBER * (double)p->score->key_width(p), c->run);
+    return run_job(&job, ATTN_WORK_NUMBER * (double)attn_key_width(p), c->run);
 }
 
 /* ---- in memory of the caller ----------------------------------------------------- */

@@ -105,6 +105,21 @@ take_keys(attn_call *c, attn_arena *a)
     }
 }
 
+int64_t
+attn_key_width(const attn_problem *p)
+{
+    return p->score->key_width == NULL ? p->Dk : p->score->key_width(p);
+}
+
+static float *
+take_dkeys(const attn_call *c, attn_arena *a)
+{
+    const attn_problem *p = c->p;
+    size_t row = (size_t)attn_key_width(p) * sizeof(float);
+    return p->score->key_width == NULL ? c->d->keys
+                                       : attn_take(a, row, p->B / p->group, p->N);
+}
+
 void
 attn_lay_out(attn_call *c, attn_arena *a, int threads)
 {
@@ -114,18 +129,20 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     double tasks = (double)p->B * (double)(c->blocks + attn_ceil_div(p->N, 64));
     c->workers = tasks < threads ? (tasks < 1 ? 1 : (int)tasks) : threads;
     take_keys(c, a);
-    p->score->take_shared(c, a);
+    c->dkeys = c->backward ? take_dkeys(c, a) : NULL;
+    if (p->score->take_shared != NULL) {
+        p->score->take_shared(c, a);
+    }
     attn_take_parts(c, a);
     c->block = attn_take(a, sizeof *c->block, c->workers, 1);
     int64_t keys = p->N < ATTN_KEYS ? p->N : ATTN_KEYS;
-    bool has_bias = p->masks.bias.data != NULL;
+    attn_find_modifiers(c);
     for (int w = 0; w < c->workers; w++) {
         attn_block local, *block = c->block == NULL ? &local : &c->block[w];
         block->call = c;
         block->worker = w;
         block->lanes = c->lanes;
         block->S = attn_take_floats(a, keys, c->lanes);
-        block->bias = has_bias ? attn_take_floats(a, keys, c->lanes) : NULL;
         block->max = attn_take_floats(a, 1, c->lanes);
         block->sum = attn_take_floats(a, 1, c->lanes);
         block->alpha = attn_take_floats(a, 1, c->lanes);
@@ -136,9 +153,9 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         block->dweights = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
         block->dots = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
         block->dlse = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
-        block->dbias_sum = attn_wants_dbias(c) ? attn_take_floats(a, 1, c->lanes)
-                                               : NULL;
-        block->dbias = NULL;
+        for (int i = 0; i < c->modifiers; i++) {
+            block->modifier[i] = c->modifier[i]->take_block(block, a);
+        }
         p->score->take_block(block, a);
     }
 }

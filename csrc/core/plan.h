@@ -4,16 +4,10 @@
 #ifndef ATTN_PLAN_H
 #define ATTN_PLAN_H
 
-#include "walk.h"
+#include "modifier.h"
 
-static inline bool
-attn_wants_dbias(const attn_call *c)
-{
-    return c->backward && c->d->bias != NULL;
-}
-
-/* Sizes, threads and blocks of a call; with an arena that only counts, just the
- * counting. */
+/* Sizes, threads and blocks of a call. Over an arena without memory (arena.h) this only
+ * finds out how much is needed. */
 void attn_lay_out(attn_call *c, attn_arena *a, int threads);
 
 /* Block `index` of entry b, made ready on this worker. */
@@ -27,6 +21,9 @@ bool attn_forward_split(attn_call *c);
 
 /* Estimated multiply-adds of the walk. */
 double attn_walk_work(const attn_call *c);
+
+/* Features of the operand of a key. */
+int64_t attn_key_width(const attn_problem *p);
 
 /* Prepares what the call prepares of its own; takes the gradient of the keys' operand
  * back to the keys. false: interrupted. */

@@ -6,38 +6,43 @@
 #include <string.h>
 
 void
-attn_product_take(attn_product *s, const attn_block *block, int64_t D, attn_arena *a)
+attn_product_take(attn_product *s, const attn_block *block, int64_t D,
+                  attn_span (*keys)(const attn_block *block, int64_t j), attn_arena *a)
 {
     s->D = D;
     s->Q = attn_take_floats(a, D, block->lanes);
     s->dQ = block->call->backward ? attn_take_floats(a, D, block->lanes) : NULL;
+    s->keys = keys;
 }
 
+/* S (keys, lanes) = K' (keys, D) Q (D, lanes) */
 void
-attn_product_tile(const attn_product *s, const attn_block *block, float *S,
-                  attn_span keys_t, int keys)
+attn_product_tile(attn_block *block, float *S, int64_t k0, int keys)
 {
+    const attn_product *s = block->scratch;
+    const attn_span keys_t = s->keys(block, k0);
     attn_simd->matmul(S, block->lanes, keys_t.data, keys_t.ld, 1, s->Q, block->lanes,
                       keys, block->lanes, s->D, false);
 }
 
 void
-attn_product_load_backward(attn_product *s, const attn_block *block)
+attn_product_load_backward(attn_block *block)
 {
+    attn_product *s = block->scratch;
     s->finite = attn_rows_finite(block, s->rows, s->D);
     memset(s->dQ, 0, (size_t)(s->D * block->lanes) * sizeof(float));
 }
 
-/* forward was: S = K' Q.  So now: dQ = dS^T K',  dK' = dS Q'. */
+/* forward was: S = K' Q.  So now, for the pairs of the tile that are scored:
+ *     dQ += dS^T K',  dK' += dS Q'. */
 void
-attn_product_tile_backward(const attn_product *s, attn_block *block, const float *dS,
-                           attn_span keys_t)
+attn_product_tile_backward(attn_block *block, const float *dS)
 {
+    const attn_product *s = block->scratch;
     const attn_tile *t = &block->tile;
-    const int64_t D = s->D;
-
-    attn_simd->pool(s->dQ, keys_t.data, 1, keys_t.ld, dS, block->lanes, D, t->keys,
+    const attn_span keys_t = s->keys(block, t->k0);
+    attn_simd->pool(s->dQ, keys_t.data, 1, keys_t.ld, dS, block->lanes, s->D, t->keys,
                     NULL, t->scored);
-    attn_add_pairs(block, block->dkeys + t->k0 * D, dS, s->rows, D, t->scored,
+    attn_add_pairs(block, block->dkeys + t->k0 * s->D, dS, s->rows, s->D, t->scored,
                    s->finite);
 }

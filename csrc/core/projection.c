@@ -29,8 +29,6 @@ dx_task(void *ctx, int64_t task, int worker)
         if (used) {
             attn_simd->matmul(y->dX + at * y->D, y->D, y->dY + at * y->ldy, y->ldy, 1,
                               y->W, y->D, n, y->D, y->H, false);
-        } else {
-            memset(y->dX + at * y->D, 0, (size_t)(n * y->D) * sizeof(float));
         }
     }
 }

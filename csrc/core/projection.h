@@ -24,8 +24,8 @@ typedef struct {
                      * together are the same */
 } attn_projection;
 
-/* Rows that take no part get a dX of 0 and do not count in dW, whatever they hold.
- * false: interrupted. */
+/* Rows that take no part keep the dX they have and do not count in dW, whatever they
+ * hold. false: interrupted. */
 bool attn_projection_backward(const attn_projection *layer, attn_run *run);
 
 /* to[h] = sum of rows[i][h], i < count, h < width: the gradient of a bias, or of

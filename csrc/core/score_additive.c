@@ -51,9 +51,8 @@ take_shared(attn_call *c, attn_arena *a)
     s->H = attn_additive_width(p);
     s->W_qT = s->few = s->da = s->dw_blocks = NULL;
     s->query_use = NULL;
-    int64_t queries = 0, keys = 0, blocks = 0;
+    int64_t queries = 0, blocks = 0;
     if (__builtin_mul_overflow(p->B, p->M, &queries) ||
-        __builtin_mul_overflow(p->B / p->group, p->N, &keys) ||
         __builtin_mul_overflow(p->B, c->blocks, &blocks)) {
         a->used = SIZE_MAX;
         return;
@@ -68,7 +67,6 @@ take_shared(attn_call *c, attn_arena *a)
         s->da = attn_take_floats(a, queries, p->H);
         s->query_use = attn_take(a, 1, queries, 1);
         s->dw_blocks = attn_take_floats(a, blocks, p->H);
-        c->dkeys = attn_take_floats(a, keys, s->H);
     }
 }
 
@@ -241,13 +239,6 @@ tile(attn_block *block, float *S, int64_t k0, int keys)
 
 /* ---- backward -------------------------------------------------------------------- */
 
-static float
-dscore_gain(const attn_problem *p)
-{
-    (void)p;
-    return 1.0f;
-}
-
 static void
 load_backward(attn_block *block)
 {
@@ -310,10 +301,7 @@ store_backward(attn_block *block)
                       1, p->H, 1, block->lanes, false);
     attn_simd->unpack(shared->da + attn_row_offset(block, p->H), p->H, s->da,
                       block->lanes, block->rows.count, p->H, NULL);
-    for (int l = 0; l < block->rows.count; l++) {
-        bool empty = block->rows.empty >> l & 1;
-        shared->query_use[attn_row_offset(block, 1) + l] = empty ? ATTN_UNUSED : 0;
-    }
+    attn_note_queries(block, shared->query_use);
 }
 
 /* clang-format off */
@@ -403,7 +391,6 @@ const attn_score attn_score_additive = {
     .prepare = attn_additive_prepare,
     .load = load,
     .tile = tile,
-    .dscore_gain = dscore_gain,
     .load_backward = load_backward,
     .tile_backward = tile_backward,
     .store_backward = store_backward,

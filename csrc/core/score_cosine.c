@@ -28,12 +28,6 @@ pair_work(const attn_problem *p)
     return (double)p->Dq;
 }
 
-static int64_t
-key_width(const attn_problem *p)
-{
-    return p->Dk;
-}
-
 static double
 key_work(const attn_problem *p)
 {
@@ -52,11 +46,13 @@ take_keys(const attn_problem *p, int64_t rows, attn_arena *a)
     return made;
 }
 
-static void
-take_shared(attn_call *c, attn_arena *a)
+/* Row j and those after it of the entry that the block attends to. */
+static attn_span
+operand_of(const attn_block *block, int64_t j)
 {
-    (void)a;
-    c->dkeys = c->backward ? c->d->keys : NULL;
+    const cosine_keys *s = block->call->prepared->rows;
+    const int64_t D = block->call->p->Dk;
+    return (attn_span){s->keys + attn_prepared_row(block, j) * D, D};
 }
 
 static void
@@ -66,7 +62,7 @@ take_block(attn_block *block, attn_arena *a)
     cosine_scratch local, *s = attn_take(a, sizeof *s, 1, 1);
     block->scratch = s;
     s = s == NULL ? &local : s;
-    attn_product_take(&s->product, block, D, a);
+    attn_product_take(&s->product, block, D, operand_of, a);
     s->rows = attn_take_floats(a, block->lanes, D);
     s->norms = attn_take(a, sizeof *s->norms, block->lanes, 1);
 }
@@ -156,40 +152,10 @@ load(attn_block *block)
                     c->p->scale * c->unit);
 }
 
-static attn_span
-operand_of(const attn_block *block, int64_t j)
-{
-    const cosine_keys *s = block->call->prepared->rows;
-    const int64_t D = block->call->p->Dk;
-    return (attn_span){s->keys + attn_prepared_row(block, j) * D, D};
-}
-
-static void
-tile(attn_block *block, float *S, int64_t k0, int keys)
-{
-    const cosine_scratch *s = block->scratch;
-    attn_product_tile(&s->product, block, S, operand_of(block, k0), keys);
-}
-
 static float
 dscore_gain(const attn_problem *p)
 {
     return p->scale;
-}
-
-static void
-load_backward(attn_block *block)
-{
-    cosine_scratch *s = block->scratch;
-    attn_product_load_backward(&s->product, block);
-}
-
-static void
-tile_backward(attn_block *block, const float *dS)
-{
-    const cosine_scratch *s = block->scratch;
-    attn_product_tile_backward(&s->product, block, dS,
-                               operand_of(block, block->tile.k0));
 }
 
 static void
@@ -262,18 +228,16 @@ const attn_score attn_score_cosine = {
     .pair_work = pair_work,
     .query_work = key_work, /* the same, as Dq = Dk */
     .key_work = key_work,
-    .key_width = key_width,
     .backward_lanes = 64,
     .few_queries = {2, 2},
     .take_keys = take_keys,
     .make_keys = make_keys,
     .make_keys_backward = make_keys_backward,
-    .take_shared = take_shared,
     .take_block = take_block,
     .load = load,
-    .tile = tile,
+    .tile = attn_product_tile,
     .dscore_gain = dscore_gain,
-    .load_backward = load_backward,
-    .tile_backward = tile_backward,
+    .load_backward = attn_product_load_backward,
+    .tile_backward = attn_product_tile_backward,
     .store_backward = store_backward,
 };

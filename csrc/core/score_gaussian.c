@@ -39,12 +39,6 @@ pair_work(const attn_problem *p)
     return 2.0 * (double)p->Dq;
 }
 
-static int64_t
-key_width(const attn_problem *p)
-{
-    return p->Dk;
-}
-
 static void
 take_shared(attn_call *c, attn_arena *a)
 {
@@ -52,7 +46,6 @@ take_shared(attn_call *c, attn_arena *a)
     c->shared = s;
     s = s == NULL ? &local : s;
     s->dw_rows = c->backward ? attn_take_floats(a, c->p->B, c->p->M) : NULL;
-    c->dkeys = c->backward ? c->d->keys : NULL;
 }
 
 static void
@@ -91,13 +84,6 @@ tile(attn_block *block, float *S, int64_t k0, int keys)
                         factor);
 }
 
-static float
-dscore_gain(const attn_problem *p)
-{
-    (void)p;
-    return 1.0f;
-}
-
 static void
 load_backward(attn_block *block)
 {
@@ -111,11 +97,11 @@ load_backward(attn_block *block)
 
 /* |q - k|^2 of the row's best score: block->max is that score, in units, or the saved lse,
  * which is at least that score and may be above 0. 0 where w is 0, and where block->max is
- * not a distance (a bias is in it) or not known (the weights were handed back). */
+ * not a distance (it was modified) or not known (the weights were handed back). */
 static float
 nearest(const attn_block *block, int l)
 {
-    if (block->bias != NULL || block->call->saved->weights != NULL) {
+    if (block->call->modifiers > 0 || block->call->saved->weights != NULL) {
         return 0.0f;
     }
     float factor = -0.5f * w_squared(block->call->p) * block->call->unit;
@@ -234,14 +220,12 @@ static const attn_score_text text = {
 const attn_score attn_score_gaussian = {
     .about = {.name = "gaussian", .text = &text, .scale = ATTN_SCALE_BANDWIDTH},
     .pair_work = pair_work,
-    .key_width = key_width,
     .backward_lanes = 64,
     .few_queries = {2, 2},
     .take_shared = take_shared,
     .take_block = take_block,
     .load = load,
     .tile = tile,
-    .dscore_gain = dscore_gain,
     .load_backward = load_backward,
     .tile_backward = tile_backward,
     .store_backward = store_backward,

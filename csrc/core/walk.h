@@ -28,18 +28,20 @@ static const float ATTN_LOG2E = 1.44269504088896340736f;
 
 typedef struct attn_block attn_block;
 typedef struct attn_call attn_call;
+typedef struct attn_modifier attn_modifier;
 
 /* A scoring function: everything the walk does not know about it. A new one is one file
  * that fills this struct, and one line in attn.h. What a score has no use for is NULL:
- * query_work, key_work, take_keys and what belongs to it, prepare, finish. */
+ * query_work, key_work, key_width, take_keys and what belongs to it, take_shared,
+ * prepare, dscore_gain, finish. */
 struct attn_score {
     attn_score_info about;
     /* Multiply-adds, forward: of one pair; before the walk, of one query and one key. */
     double (*pair_work)(const attn_problem *p);
     double (*query_work)(const attn_problem *p);
     double (*key_work)(const attn_problem *p);
-    /* Features of the operand that a key enters the tiles with; its gradient has as
-     * many. */
+    /* Features of the operand that a key enters the tiles with, if they are not Dk; its
+     * gradient has as many. */
     int64_t (*key_width)(const attn_problem *p);
     int backward_lanes;     /* most queries of a block in the backward walk: 32 or 64 */
     int64_t few_queries[2]; /* so many, or fewer, are blocks of one lane each: forward,
@@ -76,6 +78,8 @@ struct attn_score {
     bool (*finish)(attn_call *c);
 };
 
+enum { ATTN_MODIFIERS_MAX = 4 };
+
 struct attn_call {
     const attn_problem *p;
     attn_run *run;
@@ -99,7 +103,15 @@ struct attn_call {
     const attn_gradients *d; /* backward */
     const attn_grad_outputs *grad;
     const attn_saved *saved;
-    float *dkeys; /* (B / group, N, key_width): gradient of the keys' operand */
+    float *dkeys; /* (B / group, N, key_width): gradient of the keys' operand; that of
+                   * the keys themselves, if key_width is NULL */
+    /* plan_backward.c: the queries of an entry are cut into groups of so many; group i
+     * of all is group i % groups of entry i / groups */
+    int64_t groups, group_queries;
+
+    int modifiers; /* modifier.h: those that apply; whether they do, backward */
+    const attn_modifier *modifier[ATTN_MODIFIERS_MAX];
+    bool flows[ATTN_MODIFIERS_MAX];
 };
 
 struct attn_block {
@@ -110,11 +122,11 @@ struct attn_block {
     int64_t e;     /* its entry of keys and values */
     attn_rows rows;
     attn_tile tile;
-    uint64_t keep[ATTN_KEYS]; /* dropout's decision for the tile */
-    void *scratch;            /* the scoring function's own */
+    uint64_t keep[ATTN_KEYS];           /* dropout's decision for the tile */
+    void *scratch;                      /* the scoring function's own */
+    void *modifier[ATTN_MODIFIERS_MAX]; /* and the modifiers' */
 
-    float *S;    /* [keys][lanes]  scores, then P */
-    float *bias; /* [keys][lanes]  NULL without a bias */
+    float *S; /* [keys][lanes]  scores, then P */
     /* [lanes]  softmax: running maximum, sum, rescaling; at the end of the row max is
      * the origin of the exponents and sum the factor 1 / sum */
     float *max, *sum, *alpha;
@@ -128,9 +140,6 @@ struct attn_block {
     float *dots;     /* [lanes]  sum_j P_j dP_j of the row ... */
     float *dlse;     /* [lanes]  ... and the gradient of its lse */
     float *dkeys, *dvalues; /* (N, key_width), (N, Dv): where the group's sums grow */
-    float *dbias;           /* the row of its first query, or NULL: not wanted */
-    int64_t dbias_stride;   /* from one query's row to the next; 0: all share one */
-    float *dbias_sum;       /* [lanes]  a bias that is the same for all keys */
 };
 
 /* attention.c. C (keys of the tile, D) += X^T Y over the live pairs, X [keys][lanes],
@@ -151,6 +160,16 @@ void attn_forward_part(attn_block *block, int64_t part);
 void attn_forward_end(attn_block *block);
 void attn_backward_block(attn_block *block);
 void attn_scores_block(attn_block *block);
+
+/* The queries' gradients in rows without any key that takes part: 0, or NaN where the
+ * output was NaN. */
+void attn_settle_queries(const attn_call *c, const attn_rows *rows);
+
+/* use (B, M) of the block's queries: ATTN_UNUSED for those rows, else 0. */
+void attn_note_queries(const attn_block *block, uint8_t *use);
+
+/* plan_backward.c. n1 * n2 * n3 numbers, any of which may be 0; `to` may be NULL. */
+void attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3);
 
 /* The block's first row, in an array of one row of `width` numbers for each query. */
 static inline int64_t

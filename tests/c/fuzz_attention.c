@@ -16,6 +16,7 @@
  *     some rows of one entry, alone and with less padding, give what they gave before;
  *     so do masks written out as one byte and one bias for each pair, and shared keys
  *     written out for each head;
+ *     so do queries, keys and values with strides, and keys that were prepared before;
  *     what is handed back to the backward only saves time;
  *     weights, lse, output, dv and dbias are those of the definition, from the scores.
  *
@@ -188,6 +189,8 @@ check_variants(source *s, const problem *c, const results *r)
     check_part(s, c, r);
     check_full_masks(c, r);
     check_repeated_keys(c, r);
+    check_strided(c, r);
+    check_prepared(c, r);
     check_handed_back(c, r);
     if (c->modest) {
         check_definition(c, r);

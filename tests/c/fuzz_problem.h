@@ -20,6 +20,8 @@ typedef struct {
     bool hands_back_output, hands_back_weights, hands_back_lse;
     float *X, *dsoftmax; /* masked softmax: its input and gradient, (B, M, N) */
     int threads;
+    bool
+        strided; /* queries, keys and values are handed in with gaps and heads inside */
     bool tame;   /* no infinity or NaN where it matters */
     bool modest; /* and small enough that rounding errors are */
 } problem;
@@ -27,14 +29,38 @@ typedef struct {
 #define ADDRESS_OF_SCORE(name) &attn_score_##name,
 static const attn_score *const scores[] = {ATTN_SCORES(ADDRESS_OF_SCORE)};
 
+/* x (entries, rows, width) as it is, or, with gaps of NaN, as (entries / heads, rows,
+ * heads, width). */
+static attn_operand
+operand_of(const float *x, int64_t entries, int64_t rows, int64_t width, bool strided)
+{
+    if (!strided) {
+        return attn_dense(x, rows, width);
+    }
+    attn_operand y = {.heads = entries % 3 == 0 && entries > 0 ? 3
+                                                               : 1 + (entries + 1) % 2};
+    y.head = width + 2;
+    y.row = y.heads * y.head + 3;
+    y.entry = rows * y.row + 1;
+    float *copy = nan_floats((entries / y.heads + 1) * y.entry);
+    for (int64_t i = 0; i < entries * rows * width; i++) {
+        int64_t e = i / width / rows, j = i / width % rows;
+        copy[e / y.heads * y.entry + e % y.heads * y.head + j * y.row + i % width] =
+            x[i];
+    }
+    y.data = copy;
+    return y;
+}
+
 static attn_inputs
 inputs_of(const problem *c)
 {
     const attn_problem *p = &c->p;
+    const int64_t entries = p->B / p->group;
     return (attn_inputs){
-        attn_dense(c->queries, p->M, p->Dq),
-        attn_dense(c->keys, p->N, p->Dk),
-        attn_dense(c->values, p->N, p->Dv),
+        operand_of(c->queries, p->B, p->M, p->Dq, c->strided),
+        operand_of(c->keys, entries, p->N, p->Dk, c->strided),
+        operand_of(c->values, entries, p->N, p->Dv, c->strided),
     };
 }
 

@@ -237,6 +237,52 @@ check_repeated_keys(const problem *c, const results *r)
                "not the sum over the heads that share them");
 }
 
+/* Heads read where they lie inside rows, and rows with gaps: the same bits. */
+static void
+check_strided(const problem *c, const results *r)
+{
+    problem strided = *c;
+    strided.strided = true;
+    const results s = compute(&strided, r->set);
+    check_same(c, r, &s, 0, RESULTS, "not the bits of contiguous inputs");
+}
+
+/* Keys prepared once, in two pieces and in memory with room for more, for calls with
+ * other queries, too: the same bits, and no call writes to the memory. */
+static void
+check_prepared(const problem *c, const results *r)
+{
+    const attn_problem *p = &c->p;
+    const int64_t capacity = p->N + 3, half = p->N / 2;
+    const size_t size = attn_prepared_size(p, capacity);
+    const attn_operand keys = inputs_of(c).keys;
+    if (size == 0) {
+        return;
+    }
+    attn_run run = {.threads = c->threads};
+    problem prepared = *c;
+    void *memory = nan_bytes(size);
+    attn_prepare_start(memory, p, capacity);
+    attn_prepare_keys(memory, &keys, half, p->N, p, &run);
+    attn_prepare_keys(memory, &keys, 0, half, p, &run);
+    void *before = memcpy(nan_bytes(size), memory, size);
+    prepared.p.prepared = memory;
+    const results once = compute(&prepared, r->set);
+    check_same(c, r, &once, 0, RESULTS, "not the bits without prepared keys");
+
+    problem other = *c;
+    int64_t n = p->B * p->M * p->Dq;
+    other.queries = copy_floats(c->queries, n);
+    for (int64_t i = 0; i < n; i++) {
+        other.queries[i] *= -0.5f;
+    }
+    prepared.queries = other.queries;
+    const results direct = compute(&other, r->set), again = compute(&prepared, r->set);
+    check_same(c, &direct, &again, 0, RESULTS, "of other queries, not the same bits");
+    check(memcmp(before, memory, size) == 0, c, r->set, SCORES,
+          "a call wrote to prepared keys");
+}
+
 /* Gradients from saved results are those without. */
 static void
 check_handed_back(const problem *c, const results *r)

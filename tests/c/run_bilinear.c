@@ -5,13 +5,13 @@
  *     run_bilinear INSTRUCTION_SET THREADS [dot] < problem > results
  *
  * problem   int64   B group M N Dq Dk Dv, empty_rows, are there lens, is there a mask
- *           float   W_q (Dk, Dq), queries, keys, values, the gradients of output, weights
+ *           float   W (Dk, Dq), queries, keys, values, the gradients of output, weights
  *                   and lse
  *           int64   lens (B, M), if there are any
  *           bytes   mask (B, M, N), if there is one
- * results   float   scores, output, weights, lse, dq, dk, dv, dW_q
+ * results   float   scores, output, weights, lse, dq, dk, dv, dW
  *
- * dot: with the dot-product score, scale 1, in its place; dW_q is then NaN. Results and
+ * dot: with the dot-product score, scale 1, in its place; dW is then NaN. Results and
  * workspace start as NaN, so that what is not written, or read before it is, shows.
  */
 #include <stdio.h>
@@ -59,7 +59,7 @@ read_floats(int64_t n)
 typedef struct {
     attn_problem p;
     attn_axis axis; /* of the mask */
-    const float *queries, *keys, *values;
+    attn_inputs in;
     attn_grad_outputs grad;
 } problem;
 
@@ -77,14 +77,13 @@ read_problem(problem *c)
         .Dk = head[5],
         .Dv = head[6],
         .score = &attn_score_bilinear,
-        .H = head[5],
         .empty_rows = (attn_empty_rows)head[7],
     };
     int64_t entries = p->B / p->group, rows = p->B * p->M;
-    p->W_q = read_floats(p->Dk * p->Dq);
-    c->queries = read_floats(rows * p->Dq);
-    c->keys = read_floats(entries * p->N * p->Dk);
-    c->values = read_floats(entries * p->N * p->Dv);
+    p->parameters[0] = read_floats(p->Dk * p->Dq);
+    c->in.queries = attn_dense(read_floats(rows * p->Dq), p->M, p->Dq);
+    c->in.keys = attn_dense(read_floats(entries * p->N * p->Dk), p->N, p->Dk);
+    c->in.values = attn_dense(read_floats(entries * p->N * p->Dv), p->N, p->Dv);
     c->grad.output = read_floats(rows * p->Dv);
     c->grad.weights = read_floats(rows * p->N);
     c->grad.lse = read_floats(rows);
@@ -133,7 +132,7 @@ write_scores(const problem *c, int threads)
     array scores = nan_floats(p.B * p.M * p.N);
     attn_run run = {.threads = threads};
     void *work = nan_bytes(attn_scores_workspace(&p, threads));
-    attn_scores(scores.numbers, c->queries, c->keys, &p, work, &run);
+    attn_scores(scores.numbers, &c->in, &p, work, &run);
     write_floats(scores);
 }
 
@@ -146,8 +145,7 @@ write_forward(const problem *c, int threads)
     array lse = nan_floats(p->B * p->M);
     attn_run run = {.threads = threads};
     void *work = nan_bytes(attn_forward_workspace(p, threads));
-    attn_forward(output.numbers, weights.numbers, lse.numbers, c->queries, c->keys,
-                 c->values, p, work, &run);
+    attn_forward(output.numbers, weights.numbers, lse.numbers, &c->in, p, work, &run);
     write_floats(output);
     write_floats(weights);
     write_floats(lse);
@@ -159,21 +157,21 @@ write_backward(const problem *c, int threads)
     const attn_problem *p = &c->p;
     int64_t entries = p->B / p->group;
     array dq = nan_floats(p->B * p->M * p->Dq), dk = nan_floats(entries * p->N * p->Dk);
-    array dv = nan_floats(entries * p->N * p->Dv), dW_q = nan_floats(p->Dk * p->Dq);
+    array dv = nan_floats(entries * p->N * p->Dv), dW = nan_floats(p->Dk * p->Dq);
     const attn_gradients d = {
         .queries = dq.numbers,
         .keys = dk.numbers,
         .values = dv.numbers,
-        .W_q = dW_q.numbers,
+        .parameters = {dW.numbers},
     };
     const attn_saved saved = {NULL, NULL, NULL};
     attn_run run = {.threads = threads};
     void *work = nan_bytes(attn_backward_workspace(p, &d, &c->grad, threads));
-    attn_backward(&d, &c->grad, &saved, c->queries, c->keys, c->values, p, work, &run);
+    attn_backward(&d, &c->grad, &saved, &c->in, p, work, &run);
     write_floats(dq);
     write_floats(dk);
     write_floats(dv);
-    write_floats(dW_q);
+    write_floats(dW);
 }
 
 int

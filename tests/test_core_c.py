@@ -1,0 +1,45 @@
+"""The core through its C interface, compiled without Python: random problems, and large ones.
+
+tests/c/fuzz_attention.c says what holds for every problem; here it is tried on the same ones each
+time. tests/c/test_core.c has what only large problems show.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from compiling import compile_objects, link, run
+from helpers import TESTS
+
+FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
+TEXT = (TESTS / "c" / "test_core.c").read_text()
+CHECKS = re.findall(r'^    \{"(\w+)", check_\w+\}', TEXT, re.MULTILINE)
+
+
+@pytest.fixture(scope="session")
+def programs(c_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of both programs."""
+    folder = tmp_path_factory.mktemp("core")
+    names = ("fuzz_attention", "fuzz_main", "test_core")
+    fuzz, main, core = compile_objects(
+        [TESTS / "c" / f"{name}.c" for name in names], folder, *FLAGS
+    )
+    link(folder / "fuzz", [fuzz, main, *c_objects], "-pthread")
+    link(folder / "test_core", [core, *c_objects], "-pthread")
+    return folder
+
+
+def test_random_problems(programs: Path) -> None:
+    """Every score, option and instruction set: strides, prepared keys, masks, saved results."""
+    assert "1000 problems" in run([str(programs / "fuzz"), "1000"])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_large_problems(check: str, programs: Path) -> None:
+    run([str(programs / "test_core"), check])
+
+
+def test_every_check_is_named() -> None:
+    assert CHECKS == re.findall(r"^check_(\w+)\(void\)$", TEXT, re.MULTILINE)
