@@ -91,8 +91,8 @@ typedef struct {
                  int64_t cols, float gain);
 
     /* dst[l*ldd + c] = src[c][l] * factor[l] (factor NULL: src[c][l]) + 0, l < rows, c
-     * < cols. The 0 makes a -0 a +0, which of the two a sum ends as may depend on
-     * whether a tile without a live pair was visited. */
+     * < cols. The 0 turns -0 into +0: a sum that is -0 becomes +0 when the sum of a tile
+     * without a live pair, +0, is added to it, and such a tile may be visited or not. */
     void (*unpack)(float *dst, int64_t ldd, const float *src, int lanes, int rows,
                    int64_t cols, const float *factor);
 
