@@ -48,6 +48,7 @@ MAY_ASK_ABOUT = {
     "simd/kernels_avx512.c": {"__x86_64__", "__clang__"},
     "simd/kernels_body.h": {"__clang__"},
     "simd/kernels_matmul.h": {"__clang__"},
+    "simd/v_scalar.h": {"__clang__"},
     "simd/v_generic.h": {"__FP_FAST_FMAF", "__FMA__", "__ARM_FEATURE_FMA"},
     "os": {"_GNU_SOURCE", "__linux__"},
 }
