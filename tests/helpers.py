@@ -528,10 +528,11 @@ def bits(x: Any) -> Array:
     return np.atleast_1d(x).view(np.uint32)
 
 
-def assert_same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+def assert_same_bits(a: Mapping[str, Any], b: Mapping[str, Any], of: object = "") -> None:
+    """of: which case of several this is, if it fails."""
     assert a.keys() == b.keys()
     for name in a:
-        np.testing.assert_array_equal(bits(a[name]), bits(b[name]), err_msg=name)
+        np.testing.assert_array_equal(bits(a[name]), bits(b[name]), err_msg=f"{name} {of}")
 
 
 # ---- leaks ---------------------------------------------------------------------------------------
