@@ -60,20 +60,29 @@ class Extras(TypedDict, total=False):
     return_lse: bool
 
 
-class Chain(TypedDict, total=False):
-    """What a backward takes and returns beside the gradients of the output and of the inputs."""
+class Flow(TypedDict, total=False):
+    """What flows into a backward through the lse."""
 
     grad_lse: ArrayLike | None
+
+
+class Chain(Flow, total=False):
+    """What a backward takes and returns beside the gradients of the output and of the inputs."""
+
     return_grad_bias: bool
 
 
-class Backward(Shared, Chain, total=False):
-    """What a backward takes."""
+class Saved(Flow, total=False):
+    """What flows into a backward, and what its forward returned."""
 
     grad_weights: ArrayLike | None
     weights: ArrayLike | None
     output: ArrayLike | None
     lse: ArrayLike | None
+
+
+class Backward(Shared, Saved, Chain, total=False):
+    """What a backward takes."""
 
 
 # ---- at run time ---------------------------------------------------------------------------------

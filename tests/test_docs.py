@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
 import importlib
@@ -10,6 +11,7 @@ import io
 import pkgutil
 import re
 import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +22,7 @@ from helpers import REPOSITORY
 from numpydoc.validate import validate
 
 import attnext
-from attnext import reference
+from attnext import _options, reference
 
 # Not asked for: an extended summary, a See Also, a bare type as the first line of Returns (results
 # have names here), and an infinitive at the start, which numpydoc takes "Gradients of" not to be.
@@ -175,3 +177,42 @@ def test_examples_of_the_readme_run(
         else:
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile(block, f"block {i} of {name}", "exec"), namespace)
+
+
+# ---- the stub ------------------------------------------------------------------------------------
+
+STUB = ast.parse(Path(attnext.__file__).with_name("_core.pyi").read_text(encoding="utf-8"))
+OVERLOADED = [node.name for node in STUB.body if isinstance(node, ast.FunctionDef)]
+ATTENTIONS = sorted({name for name in OVERLOADED if re.search(r"_attention(_backward)?$", name)})
+
+
+def options_of(name: str) -> set[str]:
+    """The keys of a TypedDict of the stub, or of attnext/_options.py where the stub has it from."""
+    for node in STUB.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            own = {
+                ast.unparse(line.target) for line in node.body if isinstance(line, ast.AnnAssign)
+            }
+            return own.union(*(options_of(ast.unparse(base)) for base in node.bases))
+    return set(typing.get_type_hints(getattr(_options, name))) if name != "TypedDict" else set()
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_the_stub_has_every_argument(name: str) -> None:
+    """In each overload: what stubtest does not see of an overload that takes Unpack[...]."""
+    shown = inspect.signature(getattr(attnext._core, name)).parameters.values()
+    positional = [p.name for p in shown if p.kind is p.POSITIONAL_OR_KEYWORD]
+    required = [p.name for p in shown if p.default is p.empty]
+    overloads = [n for n in STUB.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    for node in overloads:
+        args = node.args
+        assert [a.arg for a in args.args] == positional
+        assert positional[: len(args.args) - len(args.defaults)] == required
+        keywords = {a.arg for a in args.kwonlyargs}
+        if args.kwarg is not None:
+            assert isinstance(args.kwarg.annotation, ast.Subscript)
+            options = options_of(ast.unparse(args.kwarg.annotation.slice))
+            assert not keywords & options
+            keywords |= options
+        assert keywords == {p.name for p in shown if p.kind is p.KEYWORD_ONLY}
+    assert len(ATTENTIONS) == 2 * len(attnext._core.SCORES) + 2  # those of merge, too
