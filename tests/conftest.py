@@ -1,21 +1,50 @@
-"""Fixtures for all test files; nothing here acts unless a test asks for it."""
+"""How the suite is run, and fixtures for all test files; these act only where a test asks.
+
+Economy. On two CPUs the suite takes two and a half minutes, so a test earns its seconds by a fault
+that only it finds:
+
+- results are held against `helpers.textbook`, formulas on whole arrays, not against the reference;
+- sizes walk along all axes at once; a rule that does not depend on the score is tested with one
+  score at a time, in turn; what differs in a number alone is a loop, not a test for each number;
+- what is expensive to make, a compiled program or a recorded tour, is made `once` a run;
+- a larger sample of the same is marked `slow`: `pytest -m slow` runs it, as .ci/run does.
+
+`pytest` runs on every CPU that this process may use, `pytest tests/test_x.py` in one process.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 from compiling import WITHOUT_PYTHON, compile_objects, sources
+from helpers import Once
 
 import attnext
 
 # The same examples in every run, and no files left behind.
 hypothesis.settings.register_profile("attnext", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("attnext")
+
+
+def pytest_configure() -> None:
+    """One thread for NumPy's BLAS and for PyTorch in the processes to come: pytest has them all."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker for each CPU that a container or an affinity leaves; none for named files or -s."""
+    named = all(Path(argument.partition("::")[0]).is_file() for argument in config.args)
+    if named or config.option.capture == "no":
+        return 0
+    return int(attnext.show_config("dicts")["threads"]["cpus"])
 
 
 @pytest.fixture
@@ -33,14 +62,41 @@ def threads() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """once(name, make): a folder with the files that make(folder) left there.
+
+    The first that asks makes them, for all processes of the run; the others wait.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # a worker has a folder of its own in the run's
+
+    def folder_of(name: str, make: Callable[[Path], object]) -> Path:
+        folder = shared / f"once-{name}"
+        made = folder / "made"
+        with open(f"{folder}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                folder.mkdir(exist_ok=True)
+                make(folder)
+                made.touch()
+        return folder
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
 def instruction_sets() -> list[str]:
     """The instruction sets that run on this machine, narrowest first."""
     return list(attnext.show_config("dicts")["instruction_set"]["available"])
 
 
 @pytest.fixture(scope="session")
-def c_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """All of csrc but csrc/python, compiled without Python and without a warning."""
-    folder = tmp_path_factory.mktemp("objects")
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-    return compile_objects(sources(*WITHOUT_PYTHON), folder, *flags)
+def c_objects(once: Once) -> list[Path]:
+    """All of csrc but csrc/python, compiled without Python and without a warning.
+
+    With -O1, which takes two thirds of the time of -O2: attnext itself is what -O3 made of them.
+    """
+    files, flags = sources(*WITHOUT_PYTHON), ["-O1", "-Wall", "-Wextra", "-Werror"]
+    folder = once("objects", lambda folder: compile_objects(files, folder, *flags))
+    return [folder / f"{file.parent.name}_{file.stem}.o" for file in files]

@@ -51,16 +51,20 @@ def sizes_of(score: str) -> list[str]:
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", range(1, 4 * 16 + 4))
-@pytest.mark.parametrize(
-    ("score", "axis"), [(score, axis) for score in SCORES for axis in sizes_of(score)]
-)
-def test_every_size_up_to_four_vectors(
-    score: str, axis: str, size: int, rng: np.random.Generator
-) -> None:
-    sizes = {"M": 2, "N": 3, axis: size}
-    N = sizes["N"]
-    check(make_problem(score, rng, **sizes, valid_lens=rng.integers(1, N + 1, size=2)))
+UP_TO = 4 * 16 + 3
+
+
+@pytest.mark.parametrize("size", range(1, UP_TO + 1))
+@pytest.mark.parametrize("score", SCORES)
+def test_every_size_up_to_four_vectors(score: str, size: int, rng: np.random.Generator) -> None:
+    """All axes walk through all sizes at once, each at a pace of its own; then with few queries."""
+    paces = {"M": 1, "N": 5, "D": 11, "Dv": 18, "H": 29, "Dk": 40}
+    sizes = {axis: 1 + pace * size % UP_TO for axis, pace in paces.items()}
+    if score != "additive":
+        del sizes["Dk"]
+    for queries in ({}, {"M": 1 + size % 3}):
+        lens = rng.integers(1, sizes["N"] + 1, size=2)
+        check(make_problem(score, rng, **(sizes | queries), valid_lens=lens))
 
 
 @pytest.mark.parametrize(
@@ -113,16 +117,14 @@ def lens_of_kind(kind: str, rows: tuple[int, ...], N: int, rng: np.random.Genera
 
 @pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
 @pytest.mark.parametrize("kind", ["none", "0", "1", "part", "N", "above N", "1-D", "2-D", "full"])
-@pytest.mark.parametrize("lead", [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 1, 2)], ids=str)
-@pytest.mark.parametrize("score", SCORES)
-def test_lengths_in_every_shape(
-    score: str, lead: tuple[int, ...], kind: str, empty_rows: str, rng: np.random.Generator
-) -> None:
+def test_lengths_in_every_shape(kind: str, empty_rows: str, rng: np.random.Generator) -> None:
+    """The scores take turns: each meets every kind and every mode."""
     M, N = 4, 6
-    if kind == "2-D" and not lead:
-        kind = "1-D"  # rows (M,): the only shape there is
-    lens = lens_of_kind(kind, (*lead, M), N, rng)
-    check(make_problem(score, rng, lead=lead, M=M, N=N, valid_lens=lens, empty_rows=empty_rows))
+    for i, lead in enumerate([(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 1, 2)]):
+        one_shape = kind == "2-D" and not lead  # rows (M,)
+        lens = lens_of_kind("1-D" if one_shape else kind, (*lead, M), N, rng)
+        options = {"valid_lens": lens, "empty_rows": empty_rows}
+        check(make_problem(SCORES[i % 4], rng, lead=lead, M=M, N=N, **options))
 
 
 @pytest.mark.parametrize("empty_rows", EMPTY_ROWS)

@@ -16,6 +16,7 @@ from helpers import (
     SCORES,
     TESTS,
     Array,
+    Once,
     Problem,
     assert_same_bits,
     bits,
@@ -34,15 +35,17 @@ CHECKSUM = "253b4c8dab804002"
 
 
 @pytest.fixture(scope="session")
-def results(
-    instruction_sets: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, Array]]:
+def results(instruction_sets: list[str], once: Once) -> dict[str, dict[str, Array]]:
     """What workload.py computes on each instruction set."""
+
+    def compute(folder: Path) -> None:
+        for name in instruction_sets:
+            run_python(TESTS / "workload.py", folder / f"{name}.npz", ATTNEXT_CPU=name)
+
+    folder = once("bits", compute)
     every = {}
     for name in instruction_sets:
-        path = tmp_path_factory.mktemp("bits") / f"{name}.npz"
-        run_python(TESTS / "workload.py", path, ATTNEXT_CPU=name)
-        with np.load(path) as arrays:
+        with np.load(folder / f"{name}.npz") as arrays:
             every[name] = dict(arrays)
     return every
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import compile_objects, link, run, sources
+from compiling import compile_objects, link, run
 from helpers import (
     EMPTY_ROWS,
-    REPOSITORY,
     SCORES,
     TESTS,
     Array,
+    Once,
     Problem,
     assert_same_bits,
     bits,
@@ -54,10 +54,12 @@ KNOWN_ANSWERS = [  # counter, key, words: Random123's vectors, in its file kat_v
 
 
 @pytest.fixture(scope="session")
-def c_test(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dropout")
-    files = [TESTS / "c" / "test_dropout.c", REPOSITORY / "csrc" / "core" / "dropout.c"]
-    return link(folder / "test_dropout", compile_objects([*files, *sources("simd")], folder))
+def c_test(once: Once, c_objects: list[Path]) -> Path:
+    def make(folder: Path) -> None:
+        objects = compile_objects([TESTS / "c" / "test_dropout.c"], folder)
+        link(folder / "test_dropout", [*objects, *c_objects], "-pthread")
+
+    return once("dropout", make) / "test_dropout"
 
 
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)

@@ -24,7 +24,7 @@ MAY_INCLUDE = {
 }
 EVERYWHERE = {f"{name}.h" for name in "float limits math stdbool stddef stdint string".split()}
 MAY_INCLUDE_OF_THE_SYSTEM = {
-    "python": {"Python.h", "errno.h", "stdio.h", "stdlib.h", "structmember.h"}
+    "python": {"Python.h", "errno.h", "stdarg.h", "stdio.h", "stdlib.h", "structmember.h"}
     | {"numpy/arrayobject.h", "numpy/arrayscalars.h"},
     "core": set(),
     "simd": set(),
@@ -48,6 +48,7 @@ MAY_ASK_ABOUT = {
     "simd/kernels_avx512.c": {"__x86_64__", "__clang__"},
     "simd/kernels_body.h": {"__clang__"},
     "simd/kernels_matmul.h": {"__clang__"},
+    "simd/v_scalar.h": {"__clang__"},
     "simd/v_generic.h": {"__FP_FAST_FMAF", "__FMA__", "__ARM_FEATURE_FMA"},
     "os": {"_GNU_SOURCE", "__linux__"},
 }
@@ -96,7 +97,9 @@ def test_includes_follow_the_arrow(file: Path) -> None:
 
 @every_file
 def test_only_python_names_python(file: Path) -> None:
-    assert file.parent.name == "python" or not re.search(r"\bPy[A-Z_]\w*", code_of(file))
+    """In code: what a score says of itself for help() may name PyTorch."""
+    code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', code_of(file))
+    assert file.parent.name == "python" or not re.search(r"\bPy[A-Z_]\w*", code)
 
 
 @every_file

@@ -6,46 +6,19 @@ allocate beside Python's allocator shows in the size of the process.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SCORES, Problem, make_problem, run_python
+from helpers import SCORES, SLACK, Problem, lost_blocks, make_problem, run_python
 from test_inputs import WRONG, Raises, read_only, strided
 
 import attnext
 
 # Under PYTHONMALLOC=malloc, as with a sanitizer, there are no blocks to count.
 pytestmark = pytest.mark.skipif(sys.getallocatedblocks() == 0, reason="PYTHONMALLOC=malloc")
-
-CALLS = 1000
-
-# Blocks a call. A leak loses one block or more each time; the caches of Python and NumPy take some
-# and then no more (np.ma of NumPy 1.26: 70, 50, 30, 10, 4 in rounds of a thousand calls).
-SLACK = 0.5
-
-
-def lost_blocks(call: Callable[[], Any], calls: int = CALLS) -> float:
-    """Blocks a call that are there after so many calls and were not before; the least of three."""
-    for _ in range(20):
-        call()
-    gc.freeze()  # so that what other tests left behind is not looked through each time
-    try:
-        for _ in range(3):
-            gc.collect()
-            before = sys.getallocatedblocks()
-            for _ in range(calls):
-                call()
-            gc.collect()
-            lost = (sys.getallocatedblocks() - before) / calls
-            if lost < SLACK:
-                break
-        return lost
-    finally:
-        gc.unfreeze()
 
 
 def test_a_leak_would_be_seen() -> None:

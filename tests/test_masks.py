@@ -26,6 +26,7 @@ from helpers import (
     random_masks,
     run_python,
 )
+from sampling import cases
 
 import attnext
 
@@ -396,7 +397,7 @@ def random_problem(case: int) -> Problem:
     return make_problem(SCORES[case % 4], rng, lead=lead, **sizes, **masks, **options)
 
 
-@pytest.mark.parametrize("case", range(240))
+@pytest.mark.parametrize("case", cases(80, of=240))
 def test_random_composition(case: int, threads: None) -> None:
     attnext.set_num_threads([1, 2, 3, 5][case // 4 % 4])
     check(random_problem(case))

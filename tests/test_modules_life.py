@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same_bits
+from helpers import SLACK, assert_same_bits, lost_blocks
 
 import attnext
 from attnext import AdditiveAttention, DotProductAttention
@@ -541,26 +541,9 @@ CASES = dict([*leak_cases(), *error_cases()])
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_memory_is_lost(case: str) -> None:
-    action = CASES[case]
     if sys.getallocatedblocks() == 0:
         pytest.skip("Python's own allocator, which counts blocks, is switched off")
-
-    def blocks_after(runs: int) -> int:
-        for _ in range(runs):
-            action()
-        gc.collect()
-        return sys.getallocatedblocks()
-
-    blocks_after(50)  # what is made once and kept: caches, interned names
-    gc.freeze()  # what there is now need not be looked at again: collecting takes no time
-    gc.disable()
-    try:
-        before = blocks_after(1)
-        lost = blocks_after(1000) - before
-    finally:
-        gc.enable()
-        gc.unfreeze()
-    assert lost < 500, f"{lost} blocks in 1000 calls"  # a leak is one block a call or more
+    assert lost_blocks(CASES[case]) < SLACK
 
 
 @pytest.mark.parametrize("case", ALLOCATING)

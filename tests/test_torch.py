@@ -22,6 +22,7 @@ from helpers import (
     make_problem,
 )
 from numpy.typing import DTypeLike
+from sampling import cases
 from torch import Tensor
 from torch.nn import functional
 
@@ -98,10 +99,10 @@ def compare(problem: Problem, model: Model) -> None:
     assert_all_accurate(got, peer(problem, np.float64), problem, peer)
 
 
-# ---- 300 random cases ----------------------------------------------------------------------------
+# ---- random cases --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", range(300))
+@pytest.mark.parametrize("case", cases(30, of=300))
 def test_random_case(case: int) -> None:
     """Values and every gradient of the d2l layers and of Nadaraya-Watson."""
     rng = np.random.default_rng([2015, case])

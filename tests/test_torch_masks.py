@@ -26,6 +26,7 @@ from helpers import (
     random_masks,
 )
 from numpy.typing import DTypeLike
+from sampling import cases
 from torch import Tensor
 from torch.nn import functional
 
@@ -130,7 +131,7 @@ def shape_of_masks(
 
 
 @pytest.mark.parametrize("kind", SDPA)
-@pytest.mark.parametrize("case", range(60))
+@pytest.mark.parametrize("case", cases(12, of=60))
 def test_random_case_of_sdpa(case: int, kind: str) -> None:
     """M and N in any order; rows without any key among them, which torch gives output 0."""
     rng = np.random.default_rng([2025, case])
@@ -241,7 +242,7 @@ def keep(problem: Problem, weights: Tensor) -> Tensor:
     return scaled
 
 
-@pytest.mark.parametrize("case", range(240))
+@pytest.mark.parametrize("case", cases(40, of=240))
 def test_random_case_of_the_formula(case: int) -> None:
     """Every score, mask and option, and what flows into weights and lse."""
     rng = np.random.default_rng([2024, case])

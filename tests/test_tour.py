@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from touring import Terminal, check_layout, run, spoiled, without
+from touring import Terminal, check_layout, run, spoiled, trained, without, without_training
 
 import attnext
 from attnext import _tour, kernel_regression
@@ -47,7 +47,10 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the whole tour ----------------------------------------------------------------------------
 
 
-def test_the_whole_tour(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_tour(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timings, "BUDGET", 0.0)
     code = main([])
     text, errors = capsys.readouterr()
     assert code == 0 and errors == ""
@@ -87,9 +90,13 @@ def test_as_a_module_from_elsewhere_in_ascii_and_without_torch(tmp_path: Path) -
 
 
 def test_a_reader_who_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "attnext"]
+    code = (
+        "import runpy, sys; sys.modules['torch'] = None; "
+        "from attnext import _tour; _tour.PARTS = _tour.PARTS[:2]; "
+        "runpy.run_module('attnext', run_name='__main__')"
+    )
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout and process.stderr
         process.stdout.readline()
@@ -205,7 +212,6 @@ def test_a_wrong_answer_is_missed_by_name(
     missed: str,
 ) -> None:
     monkeypatch.setattr(owner, name, wrong or spoiled(getattr(owner, name)))
-    monkeypatch.setattr(timings, "BUDGET", 0.0)
     code, text = run(part)
     assert code == 1
     assert f"MISSED {missed}" in text  # where it happened
@@ -265,7 +271,8 @@ def test_a_missed_check_says_what_it_got() -> None:
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_without_torch_one_line_says_so() -> None:
+def test_without_torch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_training(monkeypatch)
     assert load_peer() is None
     code, text = run(masks.masked_softmax, gradients.backward, data_part.kernel_regression)
     assert code == 0
@@ -310,6 +317,7 @@ def test_colour_on_a_terminal(
 def test_without_its_colours_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
+    without_training(monkeypatch)
     _, text = run(gradients.scaling, data_part.kernel_regression, stream=Terminal())
     _, plain = run(gradients.scaling, data_part.kernel_regression)
     assert len(COLOUR.findall(text)) > 100
@@ -321,7 +329,8 @@ def test_without_its_colours_the_text_is_the_same(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("no_torch")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "gbk", "utf-8", "utf-16"])
-def test_any_encoding(encoding: str) -> None:
+def test_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_training(monkeypatch)
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
     code, text = run(scores.additive_attention, data_part.kernel_regression, stream=stream)
     assert code == 0
@@ -380,7 +389,7 @@ def test_numbers_and_bars() -> None:
 def test_training_finds_the_bandwidth_of_least_error() -> None:
     times, accelerations = motorcycle()
     x, y = data_part.standardise(times), data_part.standardise(accelerations)
-    training = data_part.train(x, y)
+    training = trained()
     assert len(training.losses) == len(training.w) == data_part.STEPS + 1
     assert all(np.diff(training.losses) < 1e-6)
     keys, values = kernel_regression.leave_one_out(x, y)

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from touring import Recorded, check_layout, columns, record, run, spoiled, without
+from touring import (
+    Recorded,
+    check_layout,
+    columns,
+    record,
+    run,
+    spoiled,
+    without,
+    without_training,
+)
 
 import attnext
 from attnext import _tour
@@ -167,6 +176,7 @@ def test_the_smallest_chinese_encoding_has_every_word(english: Recorded) -> None
 
 def test_without_torch_one_line_says_so_in_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
     without("torch", monkeypatch)
+    without_training(monkeypatch)
     parts = masks.masked_softmax, gradients.backward, motorcycle.kernel_regression
     code, text = run(*parts, language="zh")
     assert code == 0
@@ -303,7 +313,8 @@ def test_wrap_of_prose(words: list[str], limit: int) -> None:
         assert columns(line) <= max(limit, longest_word)
 
 
-def test_the_picture_is_the_same_in_chinese() -> None:
+def test_the_picture_is_the_same_in_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_training(monkeypatch)
     pictures = []
     for language in ("en", "zh"):
         _, text = run(motorcycle.kernel_regression, language=language)  # type: ignore[arg-type]

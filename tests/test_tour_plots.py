@@ -14,13 +14,13 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from touring import check_layout, run, without
+from touring import check_layout, run, trained, without, without_training
 
 from attnext import __main__ as script
 from attnext import kernel_regression
 from attnext.__main__ import main
 from attnext._data import motorcycle as measurements
-from attnext._tour import gradients, masks, motorcycle, scores
+from attnext._tour import gradients, masks, motorcycle, scores, timings
 from attnext._tour.figures import Figures
 
 FILES = [
@@ -46,6 +46,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figures, "_write", keep)
+        without_training(patch)
         code, _ = run(
             masks.masked_softmax,
             scores.additive_attention,
@@ -65,6 +66,7 @@ def test_the_whole_tour(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(timings, "BUDGET", 0.0)
     assert main(["--plots", "new/plots"]) == 0
     text, errors = capsys.readouterr()
     assert errors == ""
@@ -266,9 +268,7 @@ def test_loss(drawn: dict[str, Figure]) -> None:
     (axes,) = drawn["7-motorcycle-loss"].axes
     (line,) = axes.lines
     assert line.get_xdata()[[0, -1]].tolist() == [1, motorcycle.STEPS]
-    times, accelerations = (motorcycle.standardise(array) for array in measurements())
-    losses = motorcycle.train(times, accelerations).losses
-    assert line.get_ydata().tolist() == losses[1:]
+    assert line.get_ydata().tolist() == trained().losses[1:]
 
 
 def test_bandwidth(drawn: dict[str, Figure]) -> None:

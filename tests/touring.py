@@ -6,12 +6,15 @@ import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnext import _tour
+from attnext._data import motorcycle as measurements
+from attnext._tour import motorcycle, timings
 from attnext._tour.page import Check, Language, Page, Tour
 
 
@@ -28,9 +31,10 @@ def run(
     language: Language = "en",
     plots: Path | None = None,
 ) -> tuple[int, str]:
-    """The exit code and text of a tour of these parts; of all without any."""
+    """The exit code and text of a tour of these parts, of all without any; timings are short."""
     stream = stream or io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timings, "BUDGET", 0.0)
         if parts:
             patch.setattr(_tour, "PARTS", parts)
         code = _tour.run(stream, language, plots)  # type: ignore[arg-type]
@@ -66,6 +70,18 @@ def record(language: Language) -> Recorded:
         patch.setattr(Page, "text", recorded_text)
         recorded.code, recorded.text = run(language=language)
     return recorded
+
+
+@cache
+def trained() -> motorcycle.Training:
+    """What the training of part 7 comes to."""
+    return motorcycle.train(*map(motorcycle.standardise, measurements()))
+
+
+def without_training(patch: pytest.MonkeyPatch) -> None:
+    """Part 7 shows a training that is over, from now on: hundreds of steps, the same each time."""
+    training = trained()
+    patch.setattr(motorcycle, "train", lambda x, y: training)
 
 
 def columns(text: str) -> int:

@@ -6,6 +6,7 @@
 
 #include <limits.h>
 
+#include "../os/cpu_count.h"
 #include "../simd/dispatch.h"
 
 /* ---- threads --------------------------------------------------------------------- */

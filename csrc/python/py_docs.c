@@ -6,7 +6,6 @@
 
 #include "py_attnext.h"
 
-#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -347,7 +346,7 @@ const char *
 py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME])
 {
     PyOS_snprintf(name, PY_GRADIENTS_NAME, "%sGradients", score->about->name);
-    name[0] = (char)toupper(name[0]);
+    name[0] = (char)(name[0] - 'a' + 'A');
     return name;
 }
 

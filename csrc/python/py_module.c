@@ -21,6 +21,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "../os/cpu_count.h"
 #include "../simd/dispatch.h"
 
 static PyModuleDef attnext_module;

@@ -252,7 +252,7 @@ additive_units_backward(int nv, bool all, additive_regime regime, float *dA, flo
 {
     const bool exp = regime == ADDITIVE_EXP;
     vf a[2 * GROUP][UNITS], da[2 * GROUP][UNITS], c[2 * GROUP][UNITS];
-    UNROLL
+    UNROLL_LANES
     for (int j = 0; j < nv; j++) {
         UNROLL
         for (int u = 0; u < UNITS; u++) {
@@ -278,7 +278,7 @@ additive_units_backward(int nv, bool all, additive_regime regime, float *dA, flo
                     db_i[j][u] = v_zero();
                 }
             }
-            UNROLL
+            UNROLL_LANES
             for (int j = 0; j < nv; j++) {
                 additive_gradients(regime, all, m_from_bits(word >> (j * VLEN)), c[j],
                                    da[j], db_i[j % GROUP], v_load(G_i + j * VLEN), a[j],
@@ -289,7 +289,7 @@ additive_units_backward(int nv, bool all, additive_regime regime, float *dA, flo
         additive_add_sums(exp, dB + i0 * H, B + i0 * H, (const vf(*)[GROUP][UNITS])db,
                           n, H, all ? NULL : live + i0);
     }
-    UNROLL
+    UNROLL_LANES
     for (int j = 0; j < nv; j++) {
         additive_add_lanes(exp, dA + j * VLEN, C + j * VLEN, a[j], da[j], c[j], lanes);
     }
@@ -312,6 +312,21 @@ additive_gradient(int nv, additive_regime regime, float *dA, float *C, float *dB
     }
 }
 
+V_FN void
+additive_gradient_lanes(additive_regime regime, float *dA, float *C, float *dB,
+                        const float *A, const float *B, const float *G, int lanes,
+                        int rows, int64_t H, const uint64_t *live)
+{
+    if (VLEN < 8) { /* registers hold none of it: one instance, any number of vectors */
+        additive_gradient(lanes / VLEN, regime, dA, C, dB, A, B, G, lanes, rows, H,
+                          live);
+    } else if (lanes > 16) {
+        additive_gradient(2 * GROUP, regime, dA, C, dB, A, B, G, lanes, rows, H, live);
+    } else {
+        additive_gradient(GROUP, regime, dA, C, dB, A, B, G, lanes, rows, H, live);
+    }
+}
+
 static void
 additive_tile_backward(float *dA, float *C, float *dB, const float *A, const float *B,
                        const float *G, int lanes, int rows, int64_t H,
@@ -321,21 +336,20 @@ additive_tile_backward(float *dA, float *C, float *dB, const float *A, const flo
         additive_query_backward(dA, C, dB, A, B, G, rows, H, regime, live);
         return;
     }
-#define GRADIENT(nv, regime) \
-    additive_gradient(nv, regime, dA, C, dB, A, B, G, lanes, rows, H, live)
-    bool two = lanes > 16;
+#define GRADIENT(regime) \
+    additive_gradient_lanes(regime, dA, C, dB, A, B, G, lanes, rows, H, live)
     switch (regime) {
     case ADDITIVE_SMALL:
-        two ? GRADIENT(2 * GROUP, ADDITIVE_SMALL) : GRADIENT(GROUP, ADDITIVE_SMALL);
+        GRADIENT(ADDITIVE_SMALL);
         break;
     case ADDITIVE_EXP:
-        two ? GRADIENT(2 * GROUP, ADDITIVE_EXP) : GRADIENT(GROUP, ADDITIVE_EXP);
+        GRADIENT(ADDITIVE_EXP);
         break;
     case ADDITIVE_CLAMPED:
-        two ? GRADIENT(2 * GROUP, ADDITIVE_CLAMPED) : GRADIENT(GROUP, ADDITIVE_CLAMPED);
+        GRADIENT(ADDITIVE_CLAMPED);
         break;
     case ADDITIVE_DIRECT:
-        two ? GRADIENT(2 * GROUP, ADDITIVE_DIRECT) : GRADIENT(GROUP, ADDITIVE_DIRECT);
+        GRADIENT(ADDITIVE_DIRECT);
         break;
     }
 #undef GRADIENT

@@ -15,12 +15,16 @@
 #include <stddef.h>
 
 /* Loops over registers must be unrolled, or the registers become memory. A vocabulary may
- * decide otherwise. */
+ * decide otherwise; UNROLL_LANES is for loops over all vectors of up to 32 lanes. */
 #if defined(UNROLL)
 #elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+#if !defined(UNROLL_LANES)
+#define UNROLL_LANES UNROLL
 #endif
 
 /* How many of a vector's lanes are left when n elements are: 0..VLEN. */

@@ -18,7 +18,7 @@ typedef enum {
 typedef enum {
     PUT_SET,     /* C = c */
     PUT_ADD,     /* C = C + c */
-    PUT_RESCALE, /* C = C * scale[j] + c */
+    PUT_RESCALE, /* C = C * scale[j] + c, or C + c if scale is NULL */
     PUT_FACTOR,  /* C = c * scale[0] */
 } tile_put;
 
@@ -94,7 +94,7 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
             float *to = a->C + i * a->ldc + j * VLEN;
             int n = edge && j == nv - 1 ? a->last : VLEN;
             vf r = c[i][j];
-            if (put == PUT_ADD) {
+            if (put == PUT_ADD || (put == PUT_RESCALE && a->scale == NULL)) {
                 r = v_add(v_load_n(to, n), r);
             } else if (put == PUT_RESCALE) {
                 r = v_fma(v_load_n(to, n), v_load(a->scale + j * VLEN), r);
@@ -138,7 +138,7 @@ next_panel(tile_args *a, tile_put put, int n)
     a->C += n;
     a->Y += n;
     a->lane += n;
-    if (put == PUT_RESCALE) {
+    if (put == PUT_RESCALE && a->scale != NULL) {
         a->scale += n;
     }
 }
@@ -151,7 +151,7 @@ panels_of_lanes(tile_step step, tile_put put, tile_args a, int64_t rows, int lan
         panel(TILE_VECTORS, false, step, put, a, rows);
         next_panel(&a, put, TILE_VECTORS * VLEN);
     }
-    if (lanes > 0) {
+    if (TILE_VECTORS * VLEN > 16 && lanes > 0) { /* one vector of 16 is left */
         panel(1, false, step, put, a, rows);
     }
 }
@@ -219,19 +219,15 @@ pool(float *C, const float *X, int64_t ldx, int64_t sx, const float *Y, int lane
                    .scale = alpha,
                    .live = live};
     for (int t = 0; t < K; t += ATTN_POOL) {
-        bool rescale = t == 0 && alpha != NULL;
         a.K = K - t < ATTN_POOL ? K - t : ATTN_POOL;
-        if (live != NULL && rescale) {
+        if (live != NULL) {
             panels_of_lanes(STEP_LIVE, PUT_RESCALE, a, rows, lanes);
-        } else if (live != NULL) {
-            panels_of_lanes(STEP_LIVE, PUT_ADD, a, rows, lanes);
-        } else if (rescale) {
-            panels_of_lanes(STEP_PRODUCT, PUT_RESCALE, a, rows, lanes);
         } else {
-            panels_of_lanes(STEP_PRODUCT, PUT_ADD, a, rows, lanes);
+            panels_of_lanes(STEP_PRODUCT, PUT_RESCALE, a, rows, lanes);
         }
         a.X += a.K * sx;
         a.Y += a.K * lanes;
+        a.scale = NULL; /* once is enough */
         a.live = live == NULL ? NULL : a.live + a.K;
     }
 }

@@ -74,11 +74,11 @@ exp_step(float *out, const float *x, int64_t n, vf m, vf sum[GROUP])
     store_group(out, g, n);
 }
 
-/* out = exp(x - m); the sum. Under a mask out is what max_of_row has left there. */
+/* out = exp(from - m); the sum. `from` is x, or out, whose values max_of_row left there
+ * under a mask. */
 V_FN float
-exp_row(float *out, const float *x, const row_shape *s, vf m, bool masked)
+exp_row(float *out, const float *x, const float *from, const row_shape *s, vf m)
 {
-    const float *from = masked ? out : x;
     vf sum[GROUP];
     int64_t j = 0;
     set_group(sum, v_zero());
@@ -116,10 +116,11 @@ divide_step(float *x, int64_t n, vf total, vf factor)
 }
 
 V_FN void
-softmax_row(float *out, const float *x, const row_shape *s, bool masked)
+softmax_row(float *out, const float *x, const row_shape *s)
 {
-    vf m = max_of_row(out, x, s, masked);
-    float sum = exp_row(out, x, s, m, masked);
+    const bool masked = s->mask != NULL;
+    vf m = masked ? max_of_row(out, x, s, true) : max_of_row(out, x, s, false);
+    float sum = exp_row(out, x, masked ? out : x, s, m);
     vf total = v_set1(sum), factor = v_div(v_set1(1.0f), total);
     int64_t j = 0;
     if (masked && isnan(sum)) { /* so is the row, but not where it is dead */
@@ -231,11 +232,15 @@ store_short(float *out, int64_t N, const short_rows *s, vf total, bool alike)
 }
 
 V_FN void
-softmax_short(float *out, const float *x, int64_t N, const int64_t *n, short_rows *s,
-              bool alike)
+softmax_short(float *out, const float *x, int64_t N, const int64_t *n, short_rows *s)
 {
-    vf top = load_short(s, x, N, n, alike);
-    store_short(out, N, s, exp_short(s, top), alike);
+    vf top = s->alike ? load_short(s, x, N, n, true) : load_short(s, x, N, n, false);
+    vf total = exp_short(s, top);
+    if (s->alike) {
+        store_short(out, N, s, total, true);
+    } else {
+        store_short(out, N, s, total, false);
+    }
 }
 
 /* Who takes part in the next VLEN rows; false: one of them is not short. */
@@ -281,19 +286,13 @@ softmax_rows(float *out, const float *x, int64_t N, int rows, const int64_t *n,
     int i = 0;
     for (; i + VLEN <= rows && find_short(&together, n + i, mask ? mask + i : NULL);
          i += VLEN) {
-        if (together.alike) {
-            softmax_short(out + i * N, x + i * N, N, n + i, &together, true);
-        } else {
-            softmax_short(out + i * N, x + i * N, N, n + i, &together, false);
-        }
+        softmax_short(out + i * N, x + i * N, N, n + i, &together);
     }
     for (; i < rows; i++) {
         s.n = n[i];
-        if (s.n > 0 && mask == NULL) {
-            softmax_row(out + i * N, x + i * N, &s, false);
-        } else if (s.n > 0) {
-            s.mask = mask[i];
-            softmax_row(out + i * N, x + i * N, &s, true);
+        s.mask = mask != NULL ? mask[i] : NULL;
+        if (s.n > 0) {
+            softmax_row(out + i * N, x + i * N, &s);
         }
         zero_rest(out + i * N, s.n, N);
     }

@@ -16,6 +16,7 @@ typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vm __attribute__((vector_size(16)));
 
 #define V_FN static inline __attribute__((always_inline, unused))
+#define UNROLL_LANES /* sixteen registers do not hold four or eight vectors' sums */
 
 /* ---- memory: _n touches the first n lanes only (0 <= n <= VLEN) and reads the rest
  *      as 0 */
