@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from compiling import compile_objects, link, run
-from helpers import TESTS
+from helpers import REPOSITORY, TESTS
 
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 TEXT = (TESTS / "c" / "test_core.c").read_text()
@@ -33,7 +33,7 @@ def programs(c_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_random_problems(programs: Path) -> None:
     """Every score, option and instruction set: strides, prepared keys, masks, saved results."""
-    assert "1000 problems" in run([str(programs / "fuzz"), "1000"])
+    assert "500 problems" in run([str(programs / "fuzz"), "500"])
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -43,3 +43,23 @@ def test_large_problems(check: str, programs: Path) -> None:
 
 def test_every_check_is_named() -> None:
     assert CHECKS == re.findall(r"^check_(\w+)\(void\)$", TEXT, re.MULTILINE)
+
+
+def core(name: str) -> str:
+    """A file of the core without its comments."""
+    text = (REPOSITORY / "csrc" / "core" / name).read_text()
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+def test_one_reader_of_queries_keys_and_values() -> None:
+    """Nothing but operand.h reads the strides of an operand (attn.h)."""
+    files = [path.name for path in (REPOSITORY / "csrc" / "core").glob("*.[ch]")]
+    readers = [name for name in files if re.search(r"(->|\.)(head|entry)\b", core(name))]
+    assert readers == ["operand.h"]
+
+
+def test_the_walk_and_the_plans_know_no_modifier_by_name() -> None:
+    names = re.findall(r"X\((\w+)\)", (REPOSITORY / "csrc/core/modifier.h").read_text())[1:]
+    assert names == ["bias"]
+    for file in ("attention.c", "plan.c", "plan.h", "plan_backward.c", "plan_split.c", "walk.h"):
+        assert not re.search("|".join(names), core(file)), file

@@ -158,7 +158,7 @@ typedef struct {
     int64_t H;
     const float
         *parameters[ATTN_PARAMETERS]; /* in the score's order; NULL: not given */
-    const void *prepared;             /* from attn_prepare_keys, or NULL */
+    const void *prepared; /* keys, by attn_prepare_keys; NULL: the call prepares them */
     attn_masks masks;
     attn_empty_rows empty_rows;
     attn_dropout dropout;
@@ -247,9 +247,10 @@ int attn_scores(float *scores, const attn_inputs *in, const attn_problem *p,
 
 /* What a score makes of the keys before it meets a query (additive: projects them;
  * cosine: normalises them) may be made once, and used by any calls whose keys these are:
- * any queries, masks and options, but the same score, eps, parameters, B / group and
+ * any queries, masks and options, forward and backward, but the same score, eps, parameters, B / group and
  * sizes of keys; N at most the capacity, and as many keys as have been prepared. Hand
  * such memory in as attn_problem.prepared: the results are those without, bit by bit.
+ * The gradients of parameters still need the keys themselves.
  *
  * attn_prepared_size: bytes, for `capacity` keys of each of the B / group entries;
  * SIZE_MAX: overflow. 0: the score makes nothing of its keys, has nothing to prepare, and

@@ -21,6 +21,13 @@ attn_read(const attn_operand *x, int64_t e, int64_t j)
     return (attn_span){x->data + at, x->row};
 }
 
+/* Do the rows of an entry, so many, lead on to those of the next? Then all are a span. */
+static inline bool
+attn_is_even(const attn_operand *x, int64_t rows)
+{
+    return x->heads == 1 && x->entry == rows * x->row;
+}
+
 /* Row i of a span. */
 static inline const float *
 attn_span_row(attn_span span, int64_t i)

@@ -136,7 +136,6 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     attn_take_parts(c, a);
     c->block = attn_take(a, sizeof *c->block, c->workers, 1);
     int64_t keys = p->N < ATTN_KEYS ? p->N : ATTN_KEYS;
-    attn_find_modifiers(c);
     for (int w = 0; w < c->workers; w++) {
         attn_block local, *block = c->block == NULL ? &local : &c->block[w];
         block->call = c;
@@ -236,6 +235,7 @@ workspace(const attn_problem *p, int threads)
 {
     attn_call c = {.p = p};
     attn_arena a = attn_arena_over(NULL);
+    attn_find_modifiers(&c);
     attn_lay_out(&c, &a, threads);
     return attn_arena_size(&a);
 }
@@ -244,6 +244,7 @@ static int
 run_call(attn_call *c, void *memory, bool (*walk)(attn_call *c))
 {
     attn_arena a = attn_arena_over(memory);
+    attn_find_modifiers(c);
     attn_lay_out(c, &a, c->run->threads);
     c->run->threads = c->workers;
     return attn_prepare(c) && walk(c) ? 0 : ATTN_INTERRUPTED;

@@ -6,7 +6,7 @@
 
 #include "modifier.h"
 
-/* Sizes, threads and blocks of a call. Over an arena without memory (arena.h) this only
+/* Sizes, threads and blocks of a call whose modifiers are found. Over an arena without memory (arena.h) this only
  * finds out how much is needed. */
 void attn_lay_out(attn_call *c, attn_arena *a, int threads);
 

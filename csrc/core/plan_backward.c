@@ -4,8 +4,8 @@
  * A task is one group of blocks of one batch entry, which owns their dq. The gradients
  * of keys and values are sums over all queries (of all heads that share them): the
  * first group sums where they belong, each other one in a share of its own, (N,
- * key_width + Dv), and the shares are added in the order of the groups. So is the
- * gradient of a bias that queries or entries share.
+ * key_width + Dv), and the shares are added in the order of the groups. So are those of
+ * a modifier's own gradient (modifier.h).
  *
  * Tasks go in waves: as many at a time as there is memory for shares. How many that
  * are has no influence on the order of any sum.
@@ -265,13 +265,13 @@ run_backward(backward_plan *plan)
 /* No pair takes part, or nothing flows in and out: all gradients are 0, however large
  * the sizes are that are not 0. */
 static bool
-nothing_flows(const attn_problem *p, const attn_gradients *d,
-              const attn_grad_outputs *grad)
+nothing_flows(const attn_call *c)
 {
+    const attn_problem *p = c->p;
     bool no_features = p->Dv == 0 && (p->Dq == 0 || p->Dk == 0);
     return p->B == 0 || p->M == 0 || p->N == 0 ||
-           (no_features && d->bias == NULL && grad->weights == NULL &&
-            grad->lse == NULL);
+           (no_features && !attn_modifiers_flow(c) && c->grad->weights == NULL &&
+            c->grad->lse == NULL);
 }
 
 static void
@@ -296,7 +296,6 @@ no_gradients(attn_call *c)
     attn_set_zero(c->d->keys, entries, p->N, p->Dk);
     attn_set_zero(c->d->values, entries, p->N, p->Dv);
     zero_parameters(c->d, p);
-    attn_find_modifiers(c);
     for (int i = 0; i < c->modifiers; i++) {
         if (c->flows[i] && c->modifier[i]->no_gradient != NULL) {
             c->modifier[i]->no_gradient(c);
@@ -317,9 +316,10 @@ size_t
 attn_backward_workspace(const attn_problem *p, const attn_gradients *d,
                         const attn_grad_outputs *grad, int threads)
 {
-    backward_plan plan = {.call = {.p = p, .backward = true, .d = d}};
+    backward_plan plan = {.call = {.p = p, .backward = true, .d = d, .grad = grad}};
     attn_arena a = attn_arena_over(NULL);
-    if (!nothing_flows(p, d, grad)) {
+    attn_find_modifiers(&plan.call);
+    if (!nothing_flows(&plan.call)) {
         lay_out_backward(&plan, &a, threads);
     }
     return attn_arena_size(&a);
@@ -338,7 +338,8 @@ attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
                                    .grad = grad,
                                    .saved = saved,
                                    .in = in}};
-    if (nothing_flows(p, d, grad)) {
+    attn_find_modifiers(&plan.call);
+    if (nothing_flows(&plan.call)) {
         no_gradients(&plan.call);
         return 0;
     }

@@ -33,15 +33,6 @@ dx_task(void *ctx, int64_t task, int worker)
     }
 }
 
-/* Rows at .. at + n - 1 of X, next to each other in memory? */
-static bool
-lie_evenly(const attn_projection *y, int64_t at, int64_t n)
-{
-    const attn_operand *X = &y->X;
-    return at % y->X_rows + n <= y->X_rows ||
-           (X->heads == 1 && X->entry == y->X_rows * X->row);
-}
-
 /* dW (units from h on, D) += dY^T (units, n) X (n, D), rows at .. at + n - 1; n <=
  * TASK_ROWS. Rows of several entries are brought together first, some columns at a
  * time, or the order of sums would depend on where they lie. */
@@ -52,7 +43,7 @@ add_rows(const attn_projection *y, int64_t h, int64_t units, int64_t at, int64_t
     const int64_t D = y->D, rows = y->X_rows;
     const float *dY = y->dY + at * y->ldy + h;
     float *dW_h = y->dW + h * D, together[TASK_ROWS * COLUMNS];
-    if (lie_evenly(y, at, n)) {
+    if (at % rows + n <= rows || attn_is_even(&y->X, rows)) {
         attn_span X = attn_read(&y->X, at / rows, at % rows);
         attn_simd->matmul(dW_h, D, dY, 1, y->ldy, X.data, X.ld, units, D, n, true);
         return;

@@ -51,9 +51,8 @@ take_shared(attn_call *c, attn_arena *a)
     s->H = attn_additive_width(p);
     s->W_qT = s->few = s->da = s->dw_blocks = NULL;
     s->query_use = NULL;
-    int64_t queries = 0, blocks = 0;
-    if (__builtin_mul_overflow(p->B, p->M, &queries) ||
-        __builtin_mul_overflow(p->B, c->blocks, &blocks)) {
+    int64_t queries = 0;
+    if (__builtin_mul_overflow(p->B, p->M, &queries)) {
         a->used = SIZE_MAX;
         return;
     }
@@ -66,7 +65,7 @@ take_shared(attn_call *c, attn_arena *a)
     if (c->backward) {
         s->da = attn_take_floats(a, queries, p->H);
         s->query_use = attn_take(a, 1, queries, 1);
-        s->dw_blocks = attn_take_floats(a, blocks, p->H);
+        s->dw_blocks = attn_take_floats(a, p->B * c->blocks, p->H);
     }
 }
 
