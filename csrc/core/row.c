@@ -7,7 +7,6 @@
 #include <string.h>
 
 static const double LN2 = 0.693147180559945309417;
-static const float LOG2E = 1.44269504088896340736f;
 
 static bool
 has(uint64_t lanes, int l)
@@ -106,7 +105,10 @@ attn_row_weights(const attn_block *k, float *weights)
 }
 
 /* P = exp(s - lse) is wrong by the rounding of lse, which is half its last digit: a
- * relative 2^-19 up to here, and anything at all for an lse of -1e9. */
+ * relative 2^-19 up to here, and anything at all for an lse of -1e9. The origin of the
+ * exponents, lse in units of log2(e), is rounded too, by up to 2^-18 at 64 log2(e) = 92;
+ * but by how much is known, and its power of two, 1 + residue ln 2 within 2^-37, is the
+ * factor. */
 static const float LARGEST_LSE = 64.0f;
 
 bool
@@ -120,10 +122,15 @@ attn_row_restore(attn_block *k)
         }
     }
     for (int l = 0; l < k->rows.count; l++) {
-        bool uniform = has(k->rows.uniform, l);
-        /* P = exp(s - lse); a row with a score of +inf is NaN altogether */
-        k->m[l] = uniform ? 0.0f : lse[l] == INFINITY ? NAN : lse[l] * LOG2E;
-        k->l[l] = uniform ? 1.0f / (float)k->call->p->N : 1.0f;
+        double origin = (double)lse[l] / LN2;
+        k->m[l] = (float)origin;
+        k->l[l] = isfinite(lse[l]) ? (float)(1.0 + (k->m[l] - origin) * LN2) : 1.0f;
+        if (has(k->rows.uniform, l)) {
+            k->m[l] = 0.0f;
+            k->l[l] = 1.0f / (float)k->call->p->N;
+        } else if (lse[l] == INFINITY) { /* a score was +inf: the row is NaN */
+            k->m[l] = NAN;
+        }
     }
     return true;
 }
