@@ -289,6 +289,23 @@ def test_handed_output_and_lse_beside_grad_weights(score: str, rng: np.random.Ge
 # ---- what comes back -----------------------------------------------------------------------------
 
 
+def test_saved_lse_is_as_good_as_its_digits() -> None:
+    """P = exp(s - lse), whose error is that of lse near 64: half of its last digit, 2^-19.
+
+    Keys are alike, so that each P is 1 / N, and dV = P. On top come the rounding of 2^t (2^-23), of
+    the factor (2^-24) and of their product (2^-24).
+    """
+    N = 200
+    q = np.linspace(56, 58.6, 256, dtype=np.float32)[:, None, None]
+    k, v, ones = np.ones((256, N, 1), "f4"), np.ones((256, N, 1), "f4"), np.ones((256, 1, 1), "f4")
+    output, lse = attnext.dot_product_attention(q, k, v, scale=1, return_lse=True)
+    assert 61 < lse.min() < lse.max() < 64
+    _, _, dv = attnext.dot_product_attention_backward(
+        ones, q, k, v, scale=1, output=output, lse=lse
+    )
+    assert np.abs(N * np.float64(dv) - 1).max() <= 2**-19 + 2**-22
+
+
 @pytest.mark.parametrize("score", SCORES)
 def test_extras_come_in_the_order_weights_lse(score: str, rng: np.random.Generator) -> None:
     problem = make_problem(score, rng, lead=(2, 3), M=4, N=5, Dv=7)

@@ -105,7 +105,10 @@ attn_row_weights(const attn_block *block, float *weights)
 }
 
 /* P = exp(s - lse) is wrong by the rounding of lse, which is half its last digit: a
- * relative 2^-19 up to here, and anything at all for an lse of -1e9. */
+ * relative 2^-19 up to here, and anything at all for an lse of -1e9. The origin of the
+ * exponents, lse in units of log2(e), is rounded too, by up to 2^-18 at 64 log2(e) = 92;
+ * but by how much is known, and its power of two, 1 + residue ln 2 within 2^-37, is the
+ * factor. */
 static const float LARGEST_LSE = 64.0f;
 
 bool
@@ -119,10 +122,16 @@ attn_row_restore(attn_block *block)
         }
     }
     for (int l = 0; l < block->rows.count; l++) {
-        bool uniform = has(block->rows.uniform, l);
-        /* P = exp(s - lse); a row with a score of +inf is NaN altogether */
-        block->max[l] = uniform ? 0.0f : lse[l] == INFINITY ? NAN : lse[l] * ATTN_LOG2E;
-        block->sum[l] = uniform ? 1.0f / (float)block->call->p->N : 1.0f;
+        double origin = (double)lse[l] / LN2;
+        block->max[l] = (float)origin;
+        block->sum[l] = isfinite(lse[l]) ? (float)(1.0 + (block->max[l] - origin) * LN2)
+                                         : 1.0f;
+        if (has(block->rows.uniform, l)) {
+            block->max[l] = 0.0f;
+            block->sum[l] = 1.0f / (float)block->call->p->N;
+        } else if (lse[l] == INFINITY) { /* a score was +inf: the row is NaN */
+            block->max[l] = NAN;
+        }
     }
     return true;
 }
