@@ -9,6 +9,7 @@ from typing import (
     SupportsIndex,
     TypeAlias,
     TypedDict,
+    Unpack,
     final,
     overload,
     type_check_only,
@@ -18,12 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
+from attnext._options import Dropout, Masks, Saved, Shared
+
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
 _Number: TypeAlias = float | np.floating[Any] | np.integer[Any]
 _OneNumber: TypeAlias = _Number | ArrayLike
 _EmptyRows: TypeAlias = Literal["uniform", "zero", "nan"]
-_Window: TypeAlias = tuple[SupportsIndex, SupportsIndex] | list[int] | None
 _Parts: TypeAlias = Sequence[ArrayLike] | ArrayLike
 
 # ---- masked softmax ------------------------------------------------------------------------
@@ -52,6 +54,9 @@ def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: _Number = 0.0) -> _
 @type_check_only
 class _Forward(Shared, total=False):
     out: _Array | None
+
+@type_check_only
+class _Backward(Masks, Dropout, Saved, total=False): ...
 
 @type_check_only
 class Option(NamedTuple):
@@ -546,7 +551,10 @@ def gaussian_attention_backward(
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
     **options: Unpack[_Backward],
-) -> tuple[_Array, _Array, _Array, np.float32] | tuple[_Array, _Array, _Array, np.float32, _Array | None]: ...
+) -> (
+    tuple[_Array, _Array, _Array, np.float32]
+    | tuple[_Array, _Array, _Array, np.float32, _Array | None]
+): ...
 def gaussian_scores(
     queries: ArrayLike,
     keys: ArrayLike,
