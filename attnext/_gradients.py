@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._options import SCORES
+from attnext._core import SCORES
 
 
 def names_of(function: str, with_bias: bool) -> tuple[str, ...]:

@@ -10,16 +10,20 @@ time, and refuses what is misspelt.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from inspect import Parameter
+from itertools import dropwhile
 from textwrap import indent
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnext import _core
+from attnext._core import OPTIONS
+
+if TYPE_CHECKING:
+    from attnext._core import Option
 
 # ---- for type checkers ---------------------------------------------------------------------------
 
@@ -88,54 +92,6 @@ class Backward(Shared, Saved, Chain, total=False):
 # ---- at run time ---------------------------------------------------------------------------------
 
 
-class Option(NamedTuple):
-    """What there is to say of an option."""
-
-    default: Any
-    type: str  # as numpydoc has it
-    doc: str
-    taken_by: tuple[str, ...]  # "forward", "backward", "layer"
-
-
-class Score(NamedTuple):
-    """What there is to say of a score."""
-
-    parameters: tuple[str, ...]
-    gradients: tuple[str, ...]  # what the backward returns, but for the gradient of a bias
-    options: dict[str, Any]  # its own keywords, with their defaults
-
-
-def _table() -> dict[str, Option]:
-    """A stand-in for `_core.OPTIONS`."""
-    found: dict[str, Option] = {}
-    forward, backward = _core.dot_product_attention, _core.dot_product_attention_backward
-    for function, by in ((forward, "forward"), (backward, "backward")):
-        doc = str(function.__doc__)
-        for p in inspect.signature(function).parameters.values():
-            if p.kind is not p.KEYWORD_ONLY or p.name == "scale":
-                continue
-            text = re.search(rf"^{p.name} : (.*)\n((?:    .*\n)+)", doc, re.MULTILINE)
-            assert text
-            option = Option(p.default, text[1], inspect.cleandoc(text[2]), (by,))
-            if p.name in found:
-                option = found[p.name]._replace(taken_by=(*found[p.name].taken_by, by))
-            if p.name in ("mask", "causal") and by == "backward":
-                option = option._replace(taken_by=(*option.taken_by, "layer"))
-            found[p.name] = option
-    return found
-
-
-_QKV = ("queries", "keys", "values")
-_ADDITIVE = ("W_q", "W_k", "w_v", "b_h")
-
-OPTIONS = _table()
-SCORES = {
-    "dot_product": Score((), _QKV, {"scale": None}),
-    "cosine": Score((), _QKV, {"scale": 1.0, "eps": 1e-8}),
-    "additive": Score(_ADDITIVE, (*_QKV, *_ADDITIVE), {"b_h": None}),
-    "gaussian": Score(("w",), (*_QKV, "w"), {"w": None, "sigma": None}),
-}
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -180,11 +136,15 @@ class Taken:
         own, last = ([p for p in own if (p.name in self._behind) is b] for b in (False, True))
         shown = signature.replace(parameters=[*own, *self._parameters, *last])
         vars(function)["__signature__"] = shown
-        if function.__doc__:  # python -OO leaves none
+        before, entry, after = (function.__doc__ or "").partition("    **options")
+        if entry:  # python -OO leaves no docstrings
+            _, *lines = after.splitlines(keepends=True)
+            after = "".join(dropwhile(lambda line: line.startswith(" " * 8), lines))
             words = self._words(function.__name__.endswith("_backward"))
-            function.__doc__ = _OPTIONS_ENTRY.sub(lambda _: words, function.__doc__)
+            function.__doc__ = before + words + after
         return function
 
+    @cache  # noqa: B019 -- as many tables as there are packages, and they stay
     def _words(self, backward: bool) -> str:
         """The options as a docstring has them; those of the forward are told there."""
         words = ""
@@ -192,6 +152,3 @@ class Taken:
             doc = "As in the forward." if backward and "forward" in option.taken_by else option.doc
             words += f"{name} : {option.type}\n{indent(doc, ' ' * 4)}\n"
         return indent(words, " " * 4)
-
-
-_OPTIONS_ENTRY = re.compile(r"^ {4}\*\*options.*\n(?: {8}.*\n)+", re.MULTILINE)
