@@ -296,6 +296,10 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
     return result
 
 
+def exact_gradients(problem: Problem) -> dict[str, Array]:
+    return {n: x for n, x in textbook(problem, np.float64).items() if n.startswith("d_")}
+
+
 def _textbook_score_backward(
     problem: Problem, dtype: DTypeLike, x: dict[str, Array], d_s: Array, t: Array | None
 ) -> dict[str, Array]:

@@ -7,9 +7,7 @@ what autograd asks of a function: which gradients flow, from where, what is save
 from __future__ import annotations
 
 import contextlib
-import gc
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +24,7 @@ from helpers import (
     assert_all_accurate,
     assert_same_bits,
     keep_pattern,
+    lost_blocks,
     make_problem,
     random_masks,
     repr_id,
@@ -835,15 +834,7 @@ def leaky(case: str) -> Callable[[], Any]:
 )
 def test_nothing_is_left_behind(case: str) -> None:
     """Less than one block of memory for each call: nothing that a call made."""
-    run = leaky(case)
-    for _ in range(200):
-        run()
-    gc.collect()
-    before, calls = sys.getallocatedblocks(), 1000
-    for _ in range(calls):
-        run()
-    gc.collect()
-    assert sys.getallocatedblocks() - before < calls
+    assert lost_blocks(leaky(case)) < 1
 
 
 def test_without_torch_the_error_says_what_is_missing() -> None:
