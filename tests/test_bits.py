@@ -160,6 +160,19 @@ def test_any_number_of_threads_under_masks(
         assert_same_bits(problem.backward(weights=weights), handed)
 
 
+@pytest.mark.parametrize("score", SCORES)
+def test_any_number_of_threads_with_many_queries(
+    score: str, rng: np.random.Generator, threads: None
+) -> None:
+    """So many that shares of a thread each would be larger than the fewest worth a sum."""
+    problem = make_problem(score, rng, M=1200, N=40, D=5, Dv=3, H=3)
+    attnext.set_num_threads(1)
+    expected = problem.run()
+    for n in (2, 3, 5):
+        attnext.set_num_threads(n)
+        assert_same_bits(problem.run(), expected)
+
+
 def test_any_number_of_threads_in_softmax(rng: np.random.Generator, threads: None) -> None:
     X = rng.standard_normal((7, 300, 301), dtype=np.float32)
     lens, mask = rng.integers(0, 302, size=(7, 300)), rng.random((300, 301)) < 0.5

@@ -297,6 +297,19 @@ def call_with(problem: Problem, name: str, x: Array, out: Array) -> Any:
     return attnext.additive_attention(**arguments, out=out)
 
 
+def test_out_may_overlap_no_input_that_runs_backwards() -> None:
+    """Such an input begins where its memory ends."""
+    memory = np.zeros((8, 4), dtype=np.float32)
+    X = memory[5:2:-1]
+    for first in range(6):  # in front of the last three rows, over them, behind
+        out = memory[first : first + 3]
+        if not np.shares_memory(X, out):
+            attnext.masked_softmax(X, out=out)
+            continue
+        with pytest.raises(ValueError, match="^out shares memory with X, "):
+            attnext.masked_softmax(X, out=out)
+
+
 def test_out_may_lie_between_the_rows_of_an_input(rng: np.random.Generator) -> None:
     """Shared address ranges are no shared memory."""
     memory = rng.standard_normal((2, 8, 4), dtype=np.float32)

@@ -177,6 +177,28 @@ def test_offsets_of_every_kind(
             np.testing.assert_array_equal(found, expected["output"])
 
 
+@pytest.mark.parametrize("far", [8, 2**31, 2**62, 2**63 - 1, 2**63, 2**64, 10**30])
+@pytest.mark.parametrize("score", SCORES)
+def test_a_length_above_all_keys_is_all_keys(
+    score: str, far: int, rng: np.random.Generator
+) -> None:
+    """In whatever it comes; and the keys of the next entry are not among them."""
+    problem = make_problem(score, rng, lead=(3,), M=5, N=7)
+    expected = problem.but(valid_lens=np.array([7, 2, 7])).run()
+    lens: Any = [far, 2, far]
+    given: list[Any] = []
+    if far < 2**63:
+        given += [lens, tuple(lens), np.array(lens), torch.tensor(lens)]
+    if far < 2**64:
+        given.append(np.array(lens, dtype=np.uint64))
+    X = rng.standard_normal((3, 5, 7), dtype=np.float32)
+    weights = attnext.masked_softmax(X, np.array([7, 2, 7]))
+    for lens in given:
+        assert_same_bits(problem.but(valid_lens=lens).run(), expected)
+        np.testing.assert_array_equal(attnext.masked_softmax(X, lens), weights)
+    assert_same_bits(problem.but(valid_lens=far).run(), problem.run())
+
+
 @pytest.mark.parametrize("far", [8, 2**31, 2**61, 2**62, 2**63 - 1, 2**63, 2**64, 10**30])
 def test_bands_of_any_size(far: int, rng: np.random.Generator) -> None:
     problem = make_problem("dot", rng, lead=(2,), M=5, N=7)
