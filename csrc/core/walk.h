@@ -32,8 +32,8 @@ typedef struct attn_modifier attn_modifier;
 
 /* A scoring function: everything the walk does not know about it. A new one is one file
  * that fills this struct, and one line in attn.h. What a score has no use for is NULL:
- * query_work, key_work, key_width, take_keys and what belongs to it, take_shared,
- * prepare, dscore_gain, finish. */
+ * query_work, key_work (not if there is take_keys), key_width, take_keys and what
+ * belongs to it, take_shared, prepare, dscore_gain, finish. */
 struct attn_score {
     attn_score_info about;
     /* Multiply-adds, forward: of one pair; before the walk, of one query and one key. */

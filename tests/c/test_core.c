@@ -128,6 +128,19 @@ check_backward_memory(void)
     }
 }
 
+/* A decoder's step over keys that were prepared needs no memory for each key. */
+static void
+check_prepared_memory(void)
+{
+    attn_problem p = dot_problem(1, 1, 1 << 20, 64, 1);
+    p.score = &attn_score_additive;
+    p.H = 64;
+    check((double)attn_forward_workspace(&p, 1) > 256.0 * MIB, "keys take no memory");
+    check((double)attn_prepared_size(&p, p.N) > 256.0 * MIB, "keys take no memory");
+    p.prepared = &p; /* only whether there are any counts */
+    check((double)attn_forward_workspace(&p, 1) < MIB, "prepared keys take memory");
+}
+
 /* ---- sizes that overflow --------------------------------------------------------- */
 
 static void
@@ -197,6 +210,7 @@ static const struct {
 } checks[] = {
     {"shared_heads", check_shared_heads},
     {"backward_memory", check_backward_memory},
+    {"prepared_memory", check_prepared_memory},
     {"overflow", check_overflow},
     {"masks_are_read_once", check_masks_are_read_once},
 };
