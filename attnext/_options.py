@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from inspect import Parameter
 from itertools import dropwhile
 from textwrap import indent
@@ -122,6 +121,13 @@ class Taken:
             )
             for name, default in self.defaults.items()
         ]
+        # As a docstring has them; in a backward, those of its forward are told there.
+        backward = any("forward" not in option.taken_by for option in self.options.values())
+        words = ""
+        for name, option in self.options.items():
+            doc = "As in the forward." if backward and "forward" in option.taken_by else option.doc
+            words += f"{name} : {option.type}\n{indent(doc, ' ' * 4)}\n"
+        self._words = indent(words, " " * 4)
 
     def check(self, function: str, given: Iterable[str]) -> None:
         """Refuse what the function does not take, in Python's words."""
@@ -140,15 +146,5 @@ class Taken:
         if entry:  # python -OO leaves no docstrings
             _, *lines = after.splitlines(keepends=True)
             after = "".join(dropwhile(lambda line: line.startswith(" " * 8), lines))
-            words = self._words(function.__name__.endswith("_backward"))
-            function.__doc__ = before + words + after
+            function.__doc__ = before + self._words + after
         return function
-
-    @cache  # noqa: B019 -- as many tables as there are packages, and they stay
-    def _words(self, backward: bool) -> str:
-        """The options as a docstring has them; those of the forward are told there."""
-        words = ""
-        for name, option in self.options.items():
-            doc = "As in the forward." if backward and "forward" in option.taken_by else option.doc
-            words += f"{name} : {option.type}\n{indent(doc, ' ' * 4)}\n"
-        return indent(words, " " * 4)
