@@ -82,12 +82,11 @@ def test_grouped_heads_are_repeated_heads(
     [((4,), 2), ((2, 4), 1), ((2, 6), 3), ((2, 2, 4), 2), ((3, 1), 1)],
     ids=str,
 )
-@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
 @score_cases
 def test_grouped_heads(
-    score: str, lead: tuple[int, ...], kv_heads: int, empty_rows: str, rng: np.random.Generator
+    score: str, lead: tuple[int, ...], kv_heads: int, rng: np.random.Generator
 ) -> None:
-    for _ in range(2):
+    for empty_rows in EMPTY_ROWS:
         masks = random_masks(rng, lead, 7, 33)
         sizes: dict[str, Any] = {"lead": lead, "M": 7, "N": 33, "kv_heads": kv_heads}
         check(make_problem(score, rng, **sizes, **masks, empty_rows=empty_rows))
