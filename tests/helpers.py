@@ -94,6 +94,14 @@ class Problem:
         rows, N = self.inputs["queries"].shape[:-1], self.inputs["keys"].shape[-2]
         return takes_part(rows, N, self.options)
 
+    def __str__(self) -> str:
+        """Which it is of several, if it fails: shapes, and options that are no large arrays."""
+        shapes = (f"{name} {x.shape}" for name, x in self.inputs.items())
+        options = (
+            f"{name} {np.shape(x) if np.size(x) > 9 else x}" for name, x in self.options.items()
+        )
+        return ", ".join([self.score, *shapes, *options])
+
     def but(self, **options: Any) -> Problem:
         return replace(self, options={**self.options, **options})
 
@@ -489,7 +497,7 @@ def assert_all_accurate(
         wrong = [name for name in exact if not error[name] <= bound[name]]
         if runs == 16 or not any(runs * np.size(exact[name]) < 500 for name in wrong):
             break
-    assert not wrong, "; ".join(
+    assert not wrong, f"{problem}: " + "; ".join(
         f"{name}: error {error[name]:.3g}, allowed {bound[name]:.3g}" for name in wrong
     )
 

@@ -57,24 +57,25 @@ def with_repeated_heads(problem: Problem) -> Problem:
     return Problem(problem.score, inputs, problem.options, problem.grads).but(enable_gqa=False)
 
 
-@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
 @pytest.mark.parametrize(("M", "N"), [(5, 9), (40, 140), (300, 70)])
 @score_cases
 def test_grouped_heads_are_repeated_heads(
-    score: str, M: int, N: int, kv_heads: int, masked: bool, rng: np.random.Generator
+    score: str, M: int, N: int, kv_heads: int, rng: np.random.Generator
 ) -> None:
     """All that a query has to itself to the bit; gradients of keys are sums over the group."""
-    masks = some_masks(rng, 2, M, N) if masked else {}
-    sizes: dict[str, Any] = {"lead": (2, 6), "M": M, "N": N, "D": 5, "Dv": 7, "kv_heads": kv_heads}
-    problem = make_problem(score, rng, **sizes, **masks, dropout_p=0.2, seed=9)
-    got, repeated = problem.run(), with_repeated_heads(problem).run()
-    own = {name: got.pop(name) for name in ("output", "weights", "lse", "d_queries")}
-    assert_same_bits(own, {name: repeated.pop(name) for name in own})
-    for name, x in got.items():
-        terms = repeated[name].astype(np.float64)
-        expected = over_groups(np.sum, terms, x.shape) if x.ndim == 4 else terms
-        np.testing.assert_allclose(x, expected, rtol=1e-5, atol=2e-6 * np.abs(terms).max())
+    for masked in (False, True):
+        masks = some_masks(rng, 2, M, N) if masked else {}
+        sizes: dict[str, Any] = {"lead": (2, 6), "M": M, "N": N, "D": 5, "Dv": 7}
+        options: dict[str, Any] = {"kv_heads": kv_heads, "dropout_p": 0.2, "seed": 9}
+        problem = make_problem(score, rng, **sizes, **masks, **options)
+        got, repeated = problem.run(), with_repeated_heads(problem).run()
+        own = {name: got.pop(name) for name in ("output", "weights", "lse", "d_queries")}
+        assert_same_bits(own, {name: repeated.pop(name) for name in own})
+        for name, x in got.items():
+            terms = repeated[name].astype(np.float64)
+            expected = over_groups(np.sum, terms, x.shape) if x.ndim == 4 else terms
+            np.testing.assert_allclose(x, expected, rtol=1e-5, atol=2e-6 * np.abs(terms).max())
 
 
 @pytest.mark.parametrize(
@@ -82,12 +83,11 @@ def test_grouped_heads_are_repeated_heads(
     [((4,), 2), ((2, 4), 1), ((2, 6), 3), ((2, 2, 4), 2), ((3, 1), 1)],
     ids=str,
 )
-@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
 @score_cases
 def test_grouped_heads(
-    score: str, lead: tuple[int, ...], kv_heads: int, empty_rows: str, rng: np.random.Generator
+    score: str, lead: tuple[int, ...], kv_heads: int, rng: np.random.Generator
 ) -> None:
-    for _ in range(2):
+    for empty_rows in EMPTY_ROWS:
         masks = random_masks(rng, lead, 7, 33)
         sizes: dict[str, Any] = {"lead": lead, "M": 7, "N": 33, "kv_heads": kv_heads}
         check(make_problem(score, rng, **sizes, **masks, empty_rows=empty_rows))

@@ -80,28 +80,26 @@ def test_a_key_that_some_rows_attend_to_is_poison_to_no_other(
 
 
 @poison_cases
-@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
 @score_cases
-def test_empty_rows_leak_nothing(
-    score: str, empty_rows: str, poison: float, rng: np.random.Generator
-) -> None:
+def test_empty_rows_leak_nothing(score: str, poison: float, rng: np.random.Generator) -> None:
     """Their queries, and what flows into their weights and lse; the output's gradient too,
     unless it has a way: uniform weights pass it on to the values."""
-    lens = rng.integers(0, 141, size=(2, 35))
-    lens[:, [0, 7, 34]] = 0
-    options = {"valid_lens": lens, "empty_rows": empty_rows}
-    problem = make_problem(score, rng, M=35, N=140, **options)
-    poisoned = copy_of(problem)
-    arrays = [
-        poisoned.inputs["queries"],
-        poisoned.grads["grad_weights"],
-        poisoned.grads["grad_lse"],
-    ]
-    if empty_rows != "uniform":
-        arrays.append(poisoned.grads["grad_output"])
-    for x in arrays:
-        x[lens == 0] = poison
-    assert_same_bits(poisoned.run(), problem.run())
+    for empty_rows in EMPTY_ROWS:
+        lens = rng.integers(0, 141, size=(2, 35))
+        lens[:, [0, 7, 34]] = 0
+        options = {"valid_lens": lens, "empty_rows": empty_rows}
+        problem = make_problem(score, rng, M=35, N=140, **options)
+        poisoned = copy_of(problem)
+        arrays = [
+            poisoned.inputs["queries"],
+            poisoned.grads["grad_weights"],
+            poisoned.grads["grad_lse"],
+        ]
+        if empty_rows != "uniform":
+            arrays.append(poisoned.grads["grad_output"])
+        for x in arrays:
+            x[lens == 0] = poison
+        assert_same_bits(poisoned.run(), problem.run())
 
 
 @poison_cases
@@ -364,7 +362,6 @@ def test_lse_splits_attention_over_disjoint_keys(score: str, rng: np.random.Gene
 # ---- no sizes at all -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -384,18 +381,17 @@ def test_lse_splits_attention_over_disjoint_keys(score: str, rng: np.random.Gene
     ids=str,
 )
 @score_cases
-def test_axes_of_size_0(
-    score: str, sizes: dict[str, Any], empty_rows: str, rng: np.random.Generator
-) -> None:
-    problem = make_problem(score, rng, **sizes, empty_rows=empty_rows)
-    if score == "additive":
-        problem.options["b_h"] = rng.standard_normal(
-            problem.inputs["W_q"].shape[0], dtype=np.float32
-        )
-    check(problem)
-    rows, N = problem.inputs["queries"].shape[:-1], problem.inputs["keys"].shape[-2]
-    lens = rng.integers(0, N + 1, size=rows)
-    check(problem.but(valid_lens=lens))
+def test_axes_of_size_0(score: str, sizes: dict[str, Any], rng: np.random.Generator) -> None:
+    for empty_rows in EMPTY_ROWS:
+        problem = make_problem(score, rng, **sizes, empty_rows=empty_rows)
+        if score == "additive":
+            problem.options["b_h"] = rng.standard_normal(
+                problem.inputs["W_q"].shape[0], dtype=np.float32
+            )
+        check(problem)
+        rows, N = problem.inputs["queries"].shape[:-1], problem.inputs["keys"].shape[-2]
+        lens = rng.integers(0, N + 1, size=rows)
+        check(problem.but(valid_lens=lens))
 
 
 @pytest.mark.parametrize("empty_rows", EMPTY_ROWS)

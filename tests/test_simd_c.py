@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compiling import compile_objects, link, run
-from helpers import REPOSITORY, TESTS
+from helpers import REPOSITORY, TESTS, Once
 
 KERNEL_TESTS = TESTS / "c" / "test_kernels.c"
 KERNELS_H = (REPOSITORY / "csrc" / "simd" / "kernels.h").read_text()
@@ -25,30 +25,36 @@ UNFUSED = {"exp2": 1.5, "exp": 1.5, "exp_near": 1.5, "tanh": 2.0}
 
 
 @pytest.fixture(scope="session")
-def program(c_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kernels")
-    simd = [path for path in c_objects if path.name.startswith("simd_")]
-    return link(folder / "test_kernels", compile_objects([KERNEL_TESTS], folder, "-O2") + simd)
+def program(once: Once, c_objects: list[Path]) -> Path:
+    def make(folder: Path) -> None:
+        tests = compile_objects([KERNEL_TESTS], folder, "-O1")
+        link(folder / "test_kernels", tests + of_simd(c_objects))
+
+    return once("kernels", make) / "test_kernels"
+
+
+def of_simd(objects: list[Path]) -> list[Path]:
+    return [path for path in objects if path.name.startswith("simd_")]
 
 
 @pytest.fixture(scope="session")
 def fused_program(
-    program: Path,
-    c_objects: list[Path],
-    instruction_sets: list[str],
-    tmp_path_factory: pytest.TempPathFactory,
+    once: Once, program: Path, c_objects: list[Path], instruction_sets: list[str]
 ) -> Path:
     """The same with generic kernels for a target that has fused multiply-add."""
     if "avx2" not in instruction_sets:
         return (
             program  # not x86: the generic kernels are fused already, or there is nothing to fuse
         )
-    folder = tmp_path_factory.mktemp("fused")
-    again = [KERNEL_TESTS, REPOSITORY / "csrc" / "simd" / "kernels_generic.c"]
-    objects = compile_objects(again, folder, "-O2", "-mfma", "-D__FP_FAST_FMAF=1")
-    replaced = {path.name for path in objects}
-    simd = [path for path in c_objects if path.name.startswith("simd_")]
-    return link(folder / "test_kernels", objects + [x for x in simd if x.name not in replaced])
+
+    def make(folder: Path) -> None:
+        again = [KERNEL_TESTS, REPOSITORY / "csrc" / "simd" / "kernels_generic.c"]
+        objects = compile_objects(again, folder, "-O1", "-mfma", "-D__FP_FAST_FMAF=1")
+        replaced = {path.name for path in objects}
+        kept = [path for path in of_simd(c_objects) if path.name not in replaced]
+        link(folder / "test_kernels", objects + kept)
+
+    return once("fused kernels", make) / "test_kernels"
 
 
 def test_every_kernel_has_a_test(program: Path) -> None:

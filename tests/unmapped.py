@@ -9,6 +9,7 @@ import ctypes
 import mmap
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -201,15 +202,11 @@ def tiles_without_memory() -> None:
             "mask": live | (entry == 1),
         },
     }
-    for score in SCORES:
-        for kind, masks in kinds.items():
-            for empty_rows in ("zero", "nan"):
-                rng = np.random.default_rng(0)
-                options = {**masks, "empty_rows": empty_rows}
-                problem = make_problem(
-                    score, rng, lead=(2, 2), M=M, N=N, D=D, Dk=D, Dv=D, kv_heads=1, **options
-                )
-                hide_tiles(problem, kind)
+    for i, (score, kind) in enumerate(product(SCORES, kinds)):
+        options = {**kinds[kind], "empty_rows": ("zero", "nan")[(i + i // len(kinds)) % 2]}
+        sizes: dict[str, Any] = {"lead": (2, 2), "M": M, "N": N, "D": D, "Dk": D, "Dv": D}
+        rng = np.random.default_rng(0)
+        hide_tiles(make_problem(score, rng, **sizes, kv_heads=1, **options), kind)
     for kind, masks in kinds.items():
         hide_weights(masks, kind)
 
