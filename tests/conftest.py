@@ -44,7 +44,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     named = all(Path(argument.partition("::")[0]).is_file() for argument in config.args)
     if named or config.option.capture == "no":
         return 0
-    return int(attnext.show_config("dicts")["threads"]["cpus"])
+    cpus = int(attnext.show_config("dicts")["threads"]["cpus"])
+    return cpus if cpus > 1 else 0
 
 
 @pytest.fixture
