@@ -243,7 +243,7 @@ def calls(count):
         for problem in problems:
             problem.run()
     large = make_problem("additive", rng, lead=(2,), M=2000, N=2000, D=3, H=64, extra_grads=False)
-    for i in range(count // 10):
+    for i in range(count // 5):
         signal.setitimer(signal.ITIMER_REAL, 0.005)
         try:
             large.forward()
@@ -254,7 +254,7 @@ def calls(count):
 
 calls(20)
 before = peak()
-calls(200)
+calls(100)
 print(peak() - before, interrupted)
 """
     growth, interrupted = map(int, run_python("-c", code).stdout.split())
