@@ -85,13 +85,15 @@ project_few_task(void *ctx, int64_t task, int worker)
     const attn_call *c = ctx;
     const attn_problem *p = c->p;
     const additive_shared *s = c->shared;
-    int64_t row = task * PROJECT_QUERIES, end = p->B * p->M;
-    end = end - row < PROJECT_QUERIES ? end : row + PROJECT_QUERIES;
+    const int64_t rows = p->B * p->M;
+    const int64_t together = attn_is_even(&c->in->queries, p->M) ? rows : p->M;
+    int64_t row = task * PROJECT_QUERIES;
+    int64_t end = rows - row < PROJECT_QUERIES ? rows : row + PROJECT_QUERIES;
     (void)worker;
-    for (int64_t n; row < end; row += n) { /* an entry at a time */
-        int64_t m = row % p->M;
-        attn_span queries = attn_read(&c->in->queries, row / p->M, m);
-        n = p->M - m < end - row ? p->M - m : end - row;
+    for (int64_t n; row < end; row += n) { /* as many as are one span */
+        int64_t m = row % together;
+        attn_span queries = attn_read(&c->in->queries, row / together, m);
+        n = together - m < end - row ? together - m : end - row;
         attn_simd->matmul(s->few + row * s->H, s->H, queries.data, queries.ld, 1,
                           s->W_qT, attn_additive_lanes(s->H), n, p->H, p->Dq, false);
     }

@@ -181,31 +181,54 @@ py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
     return ndim;
 }
 
+/* Has a these letters as its shape, `skip` of them left out? */
+static bool
+letters_fit(PyArrayObject *a, const char *letters, int skip,
+            const npy_intp sizes[PY_LETTERS])
+{
+    for (int i = 0; letters[skip + i] != '\0'; i++) {
+        char letter = letters[skip + i];
+        npy_intp expected = letter == '1' ? 1 : sizes[letter - 'A'];
+        if (expected >= 0 && PyArray_DIM(a, i) != expected) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void
+parameter_shape_error(PyArrayObject *a, const char *name, const char *letters,
+                      const npy_intp sizes[PY_LETTERS])
+{
+    npy_intp dims[PY_PARAMETER_AXES];
+    int ndim = py_letter_shape(letters, sizes, dims), spare = letters[0] == '1';
+    char full[PY_SHAPE_TEXT], expected[2 * PY_SHAPE_TEXT];
+    py_shape_text(full, ndim, dims);
+    py_shape_text(expected, ndim - spare, dims + spare);
+    if (spare) {
+        strcat(strcat(expected, " or "), full);
+    }
+    py_shape_error(a, name, expected);
+}
+
 PyArrayObject *
 py_parameter(PyObject *object, const char *name, PyArrayObject *out,
              const char *letters, npy_intp sizes[PY_LETTERS])
 {
-    npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = py_letter_shape(letters, sizes, dims), spare = letters[0] == '1';
     PyArrayObject *a = py_float32(object, name, out);
     if (a == NULL) {
         return NULL;
     }
-    bool fits = py_shape_fits(a, ndim, dims);
-    if (!fits && !(spare && py_shape_fits(a, ndim - 1, dims + 1))) {
-        char full[PY_SHAPE_TEXT], expected[2 * PY_SHAPE_TEXT];
-        py_shape_text(full, ndim, dims);
-        py_shape_text(expected, ndim - spare, dims + spare);
-        if (spare) {
-            strcat(strcat(expected, " or "), full);
-        }
-        py_shape_error(a, name, expected);
-        Py_CLEAR(a);
+    int skip = (int)strlen(letters) - PyArray_NDIM(a);
+    if (!(skip == 0 || (skip == 1 && letters[0] == '1')) ||
+        !letters_fit(a, letters, skip, sizes)) {
+        parameter_shape_error(a, name, letters, sizes);
+        Py_DECREF(a);
         return NULL;
     }
-    for (int i = fits ? 0 : 1; i < ndim; i++) {
-        if (letters[i] != '1') {
-            sizes[letters[i] - 'A'] = PyArray_DIM(a, fits ? i : i - 1);
+    for (int i = 0; i < PyArray_NDIM(a); i++) {
+        if (letters[skip + i] != '1') {
+            sizes[letters[skip + i] - 'A'] = PyArray_DIM(a, i);
         }
     }
     return a;

@@ -44,6 +44,7 @@ typedef struct {
     PyArrayObject *arrays[PY_INPUTS]; /* valid_lens: int64 in 0..N, in the shape given;
                                          NULL: every key, or, unless the caller keeps
                                          the inputs, few_lens */
+    bool masked;          /* there may be arrays behind valid_lens */
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
     int bias_ndim;

@@ -405,16 +405,22 @@ named_tuple(const char *name, const char *fields)
     return type;
 }
 
-/* What the text of a default stands for. */
+/* What the text of a default stands for: None, a bool, a word in quotes or a number. */
 static PyObject *
 default_value(const char *text)
 {
-    PyObject *nothing = PyDict_New(), *value = NULL;
-    if (nothing != NULL) {
-        value = PyRun_String(text, Py_eval_input, nothing, nothing);
-        Py_DECREF(nothing);
+    if (strcmp(text, "None") == 0) {
+        return Py_NewRef(Py_None);
     }
-    return value;
+    if (text[0] == 'T' || text[0] == 'F') {
+        return PyBool_FromLong(text[0] == 'T');
+    }
+    if (text[0] == '\'') {
+        return PyUnicode_FromStringAndSize(text + 1, (Py_ssize_t)strlen(text) - 2);
+    }
+    bool whole = strspn(text, "0123456789") == strlen(text);
+    return whole ? PyLong_FromString(text, NULL, 10)
+                 : PyFloat_FromDouble(PyOS_string_to_double(text, NULL, NULL));
 }
 
 static PyObject *

@@ -194,6 +194,7 @@ convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
     if (!py_is_given(call->given[which])) {
         return 0;
     }
+    in->masked = true;
     in->arrays[which] = py_pairs(call->given[which], which, in->ndim, dims, out, view,
                                  axes);
     return in->arrays[which] == NULL ? -1 : 0;
@@ -216,6 +217,7 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
         return -1;
     }
     bool band = o->causal || o->window.given || offset != NULL;
+    in->masked = offset != NULL;
     if (band && py_band(&o->window, o->causal, offset, in->ndim - 1, dims, out,
                         &p->masks.band, &in->arrays[ARG_CAUSAL_OFFSET]) < 0) {
         return -1;
@@ -266,7 +268,8 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
 void
 py_inputs_clear(py_inputs *in)
 {
-    for (int i = 0; i < PY_INPUTS; i++) {
-        Py_CLEAR(in->arrays[i]);
+    int end = in->masked ? PY_INPUTS : ARG_VALID_LENS + 1;
+    for (int i = ARG_QUERIES; i < end; i++) {
+        Py_XDECREF(in->arrays[i]);
     }
 }
