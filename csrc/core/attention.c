@@ -201,8 +201,8 @@ prob_tile(attn_block *block)
                          t->live);
 }
 
-/* max and sum of every row, as the forward found them; leaves 2^(S - max) of the last tile in
- * S. */
+/* max and sum of every row, as the forward found them; leaves 2^(S - max) of the last
+ * tile in S. */
 static void
 softmax_rows(attn_block *block)
 {

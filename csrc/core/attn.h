@@ -12,10 +12,11 @@
  *     H   hidden units of a score that has any
  *
  * Every array is float32 and belongs to the caller; results, gradients and parameters
- * are C-contiguous, queries, keys and values may have strides. Nothing here allocates, nothing here can fail: the caller asks *_workspace() how many bytes of
- * scratch a call needs (SIZE_MAX: the sizes overflow, do not call) and passes them,
- * aligned to 64 bytes or not. A gradient is named `d` + what it belongs to; order of
- * arguments: outputs, what the forward saved, inputs, the problem, workspace, run.
+ * are C-contiguous, queries, keys and values may have strides. Nothing here allocates,
+ * nothing here can fail: the caller asks *_workspace() how many bytes of scratch a call
+ * needs (SIZE_MAX: the sizes overflow, do not call) and passes them, aligned to 64
+ * bytes or not. A gradient is named `d` + what it belongs to; order of arguments:
+ * outputs, what the forward saved, inputs, the problem, workspace, run.
  *
  * Functions that return int return 0, or ATTN_INTERRUPTED if run->interrupted asked to
  * stop (the outputs are then undefined).
@@ -246,11 +247,12 @@ int attn_scores(float *scores, const attn_inputs *in, const attn_problem *p,
 /* ---- keys prepared once ---------------------------------------------------------- */
 
 /* What a score makes of the keys before it meets a query (additive: projects them;
- * cosine: normalises them) may be made once, and used by any calls whose keys these are:
- * any queries, masks and options, forward and backward, but the same score, eps, parameters, B / group and
- * sizes of keys; N at most the capacity, and as many keys as have been prepared. Hand
- * such memory in as attn_problem.prepared: the results are those without, bit by bit.
- * The gradients of parameters still need the keys themselves.
+ * cosine: normalises them) may be made once, and used by any calls whose keys these
+ * are: any queries, masks and options, forward and backward, but the same score, eps,
+ * parameters, B / group and sizes of keys; N at most the capacity, and as many keys as
+ * have been prepared. Hand such memory in as attn_problem.prepared: the results are
+ * those without, bit by bit. The gradients of parameters still need the keys
+ * themselves.
  *
  * attn_prepared_size: bytes, for `capacity` keys of each of the B / group entries;
  * SIZE_MAX: overflow. 0: the score makes nothing of its keys, has nothing to prepare, and

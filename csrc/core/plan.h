@@ -6,8 +6,8 @@
 
 #include "modifier.h"
 
-/* Sizes, threads and blocks of a call whose modifiers are found. Over an arena without memory (arena.h) this only
- * finds out how much is needed. */
+/* Sizes, threads and blocks of a call whose modifiers are found. Over an arena without
+ * memory (arena.h) this only finds out how much is needed. */
 void attn_lay_out(attn_call *c, attn_arena *a, int threads);
 
 /* Block `index` of entry b, made ready on this worker. */
