@@ -387,3 +387,57 @@ def test_what_the_page_names_exists() -> None:
     identifiers = {name for name in named - files if re.fullmatch(r"\w*_\w*", name)}
     assert len(identifiers) > 15
     assert identifiers - words == set()
+
+
+# ---- the door ------------------------------------------------------------------------------------
+
+FROM_PYTHON = """
+import inspect
+import numpy as np
+from attnext import _core, reference
+
+rng = np.random.default_rng(0)
+q, k, v = (rng.normal(size=(2, n, d)) for n, d in ((5, 3), (7, 4), (7, 6)))
+W, lens, grad = rng.normal(size=(4, 3)), [3, 7], rng.normal(size=(2, 5, 6))
+options = {"causal": True, "bias": np.zeros((5, 7)), "empty_rows": "zero"}
+for name in ("bilinear_attention", "bilinear_attention_backward", "bilinear_scores"):
+    ours, twin = getattr(_core, name), getattr(reference, name)
+    shown = [inspect.signature(f).parameters.values() for f in (ours, twin)]
+    one, other = ([(p.name, p.kind, p.default) for p in parameters] for parameters in shown)
+    assert one == other, name
+    assert "W : array_like, shape (Dk, Dq)" in ours.__doc__
+    if name.endswith("scores"):
+        pairs = [(ours(q, k, W), twin(q, k, W))]
+    elif name.endswith("backward"):
+        named, dbias = ours(grad, q, k, v, W, lens, return_grad_bias=True, **options)
+        assert type(named) is _core.BilinearGradients
+        assert named._fields == ("queries", "keys", "values", "W")
+        expected = twin(grad, q, k, v, W, lens, return_grad_bias=True, **options)
+        pairs = list(zip((*named, dbias), expected, strict=True))
+    else:
+        pairs = [(ours(q, k, v, W, lens, **options), twin(q, k, v, W, lens, **options))]
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+assert _core.SCORES["bilinear"].parameters == ("W",)
+try:
+    _core.bilinear_scores(q, k, W.T)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_the_door_opens_by_itself(copy: Path) -> None:
+    """The two files and two lines are all: the functions, their signatures, docstrings, messages
+    and the named tuple of the gradients are in the compiled module."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, copy / name)
+    ignored = shutil.ignore_patterns("reference", "*.so", "__pycache__")
+    shutil.copytree(REPOSITORY / "attnext", copy / "attnext", ignore=ignored, dirs_exist_ok=True)
+    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    done = subprocess.run(build, cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-c", FROM_PYTHON]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "W has shape (3, 4), expected (4, 3)\n"
