@@ -96,7 +96,11 @@ def test_a_reader_who_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
         "runpy.run_module('attnext', run_name='__main__')"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pipesize=4096,  # less than what is printed: some of it is still to come
     ) as process:
         assert process.stdout and process.stderr
         process.stdout.readline()
