@@ -58,21 +58,9 @@ class _Forward(Shared, total=False):
 @type_check_only
 class _Backward(Masks, Dropout, Saved, total=False): ...
 
-@type_check_only
-class Option(NamedTuple):
-    default: Any
-    type: str
-    doc: str
-    taken_by: tuple[str, ...]
-
-@type_check_only
-class Score(NamedTuple):
-    parameters: tuple[str, ...]
-    gradients: tuple[str, ...]
-    options: dict[str, Any]
-
-OPTIONS: dict[str, Option]
-SCORES: dict[str, Score]
+# default, type, paragraph, takers; parameters, gradients, own keywords with their defaults
+OPTIONS: dict[str, tuple[Any, str, str, tuple[str, ...]]]
+SCORES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]]
 
 # ---- dot-product attention ------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from attnext._core import SCORES
 
 def names_of(function: str, with_bias: bool) -> tuple[str, ...]:
     """What the gradients that the backward of `function` returns belong to, in order."""
-    return (*SCORES[function.removesuffix("_attention")].gradients, *["bias"] * with_bias)
+    _, gradients, _ = SCORES[function.removesuffix("_attention")]
+    return (*gradients, *["bias"] * with_bias)
 
 
 def by_name(function: str, d: Any, with_bias: bool) -> dict[str, Any]:

@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
 from itertools import dropwhile
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnext._core import OPTIONS
-
-if TYPE_CHECKING:
-    from attnext._core import Option
+from attnext import _core
 
 # ---- for type checkers ---------------------------------------------------------------------------
 
@@ -90,6 +87,17 @@ class Backward(Shared, Saved, Chain, total=False):
 
 # ---- at run time ---------------------------------------------------------------------------------
 
+
+class Option(NamedTuple):
+    """What there is to say of an option."""
+
+    default: Any
+    type: str  # as numpydoc has it
+    doc: str
+    taken_by: tuple[str, ...]  # of "forward", "backward", "layer"
+
+
+OPTIONS = {name: Option(*row) for name, row in _core.OPTIONS.items()}
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import attnext
-from attnext._core import OPTIONS
-from attnext._options import Bias, Chain, Extras, Masks, Taken
+from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Taken
 
 da: Any = dask.array  # most of Dask has no types
 DaskArray: TypeAlias = Any  # a dask.array.Array

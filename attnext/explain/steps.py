@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnext._core import OPTIONS
+from attnext._options import OPTIONS
 from attnext.explain.accuracy import largest_difference
 from attnext.explain.trace import Step, Summary, Trace, summarise
 from attnext.explain.words import AXES, STEPS, TITLES, check_lang, phrase

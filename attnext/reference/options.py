@@ -92,8 +92,7 @@ _OWN_WORDS: dict[str, dict[str, Any]] = {
 def _spelling(kind: type[Any]) -> Callable[[F], F]:
     """What writes out these options in the words of attnext, if it is there."""
     try:
-        from .._core import OPTIONS
-        from .._options import Taken
+        from .._options import OPTIONS, Taken
     except ImportError:  # this folder on its own
         return lambda function: function
     shared = {field.name: field for field in fields(kind) if field.name in OPTIONS}

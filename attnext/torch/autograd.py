@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from attnext import _core
-from attnext._core import OPTIONS
 from attnext._gradients import by_name
-from attnext._options import Dropout, Extras, Masks, Taken
+from attnext._options import OPTIONS, Dropout, Extras, Masks, Taken
 
 from .tensors import (
     apply,

@@ -52,7 +52,7 @@ typedef enum {
     ARG_COUNT
 } py_arg;
 
-/* The scores of attn.h, numbered; what comes last stands for "of no score". */
+/* The scores of attn.h, numbered. */
 typedef enum {
 #define NUMBER(ID) SCORE_##ID,
     ATTN_SCORES(NUMBER)
@@ -65,10 +65,9 @@ typedef enum {
 typedef struct {
     const char *function; /* "masked_softmax" */
     int required, positional;
-    unsigned char args[40]; /* of py_arg; what follows the last is ARG_END */
-    bool method;            /* help() shows $self */
-    bool scored;            /* the parameters have the names that `score` gives them */
-    py_score_number score;
+    unsigned char args[ARG_COUNT]; /* of py_arg; what follows the last is ARG_END */
+    bool method;                   /* help() shows $self */
+    py_score_number score;         /* whose parameters these are, if there are any */
 } py_signature;
 
 /* Fills state->names. */
@@ -358,7 +357,8 @@ char *py_parameter_doc(const attn_parameter *parameter);
 enum { PY_GRADIENTS_NAME = 64 };
 const char *py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME]);
 
-/* OPTIONS, SCORES: the tables as Python sees them. */
+/* OPTIONS, SCORES: the tables as Python sees them: default, type, paragraph and takers
+ * of each option; parameters, gradients and own keywords of each score. */
 PyObject *py_options_dict(void);
 PyObject *py_scores_dict(const attnext_state *state);
 

@@ -393,18 +393,6 @@ py_parameter_doc(const attn_parameter *parameter)
 
 /* ---- the tables as Python sees them ---------------------------------------------- */
 
-/* collections.namedtuple(name, fields) */
-static PyObject *
-named_tuple(const char *name, const char *fields)
-{
-    PyObject *collections = PyImport_ImportModule("collections"), *type = NULL;
-    if (collections != NULL) {
-        type = PyObject_CallMethod(collections, "namedtuple", "ss", name, fields);
-        Py_DECREF(collections);
-    }
-    return type;
-}
-
 /* What the text of a default stands for: None, a bool, a word in quotes or a number. */
 static PyObject *
 default_value(const char *text)
@@ -452,21 +440,18 @@ put_item(PyObject *dict, const char *key, PyObject *value)
 PyObject *
 py_options_dict(void)
 {
-    PyObject *type = named_tuple("Option", "default type doc taken_by");
-    PyObject *dict = type == NULL ? NULL : PyDict_New();
+    PyObject *dict = PyDict_New();
     for (int i = 0; dict != NULL && i < ARG_COUNT; i++) {
         const argument_row *row = &rows[i];
         if (row->taken_by == 0) {
             continue;
         }
-        PyObject *option = PyObject_CallFunction(
-            type, "NssN", default_value(row->standard), row->type, row->doc,
-            takers(row->taken_by));
+        PyObject *option = Py_BuildValue("NssN", default_value(row->standard),
+                                         row->type, row->doc, takers(row->taken_by));
         if (put_item(dict, row->name, option) < 0) {
             Py_CLEAR(dict);
         }
     }
-    Py_XDECREF(type);
     return dict;
 }
 
@@ -518,17 +503,15 @@ own_options(const attn_score_info *about)
 PyObject *
 py_scores_dict(const attnext_state *state)
 {
-    PyObject *type = named_tuple("Score", "parameters gradients options");
-    PyObject *dict = type == NULL ? NULL : PyDict_New();
+    PyObject *dict = PyDict_New();
     for (int i = 0; dict != NULL && i < SCORE_COUNT; i++) {
         const py_score *score = &state->scores[i];
-        PyObject *entry = PyObject_CallFunction(
-            type, "NNN", gradient_names(score, false), gradient_names(score, true),
-            own_options(score->about));
+        PyObject *entry = Py_BuildValue("NNN", gradient_names(score, false),
+                                        gradient_names(score, true),
+                                        own_options(score->about));
         if (put_item(dict, score->about->name, entry) < 0) {
             Py_CLEAR(dict);
         }
     }
-    Py_XDECREF(type);
     return dict;
 }

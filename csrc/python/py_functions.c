@@ -21,6 +21,8 @@
 
 /* ---- reading options ------------------------------------------------------------- */
 
+static const float DEFAULT_EPS = 1e-8f;
+
 /* w or sigma = 1 / w; one of them at most. */
 static int
 read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
@@ -72,7 +74,6 @@ read_score_options(py_call *call)
     PyObject *scale = py_is_given(given[ARG_SCALE]) ? given[ARG_SCALE]
                                                     : given[ARG_SCALE_OF_ONE];
     bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
-    o->eps = 1e-8f;
     o->has_scale = scale != NULL || bandwidth;
     if (scale != NULL && py_finite(scale, "scale", false, &o->scale) < 0) {
         return -1;
@@ -137,11 +138,12 @@ read_call(const attnext_state *state, const py_score *score,
           PyObject *kwnames, py_call *call)
 {
     call->score = score;
-    call->options = (py_options){0};
+    call->options = (py_options){.eps = DEFAULT_EPS};
     call->keeps_inputs = false;
-    return py_parse(state, signature, args, nargs, kwnames, call->given) < 0
-               ? -1
-               : py_read_options(call);
+    if (py_parse(state, signature, args, nargs, kwnames, call->given) < 0) {
+        return -1;
+    }
+    return kwnames == NULL ? 0 : py_read_options(call); /* options are keywords */
 }
 
 /* A tuple of the objects; not a tuple if it would have one entry. */
