@@ -117,12 +117,10 @@ print(sorted(set(sys.modules) - before))
 def test_import_and_small_calls_start_no_thread_and_a_large_call_does() -> None:
     code = """
 import os
-from threading import Thread
+from threading import Event, Thread
 from helpers import *
 count = lambda: len(os.listdir("/proc/self/task"))
-first = Thread(target=int)  # with which ThreadSanitizer starts one of its own
-first.start()
-first.join()
+Thread(target=Event().wait, daemon=True).start()  # with it ThreadSanitizer starts one of its own
 before = count()  # NumPy's own may be among them
 rng = np.random.default_rng(0)
 attnext.set_num_threads(3)
