@@ -58,6 +58,13 @@ typedef struct {
     attn_axis mask_axes[PY_MAX_AXES], bias_axes[PY_MAX_AXES], dropout_axes[PY_MAX_AXES];
 } py_inputs;
 
+/* Its arrays from here on are NULL. */
+static inline int
+py_inputs_end(const py_inputs *in)
+{
+    return in->masked ? PY_INPUTS : ARG_VALID_LENS + 1;
+}
+
 /* Makes *in empty: what every use of one starts with. */
 void py_inputs_init(py_inputs *in);
 

@@ -13,29 +13,45 @@
 /* ---- text that grows ------------------------------------------------------------- */
 
 typedef struct {
-    char *text; /* NULL if there was no memory: what is added then is lost */
-    size_t used;
+    char *text;
+    size_t used, room;
+    bool lost; /* there was no memory */
 } page;
 
 static void
+put_text(page *p, const char *text, size_t length)
+{
+    size_t needed = p->used + length + 1;
+    if (needed > p->room) {
+        p->room = 2 * needed;
+        char *longer = PyMem_RawRealloc(p->text, p->room);
+        if (longer == NULL) {
+            PyMem_RawFree(p->text);
+            *p = (page){.lost = true};
+            return;
+        }
+        p->text = longer;
+    }
+    memcpy(p->text + p->used, text, length);
+    p->used += length;
+    p->text[p->used] = '\0';
+}
+
+/* What is formatted is at most a few lines; text as it stands may be as long as it
+ * likes. */
+static void
 put(page *p, const char *format, ...)
 {
-    va_list args, again;
-    va_start(args, format);
-    va_copy(again, args);
-    int length = vsnprintf(NULL, 0, format, args);
-    char *longer = length < 0 || (p->text == NULL && p->used > 0)
-                       ? NULL
-                       : PyMem_RawRealloc(p->text, p->used + (size_t)length + 1);
-    if (longer == NULL) {
-        PyMem_RawFree(p->text);
-    } else {
-        vsnprintf(longer + p->used, (size_t)length + 1, format, again);
+    char lines[1024];
+    va_list args;
+    if (strchr(format, '%') == NULL) {
+        put_text(p, format, strlen(format));
+        return;
     }
-    p->text = longer;
-    p->used += (size_t)length;
-    va_end(again);
+    va_start(args, format);
+    PyOS_vsnprintf(lines, sizeof lines, format, args);
     va_end(args);
+    put_text(p, lines, strlen(lines));
 }
 
 /* Lines, indented. */
@@ -43,8 +59,10 @@ static void
 put_indented(page *p, const char *lines)
 {
     while (*lines != '\0') {
-        int length = (int)strcspn(lines, "\n");
-        put(p, "    %.*s\n", length, lines);
+        size_t length = strcspn(lines, "\n");
+        put_text(p, "    ", 4);
+        put_text(p, lines, length);
+        put_text(p, "\n", 1);
         lines += length + (lines[length] == '\n');
     }
 }
@@ -61,7 +79,9 @@ static void
 put_section(page *p, const char *title, const char *text)
 {
     if (text != NULL) {
-        put(p, "\n%s\n%.*s\n%s\n", title, (int)strlen(title), "----------------", text);
+        put(p, "\n%s\n%.*s\n", title, (int)strlen(title), "----------------");
+        put_text(p, text, strlen(text));
+        put_text(p, "\n", 1);
     }
 }
 
@@ -69,8 +89,10 @@ put_section(page *p, const char *title, const char *text)
 static char *
 finished(page *p)
 {
-    if (p->text == NULL) {
+    if (p->lost) {
+        PyMem_RawFree(p->text);
         PyErr_NoMemory();
+        return NULL;
     }
     return p->text;
 }
@@ -130,14 +152,16 @@ function_doc(const attnext_state *state, const py_function *function)
     bool backward = strstr(signature->function, "_backward") != NULL;
     page p = {0};
     put_signature(&p, state, signature);
-    put(&p, "%s", function->before);
+    put_text(&p, function->before, strlen(function->before));
     for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
         bool own = arg < signature->args + signature->required;
         if (rows[*arg].doc != NULL && !own && function->after != NULL) {
             put_option(&p, *arg, backward);
         }
     }
-    put(&p, "%s", function->after == NULL ? "" : function->after);
+    if (function->after != NULL) {
+        put_text(&p, function->after, strlen(function->after));
+    }
     return finished(&p);
 }
 

@@ -268,8 +268,7 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
 void
 py_inputs_clear(py_inputs *in)
 {
-    int end = in->masked ? PY_INPUTS : ARG_VALID_LENS + 1;
-    for (int i = ARG_QUERIES; i < end; i++) {
+    for (int i = ARG_QUERIES; i < py_inputs_end(in); i++) {
         Py_XDECREF(in->arrays[i]);
     }
 }

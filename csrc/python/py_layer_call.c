@@ -241,7 +241,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     begin_call(&call, &held);
     PyObject *need_weights = call.given[ARG_NEED_WEIGHTS];
     call.options.return_weights = true;
-    if (py_read_options(&call) < 0 ||
+    if ((kwnames != NULL && py_read_options(&call) < 0) ||
         (need_weights != NULL && py_read_flag(need_weights, "need_weights",
                                               &call.options.return_weights) < 0) ||
         read_inputs(&held, &call, owned) < 0) {

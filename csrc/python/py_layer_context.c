@@ -17,6 +17,7 @@ typedef struct {
     PyObject ob_base;
     PyObject *identity;               /* of the layer that made it */
     PyArrayObject *inputs[PY_INPUTS]; /* as the forward read them; no parameters */
+    int end;                          /* the inputs from here on are NULL */
     py_options options;
     PyArrayObject *output, *lse;
 } context_object;
@@ -47,7 +48,8 @@ layer_context_new(const attnext_state *state, const layer_core *core,
         return NULL;
     }
     context->identity = Py_NewRef(core->identity);
-    for (int i = 0; i < PY_INPUTS; i++) {
+    context->end = py_inputs_end(in);
+    for (int i = ARG_QUERIES; i < context->end; i++) {
         PyArrayObject *input = is_parameter(i) ? NULL : in->arrays[i];
         context->inputs[i] = (PyArrayObject *)Py_XNewRef(input);
     }
@@ -78,7 +80,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, PyObject 
                         "of this object's own forwards");
         return -1;
     }
-    for (int i = 0; i < PY_INPUTS; i++) {
+    for (int i = ARG_QUERIES; i < context->end; i++) {
         if (!is_parameter(i)) {
             call->given[i] = (PyObject *)context->inputs[i];
         }
@@ -98,7 +100,7 @@ context_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
 
     Py_XDECREF(context->identity);
-    for (int i = 0; i < PY_INPUTS; i++) {
+    for (int i = ARG_QUERIES; i < context->end; i++) {
         Py_XDECREF(context->inputs[i]);
     }
     Py_XDECREF(context->output);
