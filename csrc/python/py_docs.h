@@ -59,6 +59,7 @@
 "and `window`, as far as they are given, all allow it. What takes no part is never\n" \
 "read: NaN there does no harm, and where no query of a block meets any key of a\n" \
 "block no time is spent. The one exception: an empty row with 'uniform' is the mean\n" \
-"of all the values.\n"
+"of all the values. A mask is read in the shape and layout it has, without a copy, if\n" \
+"its last axis is contiguous.\n"
 
 #endif
