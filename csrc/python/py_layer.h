@@ -97,13 +97,21 @@ extern PyMethodDef layer_methods[];
 #define LAYER_MEMBERS                                                                  \
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(layer_object, vectorcall), READONLY, \
      NULL},                                                                            \
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(layer_object, weakrefs), READONLY,     \
-     NULL},                                                                            \
-    {"dropout", T_DOUBLE, offsetof(layer_object, core.dropout), READONLY,              \
-     "float: the probability that a weight is dropped in training."}
+        {"__weaklistoffset__", T_PYSSIZET, offsetof(layer_object, weakrefs), READONLY, \
+         NULL},                                                                        \
+        {"dropout", T_DOUBLE, offsetof(layer_object, core.dropout), READONLY,          \
+         "float: the probability that a weight is dropped in training."}
 
-#define LAYER_FLAGS                                                                    \
-    (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |                   \
+/* The slots that are the same in either type. */
+/* clang-format off */
+#define LAYER_SLOTS                                                                    \
+    {Py_tp_traverse, layer_traverse}, {Py_tp_clear, layer_clear},                      \
+    {Py_tp_dealloc, layer_dealloc}, {Py_tp_call, PyVectorcall_Call},                   \
+    {Py_tp_methods, layer_methods}
+/* clang-format on */
+
+#define LAYER_FLAGS                                                  \
+    (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | \
      Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE)
 
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */

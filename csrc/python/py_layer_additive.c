@@ -155,12 +155,14 @@ static PyMemberDef additive_members[] = {
 };
 
 static PyType_Slot additive_slots[] = {
-    {Py_tp_doc, (void *)additive_doc}, {Py_tp_new, additive_new},
-    {Py_tp_init, additive_init},       {Py_tp_traverse, layer_traverse},
-    {Py_tp_clear, layer_clear},        {Py_tp_dealloc, layer_dealloc},
-    {Py_tp_call, PyVectorcall_Call},   {Py_tp_repr, additive_repr},
-    {Py_tp_methods, layer_methods},    {Py_tp_getset, layer_additive_properties},
-    {Py_tp_members, additive_members}, {0},
+    LAYER_SLOTS,
+    {Py_tp_doc, (void *)additive_doc},
+    {Py_tp_new, additive_new},
+    {Py_tp_init, additive_init},
+    {Py_tp_repr, additive_repr},
+    {Py_tp_getset, layer_additive_properties},
+    {Py_tp_members, additive_members},
+    {0},
 };
 
 PyType_Spec layer_additive_spec = {

@@ -138,12 +138,14 @@ static PyMemberDef dot_members[] = {
 };
 
 static PyType_Slot dot_slots[] = {
-    {Py_tp_doc, (void *)dot_doc},    {Py_tp_new, dot_new},
-    {Py_tp_init, dot_init},          {Py_tp_traverse, layer_traverse},
-    {Py_tp_clear, layer_clear},      {Py_tp_dealloc, layer_dealloc},
-    {Py_tp_call, PyVectorcall_Call}, {Py_tp_repr, dot_repr},
-    {Py_tp_methods, layer_methods},  {Py_tp_getset, layer_dot_properties},
-    {Py_tp_members, dot_members},    {0},
+    LAYER_SLOTS,
+    {Py_tp_doc, (void *)dot_doc},
+    {Py_tp_new, dot_new},
+    {Py_tp_init, dot_init},
+    {Py_tp_repr, dot_repr},
+    {Py_tp_getset, layer_dot_properties},
+    {Py_tp_members, dot_members},
+    {0},
 };
 
 PyType_Spec layer_dot_spec = {
