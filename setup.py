@@ -15,7 +15,7 @@ debug = [] if "-g" in os.environ.get("CFLAGS", "") else ["-g0"]
 core = Extension(
     "attnext._core",
     sources=sorted(glob("csrc/*/*.c"), reverse=True),  # csrc/simd, which takes longest, first
-    depends=sorted(glob("csrc/*/*.h")),
+    depends=sorted(glob("csrc/*/*.h") + glob("csrc/*/*.def")),
     include_dirs=[np.get_include()],
     define_macros=[
         ("NPY_NO_DEPRECATED_API", "NPY_1_25_API_VERSION"),
