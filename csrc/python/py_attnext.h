@@ -5,7 +5,8 @@
  *     py_options.def   the table of arguments and options: names, defaults, paragraphs
  *     py_signature.c   from a call's arguments to named slots; signatures as text
  *     py_numbers.c     numbers, flags and words among them
- *     py_docs.c        docstrings, and the table of options as Python sees it
+ *     py_docs.c        docstrings, made of the tables
+ *     py_tables.c      the tables themselves, and what Python sees of them
  *     py_read.c        any object as an array of whatever dtype, and what is refused
  *     py_arrays.c      from there to float32 arrays and bools of known shape
  *     py_integers.c    ... and to integers
@@ -357,7 +358,7 @@ char *py_parameter_doc(const attn_parameter *parameter);
 enum { PY_GRADIENTS_NAME = 64 };
 const char *py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME]);
 
-/* OPTIONS, SCORES: the tables as Python sees them: default, type, paragraph and takers
+/* OPTIONS, SCORES (py_tables.c): what Python sees of the tables: default, type, paragraph and takers
  * of each option; parameters, gradients and own keywords of each score. */
 PyObject *py_options_dict(void);
 PyObject *py_scores_dict(const attnext_state *state);

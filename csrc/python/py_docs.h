@@ -1,10 +1,21 @@
 /*
- * py_docs.h -- the paragraphs that docstrings of several functions share, so that they
- * cannot drift apart. Each is a run of whole lines.
+ * py_docs.h -- what docstrings are made of: the rows of py_options.def, and the
+ * paragraphs that several functions share, so that they cannot drift apart. Each of
+ * these is a run of whole lines.
  */
 /* clang-format off */
 #ifndef PY_DOCS_H
 #define PY_DOCS_H
+
+#include "py_attnext.h"
+
+/* What the table says of an argument; by py_arg (py_tables.c). */
+typedef struct {
+    const char *name, *standard, *type, *doc; /* standard: its default, as text */
+    int taken_by;
+} py_argument_row;
+
+extern const py_argument_row py_argument_rows[ARG_COUNT];
 
 #define DOC_FLOAT32 \
 "    Used as it is if float32 and C-contiguous, like every array here; other\n" \

@@ -5,7 +5,7 @@
  *     for score in attn.h:                                           # py_functions.c
  *         <score>_attention, <score>_attention_backward, <score>_scores
  *         <Score>Gradients = collections.namedtuple(...)     # if it has parameters
- *     OPTIONS, SCORES: the tables of both, as dicts                  # py_docs.c
+ *     OPTIONS, SCORES: the tables of both, as dicts                  # py_tables.c
  *     merge_attention, merge_attention_backward                      # py_merge.c
  *     class AdditiveAttention: ...                                   # py_layer.c
  *     class DotProductAttention: ...
