@@ -358,8 +358,9 @@ char *py_parameter_doc(const attn_parameter *parameter);
 enum { PY_GRADIENTS_NAME = 64 };
 const char *py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME]);
 
-/* OPTIONS, SCORES (py_tables.c): what Python sees of the tables: default, type, paragraph and takers
- * of each option; parameters, gradients and own keywords of each score. */
+/* OPTIONS, SCORES (py_tables.c): what Python sees of the tables: default, type,
+ * paragraph and takers of each option; parameters, gradients and own keywords of each
+ * score. */
 PyObject *py_options_dict(void);
 PyObject *py_scores_dict(const attnext_state *state);
 
