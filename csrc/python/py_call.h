@@ -21,7 +21,7 @@ typedef struct {
     attn_empty_rows empty_rows;
     bool has_scale; /* false: the score's default */
     float scale;    /* what it is: attn.h */
-    float eps;
+    float eps;      /* 0: the default */
     bool return_weights, return_lse, return_grad_bias;
 } py_options;
 

@@ -21,8 +21,6 @@
 
 /* ---- reading options ------------------------------------------------------------- */
 
-static const float DEFAULT_EPS = 1e-8f;
-
 /* w or sigma = 1 / w; one of them at most. */
 static int
 read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
@@ -138,7 +136,7 @@ read_call(const attnext_state *state, const py_score *score,
           PyObject *kwnames, py_call *call)
 {
     call->score = score;
-    call->options = (py_options){.eps = DEFAULT_EPS};
+    call->options = (py_options){0};
     call->keeps_inputs = false;
     if (py_parse(state, signature, args, nargs, kwnames, call->given) < 0) {
         return -1;

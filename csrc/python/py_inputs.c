@@ -237,6 +237,9 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
 
 /* ---- all of them ----------------------------------------------------------------- */
 
+/* torch's of cosine_similarity. */
+static const float DEFAULT_EPS = 1e-8f;
+
 /* What the one number of the score is where none was given. */
 static float
 default_scale(attn_scale_kind kind, int64_t D)
@@ -261,7 +264,7 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
         return -1;
     }
     p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, p->Dq);
-    p->eps = o->eps;
+    p->eps = o->eps > 0.0f ? o->eps : DEFAULT_EPS;
     return convert_masks(call, out, in);
 }
 

@@ -1,6 +1,6 @@
 /*
- * py_layer_gradients.c -- the gradients of a layer's parameters: attn.grads, a dict the user
- * may write into (gradient clipping, an optimiser that wants None). So an entry is
+ * py_layer_gradients.c -- the gradients of a layer's parameters: attn.grads, a dict the
+ * user may write into (gradient clipping, an optimiser that wants None). So an entry is
  * looked at each time it is used: one that can be added to as it is, is; another is
  * replaced by one that can.
  */
