@@ -572,6 +572,10 @@ class _Threads(TypedDict):
     chosen: int
     cpus: int
 
+class _Memory(TypedDict):
+    kept: int
+    limit: int
+
 class _Build(TypedDict):
     compiler: str
     python: str
@@ -580,10 +584,12 @@ class _Config(TypedDict):
     version: str
     instruction_set: _InstructionSet
     threads: _Threads
+    memory: _Memory
     build: _Build
 
 def set_num_threads(n: SupportsIndex) -> None: ...
 def get_num_threads() -> int: ...
+def empty_cache() -> None: ...
 @overload
 def show_config(mode: Literal["stdout"] = "stdout") -> None: ...
 @overload

@@ -16,7 +16,7 @@ SETS = ["scalar", "generic", "avx2", "avx512"]  # narrowest first
 
 def test_dicts() -> None:
     config = attnext.show_config("dicts")
-    assert config.keys() == {"version", "instruction_set", "threads", "build"}
+    assert config.keys() == {"version", "instruction_set", "threads", "memory", "build"}
     assert config["version"] == attnext.__version__
     available = config["instruction_set"]["available"]
     assert available == [name for name in SETS if name in available]

@@ -29,7 +29,7 @@ from attnext import _options, reference
 NOT_ASKED_FOR = {"ES01", "SA01", "RT02", "SS05"}
 
 FUNCTIONS = [name for name in attnext.__all__ if inspect.isroutine(getattr(attnext, name))]
-ABOUT_THE_PROCESS = ("set_num_threads", "get_num_threads", "show_config")
+ABOUT_THE_PROCESS = ("set_num_threads", "get_num_threads", "empty_cache", "show_config")
 
 
 def public_modules() -> list[str]:

@@ -17,7 +17,7 @@ CSRC = REPOSITORY / "csrc"
 FILES = sorted(path for path in CSRC.rglob("*") if path.is_file() and path.suffix != ".py")
 
 MAY_INCLUDE = {
-    "python": {"python", "core", "simd", "os/parallel.h", "os/cpu_count.h"},
+    "python": {"python", "core", "simd", "os/parallel.h", "os/cpu_count.h", "os/memory.h"},
     "core": {"core", "simd", "os/parallel.h"},
     "simd": {"simd"},
     "os": {"os"},
@@ -34,7 +34,7 @@ MAY_INCLUDE_OF_THE_SYSTEM = {
     "simd/v_avx2.h": {"immintrin.h"},
     "simd/v_avx512.h": {"immintrin.h"},
     "os": {"fcntl.h", "fenv.h", "pthread.h", "sched.h", "signal.h", "stdatomic.h", "stdio.h"}
-    | {"stdlib.h", "time.h", "unistd.h"},
+    | {"stdlib.h", "sys/mman.h", "time.h", "unistd.h"},
 }
 MAY_NAME_INTRINSICS = {"simd/v_avx2.h", "simd/v_avx512.h"}
 

@@ -105,6 +105,7 @@ def test_the_other_functions(rng: np.random.Generator) -> None:
         lambda: attnext.additive_scores(X, X, W, W, w, b_h=w),
         lambda: attnext.set_num_threads(attnext.get_num_threads()),
         lambda: attnext.show_config("dicts"),
+        lambda: attnext.empty_cache(),
     ]
     for call in calls:
         assert lost_blocks(call) < SLACK

@@ -74,12 +74,6 @@ py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dim
 
 /* ---- float32 arrays -------------------------------------------------------------- */
 
-PyArrayObject *
-py_new_float32(int ndim, const npy_intp *dims)
-{
-    return (PyArrayObject *)PyArray_SimpleNew(ndim, (npy_intp *)dims, NPY_FLOAT32);
-}
-
 bool
 py_is_plain(PyObject *object, int dtype)
 {

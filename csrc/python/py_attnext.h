@@ -12,6 +12,7 @@
  *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
  *     py_masks.c       mask, bias, dropout_mask, causal and window
+ *     py_memory.c      where large arrays and large scratch lie
  *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
@@ -206,9 +207,6 @@ int py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
 PyArrayObject *py_parameter(PyObject *object, const char *name, PyArrayObject *out,
                             const char *letters, npy_intp sizes[PY_LETTERS]);
 
-/* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
-PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
-
 /* object given as out=: *out is NULL if not given, else a new reference to it, known to
  * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
 int py_out(PyObject *object, PyArrayObject **out);
@@ -247,6 +245,19 @@ py_or_none(PyArrayObject *array)
 {
     return array != NULL ? (PyObject *)array : Py_None;
 }
+
+/* ---- memory (py_memory.c) --------------------------------------------------------- */
+
+/* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
+PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
+
+/* So many bytes at a multiple of 16, or of 64 if they are many, to be given back with
+ * the same number; NULL without an exception. The GIL is not needed. */
+void *py_take_scratch(size_t bytes);
+void py_give_scratch(void *scratch, size_t bytes);
+
+/* How much memory is kept for the next call, from the environment; or ImportError. */
+int py_read_memory_limit(void);
 
 /* ---- integers (py_integers.c) ----------------------------------------------------- */
 

@@ -12,7 +12,8 @@
  *
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
  *     threads = int(os.environ.get("ATTNEXT_NUM_THREADS", cpus))     # or ImportError
- *     set_num_threads, get_num_threads, show_config                  # py_config.c
+ *     keep_at_most(os.environ.get("ATTNEXT_CACHE_MIB", 256))         # or ImportError
+ *     set_num_threads, get_num_threads, empty_cache, show_config     # py_config.c
  */
 #define ATTNEXT_IMPORTS_NUMPY
 #include "py_attnext.h"
@@ -102,8 +103,8 @@ module_exec(PyObject *module)
 
     import_array1(-1);
     if (select_instruction_set() < 0 || read_num_threads(state) < 0 ||
-        py_intern_names(state) < 0 || add_functions(module, state) < 0 ||
-        py_scores_exec(module, state) < 0) {
+        py_read_memory_limit() < 0 || py_intern_names(state) < 0 ||
+        add_functions(module, state) < 0 || py_scores_exec(module, state) < 0) {
         return -1;
     }
     return py_layers_exec(module, state);

@@ -38,7 +38,7 @@ allocate(size_t bytes)
                         "has a size that overflows");
         return NULL;
     }
-    void *heap = PyMem_RawMalloc(bytes);
+    void *heap = py_take_scratch(bytes);
     if (heap == NULL) {
         PyErr_NoMemory();
     }
@@ -70,6 +70,8 @@ py_run(const attnext_state *state, double work, py_workspace *workspace,
     if (release) {
         PyEval_RestoreThread(r.thread);
     }
-    PyMem_RawFree(heap);
+    if (heap != NULL) {
+        py_give_scratch(heap, bytes);
+    }
     return result != 0 || r.raised ? -1 : 0;
 }
