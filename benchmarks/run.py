@@ -11,6 +11,7 @@ Peers that are not installed are left out (pip install torch jax onnxruntime onn
     python benchmarks/run.py --quick                    a short look, nothing that compiles
     python benchmarks/run.py --json out.json --paste    and put the tables into the documents
     python benchmarks/run.py --from out.json --paste    ... those of an earlier run
+    python benchmarks/run.py --compare old.json new.json    what became slower; 1 if anything did
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # which `python -P` leaves out
 
-from suite import report, worker
+from suite import compare, report, worker
 from suite.cases import CASES
 from suite.paste import DOCUMENTS, NoMarkers, paste
 from suite.peers import PEERS, SLOW_TO_COMPILE
@@ -85,6 +86,16 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return record
 
 
+def read(file: Path) -> dict[str, Any]:
+    """A record that --json wrote."""
+    try:
+        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        record["rows"], record["masks"]  # noqa: B018
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{file} is no record that --json wrote: {error!r}")
+    return record
+
+
 def numbers_of_threads(options: argparse.Namespace) -> list[int]:
     """One and all, unless others are asked for."""
     return sorted(set(options.threads or ([1] if options.cpu_time else [1, cpus()])))
@@ -119,6 +130,8 @@ def parsed() -> argparse.Namespace:
     add("--markdown", action="store_true", help="print Markdown")
     add("--json", type=Path, metavar="FILE", help="also write all measurements there")
     add("--from", type=Path, metavar="FILE", dest="source", help="measure nothing: read --json's")
+    add("--compare", type=Path, nargs=2, metavar=("OLD", "NEW"),
+        help="measure nothing: two of --json's; status 1 if something became slower")  # fmt: skip
     add("--paste", action="store_true", help="into the READMEs and docs/performance.md")
     add("--root", type=Path, default=CLONE, help="of these documents; default: the clone")
     add("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -130,8 +143,12 @@ def main() -> None:
     options = parsed()
     if options.worker:
         return worker.main(*options.worker)
+    if options.compare:
+        text, slower = compare.document(*(read(file) for file in options.compare))
+        print(text, end="")
+        sys.exit(slower)
     if options.source:
-        record = json.loads(options.source.read_text(encoding="utf-8"))
+        record = read(options.source)
     else:
         record = measured(options)
     if options.json:

@@ -336,3 +336,63 @@ def test_the_documents_of_the_project_have_their_markers() -> None:
     for name in paste.DOCUMENTS:
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         assert paste.between_markers(text, "table", name).count("table\n") >= 1
+
+
+# ---- two records --------------------------------------------------------------------------------
+
+
+def changed(record: dict[str, Any], folder: Path, **factors: float) -> tuple[int, list[str]]:
+    """How --compare ends, and its lines, where each callee took so many times as long."""
+    files = folder / "old.json", folder / "new.json"
+    new = json.loads(json.dumps(record))
+    for row in new["rows"]:
+        for name, factor in factors.items():
+            if name in row["times"]:
+                row["times"][name]["min"] *= factor
+    files[0].write_text(json.dumps(record))
+    files[1].write_text(json.dumps(new))
+    done = run("--compare", *files, cwd=folder)
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_what_became_slower(measured: tuple[dict[str, Any], str, Path], tmp_path: Path) -> None:
+    status, lines = changed(measured[0], tmp_path)
+    assert status == 0 and lines[-1] == "0 of 6 rows take 1.1 times as long or longer."
+    status, lines = changed(measured[0], tmp_path, attnext=1.2)
+    assert status == 1 and lines[-1] == "6 of 6 rows take 1.1 times as long or longer."
+    assert sum(line.split()[-2:] == ["1.20x", "slower"] for line in lines) == 6
+    status, lines = changed(measured[0], tmp_path, attnext=0.5)
+    assert status == 0 and sum(line.endswith("faster") for line in lines) == 6
+
+
+def test_the_machine_is_divided_out(
+    measured: tuple[dict[str, Any], str, Path], tmp_path: Path
+) -> None:
+    """Where a peer tells what the machine did: NumPy is in the two rows of the forward."""
+    status, lines = changed(measured[0], tmp_path, attnext=1.2, NumPy=1.2)
+    assert status == 1 and lines[-1] == "4 of 6 rows take 1.1 times as long or longer."
+    [head] = [line for line in lines if line.startswith("case")]
+    column = head.index("machine")
+    assert [line[column:].split()[0] for line in lines if " forward " in line] == ["1.20x"] * 2
+    assert [line[column:].split()[0] for line in lines if " backward " in line] == ["?"] * 2
+
+
+def test_rows_of_one_record_alone_are_named(
+    measured: tuple[dict[str, Any], str, Path], tmp_path: Path
+) -> None:
+    record = measured[0]
+    files = tmp_path / "old.json", tmp_path / "new.json"
+    files[0].write_text(json.dumps({**record, "rows": record["rows"][1:]}))
+    files[1].write_text(json.dumps({**record, "rows": record["rows"][:-1]}))
+    output = run("--compare", *files, cwd=tmp_path).stdout
+    assert "Only before: dot-toy backward (2 threads)." in output.splitlines()
+    assert "Only now: dot-toy forward (one thread)." in output.splitlines()
+
+
+def test_no_record(tmp_path: Path) -> None:
+    file = tmp_path / "no.json"
+    for text in ("{", "[]", "{}"):
+        file.write_text(text)
+        done = run("--compare", file, file, cwd=tmp_path)
+        assert done.returncode == 1 and done.stdout == ""
+        assert done.stderr.startswith(f"{file} is no record that --json wrote")
