@@ -94,3 +94,86 @@ for name, threads in ("forward", 1), ("forward", 2), ("layer backward", 3):
 def test_a_handler_that_forks() -> None:
     """The child, which has no workers, gets the result of the call it was made in."""
     assert status(FORK_IN_HANDLER) == (0, "")
+
+
+# ---- the stack -----------------------------------------------------------------------------------
+
+RECURSION = """
+import functools
+
+class Recursive:
+    pass
+
+a, x = Recursive(), np.ones((2, 2), dtype=np.float32)
+layer(x, x, x)
+dot, bias = attnext.dot_product_attention, np.ones(2)
+cases = {
+    "queries": lambda *_, **__: dot(a, x, x),
+    "keys": lambda *_, **__: dot(x, a, x),
+    "values": lambda *_, **__: dot(x, x, a),
+    "valid_lens": lambda *_, **__: dot(x, x, x, a),
+    "mask": lambda *_, **__: dot(x, x, x, mask=a),
+    "causal_offset": lambda *_, **__: dot(x, x, x, causal=True, causal_offset=a),
+    "window": lambda *_, **__: dot(x, x, x, window=(a, 1)),
+    "W_q": lambda *_, **__: attnext.additive_attention_backward(x, x, x, x, a, x, bias),
+    "grad_output": lambda *_, **__: attnext.dot_product_attention_backward(a, x, x, x),
+    "scores": lambda *_, **__: attnext.dot_product_scores(x, a),
+    "softmax": lambda *_, **__: attnext.masked_softmax(x, a),
+    "merge": lambda *_, **__: attnext.merge_attention_backward(x, [a, x], [bias, bias]),
+    "a layer": lambda *_, **__: layer(x, x, x, a),
+    "its backward": lambda *_, **__: layer.backward(a),
+    "a layer without a frame of Python's": functools.partial(layer, a, x, x),
+    "a function likewise": functools.partial(dot, a, x, x),
+}
+
+def recurse():
+    for name, case in cases.items():
+        Recursive.__array__ = Recursive.__index__ = case
+        try:
+            case()
+        except RecursionError:
+            print(name)
+
+threading.stack_size(8 << 20)  # as most systems have it
+thread = threading.Thread(target=recurse)
+thread.start()
+thread.join()
+"""
+
+
+def test_arguments_that_call_again_as_deep_as_python_lets_them() -> None:
+    """What is on the stack while an argument is read is small: at Python's limit of 1000 frames
+    there is a RecursionError, which keeps its type, and no crash."""
+    done = run_python("-c", CALLS + RECURSION, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == RECURSION.count("lambda") + RECURSION.count("partial(")
+
+
+SMALL_STACK = """
+rng = np.random.default_rng(0)
+sizes = {"M": 40, "N": 40, "D": 130, "Dv": 70}, {"M": 200, "N": 200, "dropout_p": 0.5, "seed": 1}
+problems = [make_problem(score, rng, **more) for score in SCORES for more in ({}, *sizes)]
+small = x[:, :40, :8]
+additive = attnext.AdditiveAttention(8, 8, 8)
+
+def run():
+    for threads in (1, 2):
+        attnext.set_num_threads(threads)
+        for problem in problems:
+            problem.run()
+        additive(small, small, small, [2, 3])
+        additive.backward(small)
+        attnext.masked_softmax_backward(x, x)
+        for call in ("softmax", "merge"):
+            calls[call]()
+
+threading.stack_size(128 << 10)
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_thread_with_a_small_stack() -> None:
+    """128 KiB, what musl gives a thread."""
+    assert status(SMALL_STACK) == (0, "")
