@@ -5,8 +5,11 @@ Each case runs in a process of its own, as what it looks for is a crash.
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import compiling
 import pytest
 from helpers import run_python
 
@@ -177,3 +180,31 @@ thread.join()
 def test_a_thread_with_a_small_stack() -> None:
     """128 KiB, what musl gives a thread."""
     assert status(SMALL_STACK) == (0, "")
+
+
+# ---- threads that cannot be had ------------------------------------------------------------------
+
+NO_THREADS = """
+#include <errno.h>
+int pthread_create(void) { return EAGAIN; }
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
+def test_without_threads_the_caller_does_all(tmp_path: Path) -> None:
+    """As under a limit of processes (RLIMIT_NPROC), which does not hold for root."""
+    source, library = tmp_path / "none.c", tmp_path / "none.so"
+    source.write_text(NO_THREADS)
+    compiling.run([*compiling.compiler(), "-shared", "-fPIC", str(source), "-o", str(library)])
+    code = CALLS + (
+        "found = []\n"
+        "for threads in (1, 3):\n"
+        "    attnext.set_num_threads(threads)\n"
+        "    found.append([calls[name]() for name in ('forward', 'layer', 'scores')])\n"
+        "for a, b in zip(*found, strict=True):\n"
+        "    np.testing.assert_array_equal(a, b)\n"
+        "print(len(os.listdir('/proc/self/task')))\n"
+    )
+    one = {"LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
+    done = run_python("-c", code, check=False, **one)
+    assert (done.stdout.strip(), done.stderr) == ("1", "")
