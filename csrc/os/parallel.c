@@ -133,6 +133,20 @@ least(int64_t a, int64_t b)
 
 /* ---- interrupts ------------------------------------------------------------------ */
 
+static void give_up(void *run);
+
+/* The question may end the thread instead of coming back: so does CPython to one that
+ * asks for the GIL of an interpreter that is shutting down. */
+static bool
+ask(attn_run *run)
+{
+    bool yes;
+    pthread_cleanup_push(give_up, run);
+    yes = run->interrupted(run->arg);
+    pthread_cleanup_pop(0);
+    return yes;
+}
+
 /* is_worker: a call nested in a task numbers its only thread 0, whoever that is. */
 bool
 attn_stopped(attn_run *run, int worker)
@@ -143,7 +157,7 @@ attn_stopped(attn_run *run, int worker)
         if (run->next_poll_ns == 0) {
             run->next_poll_ns = now + POLL_NS;
         } else if (now >= run->next_poll_ns) {
-            if (run->interrupted(run->arg)) {
+            if (ask(run)) {
                 atomic_store(&run->stop, true);
             }
             run->next_poll_ns = now_ns() + POLL_NS;
@@ -167,13 +181,14 @@ change_word(uint64_t change, condition *allowed)
     return 0;
 }
 
-/* Runs the task taken from `word`, then takes others until none is left. */
+/* Runs the task taken from `word`, then takes others until none is left. After a stop it
+ * takes none: in a forked child they would be another call's. */
 static void
 work(const struct job *job, uint64_t word, int worker)
 {
     while (word != 0 && !attn_stopped(job->run, worker)) {
         job->fn(job->ctx, job->tasks - tasks_left(word), worker);
-        word = change_word(-ONE_TASK, has_task);
+        word = atomic_load(&job->run->stop) ? 0 : change_word(-ONE_TASK, has_task);
     }
 }
 
@@ -262,12 +277,14 @@ worker_main(void *unused)
 }
 
 /* The child of fork() has one thread and no worker, whatever the pool was doing. If
- * that thread forked in run->interrupted, its call lost tasks with the workers. */
+ * that thread forked in run->interrupted, its call lost the pool, and tasks with the
+ * workers. */
 static void
 reset_after_fork(void)
 {
     if (led_run != NULL) {
         atomic_store(&led_run->stop, true);
+        led_run = NULL;
     }
     pool.workers = 0;
     atomic_store(&pool.word, 0);
@@ -287,8 +304,8 @@ grow(int workers)
         pool.handles_fork = pthread_atfork(NULL, NULL, reset_after_fork) == 0;
     }
     if (pool.handles_fork) {
-        pool.workers =
-            attn_threads_start(pool.worker, pool.workers, workers, worker_main);
+        pool.workers = attn_threads_start(pool.worker, pool.workers, workers,
+                                          worker_main);
     }
 }
 
@@ -307,14 +324,14 @@ useful_threads(int threads, int64_t tasks, double work_us)
 /* Waits for the workers that still hold a task. Sleep ends every 20 ms to ask about
  * interrupts: not under the lock, for the answer may run any code. */
 static void
-wait_for_workers(const struct job *job)
+wait_for_workers(attn_run *run, bool roomy)
 {
-    if (job->roomy && spin_until(nobody_inside)) {
+    if (roomy && spin_until(nobody_inside)) {
         return;
     }
     pthread_mutex_lock(&pool.lock);
     atomic_store(&pool.caller_sleeps, true);
-    while (!nobody_inside(atomic_load(&pool.word))) {
+    while (led_run == run && !nobody_inside(atomic_load(&pool.word))) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until); /* the only clock every system takes */
         until.tv_nsec += POLL_NS;
@@ -322,11 +339,34 @@ wait_for_workers(const struct job *job)
         until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&pool.emptied, &pool.lock, &until);
         pthread_mutex_unlock(&pool.lock);
-        attn_stopped(job->run, 0);
+        attn_stopped(run, 0);
         pthread_mutex_lock(&pool.lock);
     }
     atomic_store(&pool.caller_sleeps, false);
     pthread_mutex_unlock(&pool.lock);
+}
+
+/* The call no longer has the pool, and no worker holds anything of it. In a child
+ * forked by run->interrupted it lost the pool long ago, perhaps to another call. */
+static void
+leave_pool(attn_run *run, bool roomy)
+{
+    if (led_run == run) {
+        atomic_fetch_and(&pool.word, -ONE_INSIDE); /* a stop leaves tasks and places */
+        wait_for_workers(run, roomy);
+    }
+    if (led_run == run) {
+        led_run = NULL;
+        atomic_store(&pool.busy, false);
+    }
+}
+
+/* The thread of this call is being ended, and its stack with it. */
+static void
+give_up(void *run)
+{
+    atomic_store(&((attn_run *)run)->stop, true);
+    leave_pool(run, false);
 }
 
 /* The caller has the pool. It keeps its own copy of the job: in a child forked by
@@ -343,9 +383,7 @@ lead(struct job job)
     atomic_store(&pool.word, (uint64_t)job.places * ONE_PLACE + (uint64_t)job.tasks);
     wake_two();
     work(&job, change_word(-ONE_TASK, has_task), 0);
-    atomic_fetch_and(&pool.word, -ONE_INSIDE); /* a stop leaves tasks and places */
-    wait_for_workers(&job);
-    led_run = NULL;
+    leave_pool(job.run, job.roomy);
 }
 
 /* Calls that find the pool taken, nested ones among them, run on their own thread. */
@@ -356,7 +394,6 @@ attn_parallel_for(attn_run *run, int64_t tasks, double work_us, attn_task *fn,
     int threads = useful_threads(run->threads, tasks, work_us);
     if (threads > 1 && !atomic_exchange(&pool.busy, true)) {
         lead((struct job){fn, ctx, run, tasks, .places = threads - 1});
-        atomic_store(&pool.busy, false);
     } else {
         for (int64_t task = 0; task < tasks && !attn_stopped(run, 0); task++) {
             fn(ctx, task, 0);

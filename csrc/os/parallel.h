@@ -15,8 +15,10 @@
 /* One call into the core: how many threads it may use, and how it is interrupted. */
 typedef struct {
     int threads; /* at most this many, the caller's own included; >= 1 */
-    /* asked about every 20 ms, on the caller's thread only; true stops the call. NULL:
-     * never asked */
+    /* Asked about every 20 ms, on the caller's thread only; true stops the call. NULL:
+     * never asked. May end the thread (pthread_exit): the call stops, no worker has to
+     * do with it any more, and only then its stack goes. May fork: in the child the
+     * call stops if it had workers. */
     bool (*interrupted)(void *arg);
     void *arg;
     int64_t next_poll_ns; /* zero-initialise this and what follows */

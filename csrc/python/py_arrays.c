@@ -190,7 +190,7 @@ letters_fit(PyArrayObject *a, const char *letters, int skip,
     return true;
 }
 
-static void
+PY_COLD static void
 parameter_shape_error(PyArrayObject *a, const char *name, const char *letters,
                       const npy_intp sizes[PY_LETTERS])
 {

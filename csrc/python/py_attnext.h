@@ -43,6 +43,10 @@
 
 typedef struct attnext_state attnext_state;
 
+/* For a function that says what is wrong: the room its text takes is no part of its
+ * caller's frame, on top of which Python code may run and call us again. */
+#define PY_COLD __attribute__((cold, noinline))
+
 /* ---- arguments (py_signature.c) -------------------------------------------------- */
 
 /* A parsed call is an array PyObject *given[ARG_COUNT] of borrowed references, NULL
@@ -299,10 +303,10 @@ PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
 
 /* mask, dropout_mask (bools) or bias (floats, float32 and C-contiguous afterwards), of
  * a shape that broadcasts to that of the pairs, dims = (..., M, N): as an array, and as
- * the view of it that the core reads, which points into both. */
+ * the view of it that the core reads, which points into it and is to be cleared. */
 PyArrayObject *py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
-                        PyArrayObject *out, attn_view *view,
-                        attn_axis axes[PY_MAX_AXES]);
+                        PyArrayObject *out, attn_view *view);
+void py_view_clear(attn_view *view);
 
 /* Fills *band from window, causal, and causal_offset, an int or integers of shape
  * rows[:1], NULL if not given; *offsets is the private copy it points into. */

@@ -44,18 +44,18 @@ typedef struct {
     PyArrayObject *arrays[PY_INPUTS]; /* valid_lens: int64 in 0..N, in the shape given;
                                          NULL: every key, or, unless the caller keeps
                                          the inputs, few_lens */
-    bool masked;          /* there may be arrays behind valid_lens */
+    bool masked;                      /* there may be arrays behind valid_lens */
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
     int bias_ndim;
+    npy_intp key_heads; /* the last leading dim of keys and values */
 
-    /* Long, read only as far as they were written, and so not set to zero first. */
-    npy_intp leading[PY_MAX_AXES];     /* the first ndim - 2 dims of queries */
-    npy_intp key_leading[PY_MAX_AXES]; /* ... of keys and values */
+    /* Long, read only as far as they were written, and so not set to zero first. On the
+     * stack under whatever Python code reading the inputs runs: not for much more. */
+    npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries */
     npy_intp bias_dims[PY_MAX_AXES];
     npy_intp sizes[PY_LETTERS]; /* if the score has parameters: of their axes */
     int64_t few_lens[PY_FEW_LENS];
-    attn_axis mask_axes[PY_MAX_AXES], bias_axes[PY_MAX_AXES], dropout_axes[PY_MAX_AXES];
 } py_inputs;
 
 /* Its arrays from here on are NULL. */

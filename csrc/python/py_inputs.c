@@ -16,27 +16,23 @@ py_inputs_init(py_inputs *in)
 
 /* ---- shapes ---------------------------------------------------------------------- */
 
-static void
-shape_of(const npy_intp *leading, int ndim, npy_intp rows, npy_intp columns,
-         npy_intp dims[PY_MAX_AXES])
-{
-    memcpy(dims, leading, (size_t)(ndim - 2) * sizeof *dims);
-    dims[ndim - 2] = rows;
-    dims[ndim - 1] = columns;
-}
-
 void
 py_query_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
                npy_intp dims[PY_MAX_AXES])
 {
-    shape_of(in->leading, in->ndim, rows, columns, dims);
+    memcpy(dims, in->leading, (size_t)(in->ndim - 2) * sizeof *dims);
+    dims[in->ndim - 2] = rows;
+    dims[in->ndim - 1] = columns;
 }
 
 void
 py_key_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
              npy_intp dims[PY_MAX_AXES])
 {
-    shape_of(in->key_leading, in->ndim, rows, columns, dims);
+    py_query_shape(in, rows, columns, dims);
+    if (in->ndim > 2) {
+        dims[in->ndim - 3] = in->key_heads;
+    }
 }
 
 /* ---- queries, keys, values ------------------------------------------------------- */
@@ -62,7 +58,7 @@ convert_queries(const py_call *call, PyArrayObject *out, py_inputs *in)
                               "three axes or more with enable_gqa: (..., heads, M, D)");
     }
     memcpy(in->leading, dims, (size_t)(in->ndim - 2) * sizeof *dims);
-    memcpy(in->key_leading, dims, (size_t)(in->ndim - 2) * sizeof *dims);
+    in->key_heads = in->ndim > 2 ? dims[in->ndim - 3] : 1;
     p->B = PyArray_MultiplyList(dims, in->ndim - 2);
     p->M = dims[in->ndim - 2];
     p->Dq = dims[in->ndim - 1];
@@ -76,7 +72,7 @@ read_group(py_inputs *in)
 {
     npy_intp heads = in->leading[in->ndim - 3];
     npy_intp key_heads = PyArray_DIM(in->arrays[ARG_KEYS], in->ndim - 3);
-    in->key_leading[in->ndim - 3] = key_heads;
+    in->key_heads = key_heads;
     if (key_heads == heads) {
         return 0;
     }
@@ -92,7 +88,7 @@ read_group(py_inputs *in)
 }
 
 /* keys are not of shape dims: says so, and that enable_gqa would take them, if so. */
-static int
+PY_COLD static int
 keys_shape_error(const py_inputs *in, npy_intp dims[PY_MAX_AXES])
 {
     char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 80];
@@ -123,7 +119,7 @@ convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
     npy_intp dims[PY_MAX_AXES];
 
     if (call->options.enable_gqa) {
-        in->key_leading[in->ndim - 3] = PY_HEADS;
+        in->key_heads = PY_HEADS;
     }
     py_key_shape(in, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
     in->arrays[ARG_KEYS] = py_float32(call->given[ARG_KEYS], "keys", out);
@@ -188,15 +184,13 @@ convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
 /* mask, bias or dropout_mask, if given. */
 static int
 convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
-              const npy_intp *dims, attn_view *view, attn_axis axes[PY_MAX_AXES],
-              py_inputs *in)
+              const npy_intp *dims, attn_view *view, py_inputs *in)
 {
     if (!py_is_given(call->given[which])) {
         return 0;
     }
     in->masked = true;
-    in->arrays[which] = py_pairs(call->given[which], which, in->ndim, dims, out, view,
-                                 axes);
+    in->arrays[which] = py_pairs(call->given[which], which, in->ndim, dims, out, view);
     return in->arrays[which] == NULL ? -1 : 0;
 }
 
@@ -222,17 +216,14 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
                         &p->masks.band, &in->arrays[ARG_CAUSAL_OFFSET]) < 0) {
         return -1;
     }
-    if (convert_pairs(call, ARG_MASK, out, dims, &p->masks.mask, in->mask_axes, in) <
-            0 ||
-        convert_pairs(call, ARG_BIAS, out, dims, &p->masks.bias, in->bias_axes, in) <
-            0) {
+    if (convert_pairs(call, ARG_MASK, out, dims, &p->masks.mask, in) < 0 ||
+        convert_pairs(call, ARG_BIAS, out, dims, &p->masks.bias, in) < 0) {
         return -1;
     }
     if (in->arrays[ARG_BIAS] != NULL) { /* now: what follows may reshape the array */
         in->bias_ndim = py_note_shape(in->arrays[ARG_BIAS], in->bias_dims);
     }
-    return convert_pairs(call, ARG_DROPOUT_MASK, out, dims, &p->dropout.keep,
-                         in->dropout_axes, in);
+    return convert_pairs(call, ARG_DROPOUT_MASK, out, dims, &p->dropout.keep, in);
 }
 
 /* ---- all of them ----------------------------------------------------------------- */
@@ -273,5 +264,10 @@ py_inputs_clear(py_inputs *in)
 {
     for (int i = ARG_QUERIES; i < py_inputs_end(in); i++) {
         Py_XDECREF(in->arrays[i]);
+    }
+    if (in->masked) {
+        py_view_clear(&in->problem.masks.mask);
+        py_view_clear(&in->problem.masks.bias);
+        py_view_clear(&in->problem.dropout.keep);
     }
 }

@@ -255,11 +255,17 @@ done:
     return result;
 }
 
+/* Python counts how deep functions and methods call each other, but not this. */
 PyObject *
 layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                  PyObject *kwnames)
 {
-    return layer_call(self, args, PyVectorcall_NARGS(nargsf), kwnames);
+    if (Py_EnterRecursiveCall(" while calling a layer") != 0) {
+        return NULL;
+    }
+    PyObject *result = layer_call(self, args, PyVectorcall_NARGS(nargsf), kwnames);
+    Py_LeaveRecursiveCall();
+    return result;
 }
 
 /* ---- backward -------------------------------------------------------------------- */

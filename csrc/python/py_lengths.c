@@ -43,7 +43,7 @@ same_shape(PyArrayObject *a, int ndim, const npy_intp *dims)
 }
 
 /* "valid_lens has shape (3,), expected (2,) or (2, 5)" for rows (2, 5). */
-static int
+PY_COLD static int
 lens_shape_error(PyArrayObject *lens, int ndim, const npy_intp *rows)
 {
     char first[PY_SHAPE_TEXT], both[PY_SHAPE_TEXT], all[PY_SHAPE_TEXT];

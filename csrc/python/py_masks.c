@@ -40,13 +40,17 @@ add_axis(attn_view *view, attn_axis *axes, int64_t size, int64_t stride)
 
 /* The view of a over pairs of shape dims = (..., M, N), to which its shape broadcasts.
  * An empty array keeps the strides 0, for nothing is read from it. */
-static void
-fill_view(attn_view *view, attn_axis *axes, PyArrayObject *a, int ndim,
-          const npy_intp *dims)
+static int
+fill_view(attn_view *view, PyArrayObject *a, int ndim, const npy_intp *dims)
 {
+    attn_axis *axes = NULL;
+    if (ndim > 2 && (axes = PyMem_New(attn_axis, ndim - 2)) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
     *view = (attn_view){.data = PyArray_DATA(a), .axes = axes};
     if (PyArray_SIZE(a) == 0) {
-        return;
+        return 0;
     }
     view->stride_j = view_stride(a, ndim, ndim - 1);
     view->stride_m = view_stride(a, ndim, ndim - 2);
@@ -56,6 +60,14 @@ fill_view(attn_view *view, attn_axis *axes, PyArrayObject *a, int ndim,
     while (view->axis_count > 0 && axes[view->axis_count - 1].stride == 0) {
         view->axis_count--; /* nothing varies along the outermost */
     }
+    return 0;
+}
+
+void
+py_view_clear(attn_view *view)
+{
+    PyMem_Free((void *)view->axes);
+    view->axes = NULL;
 }
 
 /* ValueError unless a's shape broadcasts to dims. */
@@ -78,18 +90,16 @@ check_broadcast(PyArrayObject *a, const char *name, int ndim, const npy_intp *di
 
 PyArrayObject *
 py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
-         PyArrayObject *out, attn_view *view, attn_axis axes[PY_MAX_AXES])
+         PyArrayObject *out, attn_view *view)
 {
     PyArrayObject *a = which == ARG_BIAS ? py_floats(object, "bias", out)
                                          : py_bools(object, which, out);
     const char *name = which == ARG_BIAS   ? "bias"
                        : which == ARG_MASK ? "mask"
                                            : "dropout_mask";
-    if (a != NULL && check_broadcast(a, name, ndim, dims) < 0) {
+    if (a != NULL && (check_broadcast(a, name, ndim, dims) < 0 ||
+                      fill_view(view, a, ndim, dims) < 0)) {
         Py_CLEAR(a);
-    }
-    if (a != NULL) {
-        fill_view(view, axes, a, ndim, dims);
     }
     return a;
 }
@@ -99,6 +109,15 @@ py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
 /* Further than any key is from any query, and so small that sums of three do not
  * overflow. */
 static const int64_t far_away = (int64_t)1 << 61;
+
+PY_COLD static void
+offset_shape_error(PyArrayObject *a, int ndim, const npy_intp *rows)
+{
+    char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 16];
+    PyOS_snprintf(expected, sizeof expected, "an int or %s",
+                  py_shape_text(shape, 1, rows));
+    py_shape_error(a, "causal_offset", ndim < 2 ? "an int" : expected);
+}
 
 /* The offsets, an int or integers of shape rows[:1]. */
 static PyArrayObject *
@@ -112,10 +131,7 @@ read_offset(PyObject *object, int ndim, const npy_intp *rows, PyArrayObject *out
         return a;
     }
     if (ndim < 2 || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows[0]) {
-        char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 16];
-        PyOS_snprintf(expected, sizeof expected, "an int or %s",
-                      py_shape_text(shape, 1, rows));
-        py_shape_error(a, "causal_offset", ndim < 2 ? "an int" : expected);
+        offset_shape_error(a, ndim, rows);
         Py_DECREF(a);
         return NULL;
     }

@@ -86,12 +86,13 @@ refuse_requires_grad(PyObject *object, const char *name)
 static void
 name_the_argument(const char *name)
 {
-    PyObject *kind = PyErr_ExceptionMatches(PyExc_ValueError)     ? PyExc_ValueError
+    PyObject *kind = PyErr_ExceptionMatches(PyExc_RecursionError) ? NULL
+                     : PyErr_ExceptionMatches(PyExc_ValueError)   ? PyExc_ValueError
                      : PyErr_ExceptionMatches(PyExc_TypeError)    ? PyExc_TypeError
                      : PyErr_ExceptionMatches(PyExc_RuntimeError) ? PyExc_TypeError
                                                                   : NULL;
     if (kind == NULL) {
-        return; /* MemoryError, KeyboardInterrupt, ...: not about the argument */
+        return; /* MemoryError, RecursionError, ...: not about the argument */
     }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);

@@ -17,7 +17,9 @@ typedef struct {
     PyThreadState *thread; /* set while the GIL is given up */
 } released_run;
 
-/* The core asks about every 20 ms, on the caller's thread, whether to stop. */
+/* The core asks about every 20 ms, on the caller's thread, whether to stop. While the
+ * interpreter shuts down, a daemon thread does not come back from here, or hangs
+ * (CPython 3.14). */
 static bool
 interrupted(void *arg)
 {
@@ -45,33 +47,51 @@ allocate(size_t bytes)
     return heap;
 }
 
+/* A frame for scratch of this size; more, and all of a call in which Python code may run
+ * on top, is on the heap: a signal handler may well make such a call itself. */
+enum { FRAME = 32 * 1024 };
+
+__attribute__((noinline)) static int
+run_in_frame(py_core_call *call, const void *context)
+{
+    _Alignas(64) char scratch[FRAME];
+    attn_run run = {.threads = 1};
+    return call(context, scratch, &run);
+}
+
+/* A signal handler that forks leaves the child without the workers and what they had
+ * taken: there the call stops, nothing raised, and starts again. */
+static int
+run_released(py_core_call *call, const void *context, void *scratch, int threads)
+{
+    released_run r = {.raised = false, .thread = PyEval_SaveThread()};
+    int result;
+    do {
+        r.run = (attn_run){.threads = threads, .interrupted = interrupted, .arg = &r};
+        result = call(context, scratch, &r.run);
+    } while (result != 0 && !r.raised);
+    PyEval_RestoreThread(r.thread);
+    return result;
+}
+
 int
 py_run(const attnext_state *state, double work, py_workspace *workspace,
        py_core_call *call, const void *context)
 {
-    _Alignas(64) char stack[32 * 1024];
     const bool release = work >= WORTH_RELEASING;
-    released_run r = {.run = {.threads = 1}};
-    void *heap = NULL;
+    const int threads = release ? Py_MIN(state->threads, MOST_THREADS) : 1;
+    size_t bytes = workspace == NULL ? 0 : workspace(context, threads);
 
-    if (release) {
-        r.run.threads = Py_MIN(state->threads, MOST_THREADS);
-        r.run.interrupted = interrupted;
-        r.run.arg = &r;
+    if (!release && bytes <= FRAME) {
+        return run_in_frame(call, context);
     }
-    size_t bytes = workspace == NULL ? 0 : workspace(context, r.run.threads);
-    if (bytes > sizeof stack && (heap = allocate(bytes)) == NULL) {
+    void *scratch = allocate(bytes);
+    if (scratch == NULL) {
         return -1;
     }
-    if (release) {
-        r.thread = PyEval_SaveThread();
-    }
-    int result = call(context, heap == NULL ? stack : heap, &r.run);
-    if (release) {
-        PyEval_RestoreThread(r.thread);
-    }
-    if (heap != NULL) {
-        py_give_scratch(heap, bytes);
-    }
-    return result != 0 || r.raised ? -1 : 0;
+    attn_run run = {.threads = 1};
+    int result = release ? run_released(call, context, scratch, threads)
+                         : call(context, scratch, &run);
+    py_give_scratch(scratch, bytes);
+    return result;
 }

@@ -34,9 +34,8 @@ read_shape(PyArrayObject *X, const char *name, scores_shape *s)
 /* Who takes part in a softmax. All owned; starts as softmax_masks_init() leaves it. */
 typedef struct {
     PyArrayObject *lens, *mask;
-    attn_masks masks;                 /* points into the arrays above and below */
-    attn_axis mask_axes[PY_MAX_AXES]; /* these two are not set to zero first */
-    int64_t few_lens[PY_FEW_LENS];
+    attn_masks masks;              /* points into the arrays above and below */
+    int64_t few_lens[PY_FEW_LENS]; /* not set to zero first */
 } softmax_masks;
 
 static void
@@ -57,7 +56,7 @@ softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape 
     }
     if (py_is_given(given[ARG_MASK])) {
         m->mask = py_pairs(given[ARG_MASK], ARG_MASK, s->ndim, s->dims, out,
-                           &m->masks.mask, m->mask_axes);
+                           &m->masks.mask);
         return m->mask == NULL ? -1 : 0;
     }
     return 0;
@@ -68,6 +67,7 @@ softmax_masks_clear(softmax_masks *m)
 {
     Py_CLEAR(m->lens);
     Py_CLEAR(m->mask);
+    py_view_clear(&m->masks.mask);
 }
 
 static const py_signature masked_softmax_signature = {

@@ -325,6 +325,54 @@ check_interrupt_nested(void)
     printf("ok  a call nested on a worker asks nothing there\n");
 }
 
+static atomic_int inside;
+
+static bool
+end_thread(void *arg)
+{
+    (void)arg;
+    pthread_exit(NULL);
+}
+
+/* The second half of a task is all that a worker does after the caller is gone. */
+static void
+be_inside(void *ctx, int64_t task, int worker)
+{
+    struct talk *talk = ctx;
+    atomic_fetch_add(&inside, 1);
+    if (talk->stop_at == 0) {
+        poll_until_stopped(ctx, task, worker);
+    } else {
+        leave_others_polling(ctx, task, worker);
+    }
+    sleep_us(2000);
+    atomic_fetch_sub(&inside, worker != 0);
+}
+
+static void *
+call_and_end(void *in_tail)
+{
+    struct talk talk = {.meeting.expected = 3, .stop_at = in_tail != NULL};
+    talk.run = (attn_run){.threads = 3, .interrupted = end_thread};
+    attn_parallel_for(&talk.run, 3, PLENTY_US, be_inside, &talk);
+    assert(false);
+}
+
+static void
+check_thread_ended_by_interrupt(void)
+{
+    for (int in_tail = 0; in_tail < 2; in_tail++) {
+        pthread_t caller;
+        atomic_store(&inside, 0);
+        assert(pthread_create(&caller, NULL, call_and_end, in_tail ? &inside : NULL) ==
+               0);
+        assert(pthread_join(caller, NULL) == 0);
+        assert(atomic_load(&inside) == 1); /* the caller, who is no more */
+        assert_meets(3);
+    }
+    printf("ok  a question that ends the thread ends the call first\n");
+}
+
 int
 main(void)
 {
@@ -341,6 +389,7 @@ main(void)
     check_interrupt_between_tasks();
     check_interrupt_within_tasks();
     check_interrupt_nested();
+    check_thread_ended_by_interrupt();
     check_most_threads();
     printf("all checks passed\n");
     return 0;

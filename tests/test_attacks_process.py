@@ -1,0 +1,210 @@
+"""What a program may do to a call from outside: end, fork, take its threads or its stack.
+
+Each case runs in a process of its own, as what it looks for is a crash.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import compiling
+import pytest
+from helpers import run_python
+
+# Each way into the core, long enough for the question about Ctrl-C, which comes after 20 ms.
+CALLS = """
+import os, signal, sys, threading, time
+from helpers import *
+x = np.random.default_rng(0).standard_normal((2, 1500, 64), dtype=np.float32)
+layer = attnext.DotProductAttention()
+layer(x, x, x)
+calls = {
+    "forward": lambda: attnext.dot_product_attention(x, x, x),
+    "backward": lambda: attnext.dot_product_attention_backward(x, x, x, x),
+    "layer": lambda: layer(x, x, x),
+    "layer backward": lambda: layer.backward(x),
+    "scores": lambda: attnext.gaussian_scores(x, x),
+    "softmax": lambda: attnext.masked_softmax(np.broadcast_to(x[:, :, :1], (2, 1500, 9000))),
+    "merge": lambda: attnext.merge_attention([x] * 40, [x[:, :, 0]] * 40),
+}
+"""
+
+
+def status(code: str, *arguments: str) -> tuple[int, str]:
+    """How a process of this code, which begins with CALLS, ends, and what it has to say."""
+    done = run_python("-W", "ignore", "-c", CALLS + code, *arguments, check=False)
+    return done.returncode, done.stderr[-1000:]
+
+
+# ---- the end of the process ----------------------------------------------------------------------
+
+DAEMON = """
+attnext.set_num_threads(int(sys.argv[2]))
+call = calls[sys.argv[1]]
+def loop():
+    while True:
+        call()
+threading.Thread(target=loop, daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+def test_exit_while_a_daemon_thread_is_in_a_call() -> None:
+    """CPython ends the thread when it asks about Ctrl-C; no worker may use its stack after."""
+    cases = [("forward", "2"), ("backward", "3"), ("layer backward", "2"), ("scores", "3")]
+    with ThreadPoolExecutor(2) as pool:
+        for case, ended in zip(cases, pool.map(lambda x: status(DAEMON, *x), cases), strict=True):
+            assert ended == (0, ""), case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", ["1", "2", "3"])
+@pytest.mark.parametrize(
+    "call", ["forward", "backward", "layer", "layer backward", "scores", "softmax", "merge"]
+)
+def test_exit_while_a_daemon_thread_is_in_any_call(call: str, threads: str) -> None:
+    for _ in range(5):
+        assert status(DAEMON, call, threads) == (0, "")
+
+
+# ---- fork ----------------------------------------------------------------------------------------
+
+FORK_IN_HANDLER = """
+def handler(*_):
+    global child
+    if child is None:
+        child = os.fork()
+
+signal.signal(signal.SIGALRM, handler)
+for name, threads in ("forward", 1), ("forward", 2), ("layer backward", 3):
+    attnext.set_num_threads(threads)
+    call, child = calls[name], None
+    expected = call()
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    while child is None:
+        found = call()
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=f"{name}, {threads}, {child}")
+    if child == 0:
+        np.testing.assert_array_equal(calls["forward"](), calls["forward"]())
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7, (name, threads)
+"""
+
+
+def test_a_handler_that_forks() -> None:
+    """The child, which has no workers, gets the result of the call it was made in."""
+    assert status(FORK_IN_HANDLER) == (0, "")
+
+
+# ---- the stack -----------------------------------------------------------------------------------
+
+RECURSION = """
+import functools
+
+class Recursive:
+    pass
+
+a, x = Recursive(), np.ones((2, 2), dtype=np.float32)
+layer(x, x, x)
+dot, bias = attnext.dot_product_attention, np.ones(2)
+cases = {
+    "queries": lambda *_, **__: dot(a, x, x),
+    "keys": lambda *_, **__: dot(x, a, x),
+    "values": lambda *_, **__: dot(x, x, a),
+    "valid_lens": lambda *_, **__: dot(x, x, x, a),
+    "mask": lambda *_, **__: dot(x, x, x, mask=a),
+    "causal_offset": lambda *_, **__: dot(x, x, x, causal=True, causal_offset=a),
+    "window": lambda *_, **__: dot(x, x, x, window=(a, 1)),
+    "W_q": lambda *_, **__: attnext.additive_attention_backward(x, x, x, x, a, x, bias),
+    "grad_output": lambda *_, **__: attnext.dot_product_attention_backward(a, x, x, x),
+    "scores": lambda *_, **__: attnext.dot_product_scores(x, a),
+    "softmax": lambda *_, **__: attnext.masked_softmax(x, a),
+    "merge": lambda *_, **__: attnext.merge_attention_backward(x, [a, x], [bias, bias]),
+    "a layer": lambda *_, **__: layer(x, x, x, a),
+    "its backward": lambda *_, **__: layer.backward(a),
+    "a layer without a frame of Python's": functools.partial(layer, a, x, x),
+    "a function likewise": functools.partial(dot, a, x, x),
+}
+
+def recurse():
+    for name, case in cases.items():
+        Recursive.__array__ = Recursive.__index__ = case
+        try:
+            case()
+        except RecursionError:
+            print(name)
+
+threading.stack_size(8 << 20)  # as most systems have it
+thread = threading.Thread(target=recurse)
+thread.start()
+thread.join()
+"""
+
+
+def test_arguments_that_call_again_as_deep_as_python_lets_them() -> None:
+    """What is on the stack while an argument is read is small: at Python's limit of 1000 frames
+    there is a RecursionError, which keeps its type, and no crash."""
+    done = run_python("-c", CALLS + RECURSION, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == RECURSION.count("lambda") + RECURSION.count("partial(")
+
+
+SMALL_STACK = """
+rng = np.random.default_rng(0)
+sizes = {"M": 40, "N": 40, "D": 130, "Dv": 70}, {"M": 200, "N": 200, "dropout_p": 0.5, "seed": 1}
+problems = [make_problem(score, rng, **more) for score in SCORES for more in ({}, *sizes)]
+small = x[:, :40, :8]
+additive = attnext.AdditiveAttention(8, 8, 8)
+
+def run():
+    for threads in (1, 2):
+        attnext.set_num_threads(threads)
+        for problem in problems:
+            problem.run()
+        additive(small, small, small, [2, 3])
+        additive.backward(small)
+        attnext.masked_softmax_backward(x, x)
+        for call in ("softmax", "merge"):
+            calls[call]()
+
+threading.stack_size(128 << 10)
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_thread_with_a_small_stack() -> None:
+    """128 KiB, what musl gives a thread."""
+    assert status(SMALL_STACK) == (0, "")
+
+
+# ---- threads that cannot be had ------------------------------------------------------------------
+
+NO_THREADS = """
+#include <errno.h>
+int pthread_create(void) { return EAGAIN; }
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
+def test_without_threads_the_caller_does_all(tmp_path: Path) -> None:
+    """As under a limit of processes (RLIMIT_NPROC), which does not hold for root."""
+    source, library = tmp_path / "none.c", tmp_path / "none.so"
+    source.write_text(NO_THREADS)
+    compiling.run([*compiling.compiler(), "-shared", "-fPIC", str(source), "-o", str(library)])
+    code = CALLS + (
+        "found = []\n"
+        "for threads in (1, 3):\n"
+        "    attnext.set_num_threads(threads)\n"
+        "    found.append([calls[name]() for name in ('forward', 'layer', 'scores')])\n"
+        "for a, b in zip(*found, strict=True):\n"
+        "    np.testing.assert_array_equal(a, b)\n"
+        "print(len(os.listdir('/proc/self/task')))\n"
+    )
+    one = {"LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
+    done = run_python("-c", code, check=False, **one)
+    assert (done.stdout.strip(), done.stderr) == ("1", "")
