@@ -7,6 +7,7 @@ letters of its axes, as `dask.array.blockwise` wants them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -221,13 +222,22 @@ def _add_lengths(problem: Problem, valid_lens: ArrayLike | None) -> None:
 
 def _add_band(problem: Problem) -> None:
     """The offset becomes an array to cut up, or nothing if there is no diagonal."""
-    offset = np.atleast_1d(_integers(problem.options.pop("causal_offset"), -FAR, FAR))
-    window = problem.options["window"]
-    if not problem.options["causal"] and window is None:
+    o = problem.options
+    offset = np.atleast_1d(np.asarray(o.pop("causal_offset"), dtype=object))  # Python ints
+    if not o["causal"] and o["window"] is None:
         return
-    problem.may_be_empty |= window is not None or bool((offset < 0).any())
-    offset = da.from_array(offset, chunks=_like(offset.shape, problem.pairs[:1]))
-    problem.arrays["causal_offset"] = offset, (*problem.lead, "m")[:1]
+    left, right = map(operator.index, o["window"] or (-1, -1))
+    right = 0 if o["causal"] else right
+    # Small numbers that give the same band. One that is wider than FAR has at most one of its ends
+    # in reach, and the offset puts that where it belongs.
+    first = _integers(offset - left, -FAR, FAR) if left != -1 else np.full(offset.shape, -FAR)
+    last = _integers(offset + right, -FAR, FAR) if right != -1 else np.full(offset.shape, FAR)
+    left, right = min(left, 2 * FAR), min(right, 2 * FAR)
+    near = np.where((last < FAR) | (left == -1), last - max(right, 0), first + left)
+    o["window"] = left, right
+    problem.may_be_empty |= left != -1 or bool((last < 0).any())
+    near = da.from_array(near, chunks=_like(near.shape, problem.pairs[:1]))
+    problem.arrays["causal_offset"] = near, (*problem.lead, "m")[:1]
 
 
 def _integers(value: ArrayLike, low: int, high: int) -> NDArray[np.int64]:

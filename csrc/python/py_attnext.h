@@ -11,7 +11,8 @@
  *     py_arrays.c      from there to float32 arrays and bools of known shape
  *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
- *     py_masks.c       mask, bias, dropout_mask, causal and window
+ *     py_masks.c       mask, bias and dropout_mask
+ *     py_bands.c       causal, causal_offset and window
  *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
@@ -99,19 +100,17 @@ int py_number(PyObject *object, const char *name, bool one_element, double *numb
 /* One that is finite as float32, else ValueError. */
 int py_finite(PyObject *object, const char *name, bool one_element, float *number);
 
-/* An int, clipped to what Py_ssize_t holds; another type is a TypeError. */
+/* An int of any size, or what can stand for one, as a Python int; bool cannot. Another
+ * type is a TypeError. */
+PyObject *py_index(PyObject *object, const char *name);
+
+/* The same, clipped to what Py_ssize_t holds. */
 int py_size(PyObject *object, const char *name, Py_ssize_t *size);
 
 typedef struct {
     bool given;
     uint64_t value;
 } py_seed;
-
-/* i - left <= j <= i + right; -1: no bound on that side */
-typedef struct {
-    bool given;
-    int64_t left, right;
-} py_window;
 
 /* What the options of py_options.def are read by, one for each kind. */
 
@@ -123,9 +122,6 @@ int py_read_probability(PyObject *object, const char *name, float *p);
 
 /* None, or an int 0 <= seed < 2**64. */
 int py_read_seed(PyObject *object, const char *name, py_seed *seed);
-
-/* None, or a tuple or list of two ints, each >= -1. */
-int py_read_window(PyObject *object, const char *name, py_window *window);
 
 /* "uniform", "zero" or "nan". */
 int py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule);
@@ -256,7 +252,11 @@ py_or_none(PyArrayObject *array)
 PyArrayObject *py_int64_copy(PyObject *object, const char *name, const char *not_bools,
                              int64_t low, int64_t high, PyArrayObject *out);
 
-/* The same of n integers in one of the forms they mostly have, without an array: a list
+/* Integers of any size as Python ints, in an object array of the shape given. */
+PyArrayObject *py_exact_integers(PyObject *object, const char *name,
+                                 const char *not_bools, PyArrayObject *out);
+
+/* py_int64_copy of n integers in one of the forms they mostly have, without an array: a list
  * of Python ints, or a plain int64 array of shape (n,). false: another form; nothing is
  * raised. */
 bool py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high,
@@ -293,10 +293,27 @@ PyArrayObject *py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp
                         PyArrayObject *out, attn_view *view,
                         attn_axis axes[PY_MAX_AXES]);
 
+/* ---- bands (py_bands.c) ---------------------------------------------------------- */
+
+/* Twice as far as any key is from any query, and so small that the core can add. */
+static const int64_t PY_FAR = (int64_t)1 << 61;
+
+/* i - left <= j <= i + right; -1: no bound on that side. */
+typedef struct {
+    bool given;
+    bool clipped; /* an end was further than PY_FAR, which it is now */
+    int64_t left, right;
+} py_window;
+
+/* The option: None, or a tuple or list of two ints, each >= -1. */
+int py_read_window(PyObject *object, const char *name, py_window *window);
+
 /* Fills *band from window, causal, and causal_offset, an int or integers of shape
- * rows[:1], NULL if not given; *offsets is the private copy it points into. */
-int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
-            const npy_intp *rows, PyArrayObject *out, attn_band *band,
+ * rows[:1], NULL if not given; *offsets is the private copy it points into, which may be
+ * given again with the same window. as_given: what window was read from, NULL if that
+ * was done for an earlier call. */
+int py_band(const py_window *window, PyObject *as_given, bool causal, PyObject *offset,
+            int ndim, const npy_intp *rows, PyArrayObject *out, attn_band *band,
             PyArrayObject **offsets);
 
 /* ---- running the core (py_run.c) ------------------------------------------------- */

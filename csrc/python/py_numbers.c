@@ -61,26 +61,27 @@ py_finite(PyObject *object, const char *name, bool one_element, float *number)
     return 0;
 }
 
-/* TypeError unless object is an int, or can stand for one; bool cannot. */
-static int
-check_int(PyObject *object, const char *name)
+PyObject *
+py_index(PyObject *object, const char *name)
 {
     if (!PyBool_Check(object) && PyIndex_Check(object)) {
-        return 0;
+        return PyNumber_Index(object);
     }
     PyErr_Format(PyExc_TypeError, "%s must be an int, got %.200s", name,
                  Py_TYPE(object)->tp_name);
-    return -1;
+    return NULL;
 }
 
 int
 py_size(PyObject *object, const char *name, Py_ssize_t *size)
 {
-    if (check_int(object, name) < 0) {
+    PyObject *index = py_index(object, name);
+    if (index == NULL) {
         return -1;
     }
-    *size = PyNumber_AsSsize_t(object, NULL); /* NULL: clipped if too large */
-    return *size == -1 && PyErr_Occurred() ? -1 : 0;
+    *size = PyNumber_AsSsize_t(index, NULL); /* NULL: clipped if too large */
+    Py_DECREF(index);
+    return 0;
 }
 
 /* ---- options --------------------------------------------------------------------- */
@@ -115,10 +116,7 @@ py_read_seed(PyObject *object, const char *name, py_seed *seed)
     if (object == Py_None) {
         return 0;
     }
-    if (check_int(object, name) < 0) {
-        return -1;
-    }
-    PyObject *index = PyNumber_Index(object);
+    PyObject *index = py_index(object, name);
     if (index == NULL) {
         return -1;
     }
@@ -131,60 +129,6 @@ py_read_seed(PyObject *object, const char *name, py_seed *seed)
         return -1;
     }
     return 0;
-}
-
-/* One end of a window: an int >= -1, of any size. */
-static int
-read_window_end(PyObject *object, const char *name, int64_t *end)
-{
-    if (check_int(object, name) < 0) {
-        return -1;
-    }
-    PyObject *index = PyNumber_Index(object);
-    if (index == NULL) {
-        return -1;
-    }
-    int overflow;
-    *end = PyLong_AsLongLongAndOverflow(index, &overflow);
-    Py_DECREF(index);
-    if (overflow < 0 || (overflow == 0 && *end < -1)) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s is %R, expected 0 or more, or -1 for no bound", name, object);
-        return -1;
-    }
-    *end = overflow > 0 ? INT64_MAX : *end;
-    return 0;
-}
-
-int
-py_read_window(PyObject *object, const char *name, py_window *window)
-{
-    if (object == Py_None) {
-        return 0;
-    }
-    if (!PyTuple_Check(object) && !PyList_Check(object)) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s must be a pair of ints (left, right), got %.200s", name,
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    PyObject *pair = PySequence_Tuple(object); /* a list may change while it is read */
-    if (pair == NULL) {
-        return -1;
-    }
-    int result = -1;
-    if (PyTuple_GET_SIZE(pair) != 2) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s has %zd entries, expected two: (left, right)", name,
-                     PyTuple_GET_SIZE(pair));
-    } else if (read_window_end(PyTuple_GET_ITEM(pair, 0), "window[0]", &window->left) ==
-               0) {
-        result = read_window_end(PyTuple_GET_ITEM(pair, 1), "window[1]",
-                                 &window->right);
-    }
-    window->given = true;
-    Py_DECREF(pair);
-    return result;
 }
 
 int

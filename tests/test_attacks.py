@@ -1,0 +1,86 @@
+"""Hostile input: numbers at the extremes, objects that misbehave, the wrong kind of everything."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+import attnext
+import attnext.dask
+from attnext import reference
+
+ONES = np.ones((6, 1), dtype=np.float32)
+
+# ---- bands of any integers -----------------------------------------------------------------------
+
+M, N = 3, 5
+EXTREMES = [0, 1, 2**60 - 1, 2**61, 2**61 + 2, 2**63 - 1, 2**63, 2**64 + 1, 10**30]
+
+
+def band(offset: int, left: int, right: int, causal: bool) -> Any:
+    """(M, N), by Python's own ints: who takes part."""
+
+    def near(i: int, j: int) -> bool:
+        return (
+            (left == -1 or i + offset - left <= j)
+            and (right == -1 or j <= i + offset + right)
+            and not (causal and j > i + offset)
+        )
+
+    return np.array([[near(i, j) for j in range(N)] for i in range(M)])
+
+
+def bands() -> list[tuple[int, int, int]]:
+    """An offset that puts one end of a window, or the diagonal, near the keys; both far away."""
+    found = []
+    for far, width in product(EXTREMES, EXTREMES):
+        for near in (-4, 0, 2, 7):
+            found += [(near + far, far, width), (near - far, width, far), (near + far, far, -1)]
+            found += [(near - far, -1, far), (near, far, width), (near + far, width, far)]
+    return found
+
+
+def test_bands_of_any_python_ints() -> None:
+    """Nothing overflows, saturates too soon or is wrong, in C, in the reference, for arrays too."""
+    q, kv = ONES[:M], ONES[:N]
+    more: dict[str, Any] = {"empty_rows": "zero", "return_weights": True}
+    twice = [np.stack([x, x]) for x in (q, kv, kv)]
+    for case, (offset, left, right) in enumerate(bands()):
+        causal = case % 5 == 0
+        expected = band(offset, left, right, causal)
+        options = {**more, "window": (left, right), "causal": causal}
+        _, weights = attnext.dot_product_attention(q, kv, kv, causal_offset=offset, **options)
+        label = f"{offset=}, {left=}, {right=}, {causal=}"
+        np.testing.assert_array_equal(weights > 0, expected, label)
+        offsets: Any = [offset, 1 - offset]
+        if -(2**63) < offset < 2**63 and 1 - offset < 2**63:
+            offsets = np.array(offsets)
+        _, weights = attnext.dot_product_attention(*twice, causal_offset=offsets, **options)
+        both = [expected, band(1 - offset, left, right, causal)]
+        np.testing.assert_array_equal(weights > 0, both, label)
+        if case % 7 == 0:
+            _, exact = reference.dot_product_attention(*twice, causal_offset=offsets, **options)
+            np.testing.assert_array_equal(exact > 0, both, label)
+
+
+def test_bands_of_any_python_ints_across_blocks() -> None:
+    q, kv = ONES[:M], ONES[:N]
+    lazy = da.from_array(kv, chunks=(2, 1))
+    for offset, left, right in bands()[::40]:
+        options: dict[str, Any] = {"causal_offset": offset, "window": (left, right)}
+        options |= {"empty_rows": "zero", "return_weights": True}
+        _, weights = attnext.dask.dot_product_attention(q, lazy, lazy, **options)
+        found = weights.compute(scheduler="sync") > 0
+        np.testing.assert_array_equal(found, band(offset, left, right, False), str(options))
+
+
+def test_the_band_of_the_report() -> None:
+    options: dict[str, Any] = {"causal_offset": 2**61, "window": (2**63 - 1, 2**63 - 1)}
+    for module in (attnext, reference):
+        _, weights = module.dot_product_attention(
+            ONES[:3], ONES[:5], ONES[:5], **options, return_weights=True
+        )
+        np.testing.assert_allclose(weights, np.full((3, 5), 0.2), rtol=1e-6)
