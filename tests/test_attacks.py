@@ -7,6 +7,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import pytest
 
 import attnext
 import attnext.dask
@@ -69,7 +70,7 @@ def test_bands_of_any_python_ints() -> None:
 def test_bands_of_any_python_ints_across_blocks() -> None:
     q, kv = ONES[:M], ONES[:N]
     lazy = da.from_array(kv, chunks=(2, 1))
-    for offset, left, right in bands()[::40]:
+    for offset, left, right in bands()[::120]:
         options: dict[str, Any] = {"causal_offset": offset, "window": (left, right)}
         options |= {"empty_rows": "zero", "return_weights": True}
         _, weights = attnext.dask.dot_product_attention(q, lazy, lazy, **options)
@@ -84,3 +85,83 @@ def test_the_band_of_the_report() -> None:
             ONES[:3], ONES[:5], ONES[:5], **options, return_weights=True
         )
         np.testing.assert_allclose(weights, np.full((3, 5), 0.2), rtol=1e-6)
+
+
+# ---- what an argument raises when it is read -----------------------------------------------------
+
+
+class OfMine(ValueError):
+    """A user's own exception, which says more than its base."""
+
+
+class Raises:
+    """An object that raises whatever it is asked."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise self.error("on purpose")
+
+    def __index__(self) -> int:
+        raise self.error("on purpose")
+
+    def __bool__(self) -> bool:
+        raise AssertionError("nobody asks for its truth")
+
+
+class RaisesGrad(Raises):
+    @property
+    def requires_grad(self) -> bool:
+        raise self.error("on purpose")
+
+
+def with_argument(name: str, value: Any) -> None:
+    """A call of dot_product_attention that reads the value as this argument."""
+    arguments = {"queries": ONES, "keys": ONES, "values": ONES, "dropout_p": 0.5, "seed": 1}
+    if name == "dropout_mask":
+        del arguments["seed"]
+    attnext.dot_product_attention(**(arguments | {name: value}))
+
+
+READ = [
+    *("queries", "keys", "values", "valid_lens", "mask", "bias", "dropout_mask", "causal_offset"),
+    *("seed", "scale", "dropout_p"),
+]
+
+
+@pytest.mark.parametrize("error", [OfMine, RecursionError, OSError, LookupError])
+def test_what_an_argument_raises_stays_what_it_is(error: type[Exception]) -> None:
+    """The same object, with its traceback, and a note of the argument."""
+    for kind in (Raises, RaisesGrad):
+        for name in READ:
+            if kind is RaisesGrad and name == "seed":
+                continue  # read as an int, of which nobody expects gradients
+            with pytest.raises(error) as caught:
+                with_argument(name, kind(error))
+            assert type(caught.value) is error and caught.value.args == ("on purpose",)
+            assert caught.value.__notes__ == [f"raised when the argument {name} was read"]
+            assert caught.traceback[-1].name in ("__array__", "__index__", "requires_grad")
+    with pytest.raises(error) as caught:
+        attnext.dot_product_attention(ONES, ONES, ONES, window=(0, Raises(error)))
+    assert caught.value.__notes__ == ["raised when the argument window[1] was read"]
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, SystemExit])
+def test_what_is_not_about_the_argument_passes_unchanged(error: type[BaseException]) -> None:
+    for name in READ:
+        with pytest.raises(error) as caught:
+            with_argument(name, Raises(error))
+        assert type(caught.value) is error and not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, RuntimeError])
+def test_a_plain_exception_gets_a_message_with_the_name(error: type[Exception]) -> None:
+    """As NumPy's own do, which are of these types; where it comes from is its cause."""
+    for name in READ:
+        if name == "seed" and error is not TypeError:
+            continue
+        with pytest.raises(error, match=f"^{name} .*: on purpose$") as caught:
+            with_argument(name, Raises(error))
+        cause = caught.value.__cause__
+        assert type(cause) is error and cause.__traceback__ is not None

@@ -121,7 +121,16 @@ def check_same_features(q: Array, k: Array) -> None:
     as_array("keys", k, (*k.shape[:-2], "N", q.shape[-1]))
 
 
-# ---- numbers -----------------------------------------------------------------------------------
+# ---- flags and numbers -------------------------------------------------------------------------
+
+
+def as_flag(name: str, value: object) -> bool:
+    """A bool, Python's or NumPy's, and nothing else that is true or false."""
+    if not isinstance(value, bool | np.bool_) and not (
+        isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0
+    ):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return bool(value)
 
 
 def as_number(name: str, value: ArrayLike, one_element: bool = False) -> float:

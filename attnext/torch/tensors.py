@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
+from attnext._options import type_name
+
 # What a caller cannot change behind our back; anything else is copied for the backward.
 _CONSTANTS = (int, float, str, type(None))
 
@@ -57,13 +59,6 @@ def _check_place(name: str, tensor: Tensor) -> None:
         raise TypeError(f"{name} has layout {tensor.layout}, expected torch.strided")
     if tensor.is_nested:
         raise TypeError(f"{name} is a nested tensor, expected one of a single shape")
-
-
-def type_name(value: object) -> str:
-    """As C's messages have it: ``list``, ``numpy.ndarray``."""
-    kind = type(value)
-    home = kind.__module__
-    return kind.__name__ if home == "builtins" else f"{home}.{kind.__name__}"
 
 
 # ---- there and back ------------------------------------------------------------------------------

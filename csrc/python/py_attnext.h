@@ -93,6 +93,15 @@ py_is_given(PyObject *object)
 
 /* ---- numbers, flags and words (py_numbers.c) ------------------------------------- */
 
+/* "ValueError: name is ..., expected ...", "TypeError: name must be ..., got str". They
+ * return -1. */
+int py_value_error(PyObject *object, const char *name, const char *expected);
+int py_kind_error(PyObject *object, const char *name, const char *expected);
+
+/* repr(object), or what kind of thing it is if that fails: Python refuses to write out
+ * ints of more than 4300 digits. */
+PyObject *py_repr(PyObject *object);
+
 /* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so,
  * any array or list of one element. bool and complex: TypeError. May be inf or nan. */
 int py_number(PyObject *object, const char *name, bool one_element, double *number);
@@ -114,7 +123,8 @@ typedef struct {
 
 /* What the options of py_options.def are read by, one for each kind. */
 
-/* Truth of any object. */
+/* A bool: Python's, NumPy's, or a 0-d array of one. No truth of other objects: 'no' would
+ * be true, and an array has none. */
 int py_read_flag(PyObject *object, const char *name, bool *flag);
 
 /* 0 <= p < 1 as float32, else ValueError. */
@@ -127,6 +137,12 @@ int py_read_seed(PyObject *object, const char *name, py_seed *seed);
 int py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule);
 
 /* ---- reading (py_read.c) --------------------------------------------------------- */
+
+/* An exception that somebody else raised, a user's __array__ say, is set. The first
+ * leaves it what it is, and adds a note of which argument it was about. The second
+ * raises another from it: format, with the name in the place of %s, then what it says. */
+void py_note_argument(const char *name);
+void py_raise_from(PyObject *kind, const char *format, const char *name);
 
 /* object as an array of whatever dtype it has. */
 PyArrayObject *py_read_array(PyObject *object, const char *name);

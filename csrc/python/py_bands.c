@@ -18,31 +18,33 @@ read_ends(PyObject *object)
 {
     static const char *const names[] = {"window[0]", "window[1]"};
     PyObject *pair = PySequence_Tuple(object); /* a list may change while it is read */
+    if (pair == NULL) {
+        py_note_argument("window");
+        return NULL;
+    }
     PyObject *ends[2] = {NULL, NULL}, *result = NULL, *least = PyLong_FromLong(-1);
     int below = least == NULL ? -1 : 0;
-    if (pair != NULL && PyTuple_GET_SIZE(pair) != 2) {
+    if (PyTuple_GET_SIZE(pair) != 2) {
         PyErr_Format(PyExc_ValueError,
                      "window has %zd entries, expected two: (left, right)",
                      PyTuple_GET_SIZE(pair));
         below = -1;
     }
-    for (int i = 0; pair != NULL && below == 0 && i < 2; i++) {
+    for (int i = 0; below == 0 && i < 2; i++) {
         PyObject *end = PyTuple_GET_ITEM(pair, i);
         ends[i] = py_index(end, names[i]);
         below = ends[i] == NULL ? -1 : PyObject_RichCompareBool(ends[i], least, Py_LT);
         if (below == 1) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s is %R, expected 0 or more, or -1 for no bound", names[i],
-                         end);
+            py_value_error(end, names[i], "0 or more, or -1 for no bound");
         }
     }
-    if (pair != NULL && below == 0) {
+    if (below == 0) {
         result = PyTuple_Pack(2, ends[0], ends[1]);
     }
     Py_XDECREF(least);
     Py_XDECREF(ends[1]);
     Py_XDECREF(ends[0]);
-    Py_XDECREF(pair);
+    Py_DECREF(pair);
     return result;
 }
 
@@ -64,10 +66,7 @@ py_read_window(PyObject *object, const char *name, py_window *window)
         return 0;
     }
     if (!PyTuple_Check(object) && !PyList_Check(object)) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s must be a pair of ints (left, right), got %.200s", name,
-                     Py_TYPE(object)->tp_name);
-        return -1;
+        return py_kind_error(object, name, "a pair of ints (left, right)");
     }
     PyObject *ends = read_ends(object);
     if (ends == NULL) {

@@ -40,11 +40,8 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
     }
     *scale = (float)(1.0 / bandwidth);
     if (!(bandwidth > 0.0 && isfinite(bandwidth) && isfinite(*scale))) {
-        PyErr_Format(PyExc_ValueError,
-                     "sigma is %R, expected a finite sigma > 0 with a finite "
-                     "1 / sigma",
-                     sigma);
-        return -1;
+        return py_value_error(sigma, "sigma",
+                              "a finite sigma > 0 with a finite 1 / sigma");
     }
     return 0;
 }
@@ -57,9 +54,7 @@ read_eps(PyObject *object, float *eps)
         return -1;
     }
     if (*eps <= 0.0f) {
-        PyErr_Format(PyExc_ValueError, "eps is %R, expected eps > 0 in float32",
-                     object);
-        return -1;
+        return py_value_error(object, "eps", "eps > 0 in float32");
     }
     return 0;
 }

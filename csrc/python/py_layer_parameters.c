@@ -103,9 +103,9 @@ read_size(PyObject *object, const char *name, Py_ssize_t least, Py_ssize_t *size
         return -1;
     }
     if (*size < least) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected %s >= %zd", name, object,
-                     name, least);
-        return -1;
+        char expected[100];
+        PyOS_snprintf(expected, sizeof expected, "%s >= %zd", name, least);
+        return py_value_error(object, name, expected);
     }
     return 0;
 }
