@@ -157,9 +157,18 @@ class Taken:
         """Refuse what the function does not take, and flags that are no bools."""
         for name, value in given.items():
             if name not in self.options:
-                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+                hint = self._hint(function, name)
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
             if isinstance(self.defaults[name], bool):
                 as_flag(name, value)
+
+    def _hint(self, function: str, name: str) -> str:
+        """What a function of this name has in the place of another library's argument."""
+        own = inspect.signature(getattr(_core, function)).parameters.keys() - OPTIONS.keys()
+        for foreign, here, differs in _core.FOREIGN:
+            if foreign == name and here in own | self.options.keys():
+                return f": here it is {here}" + (differs and f", {differs}")
+        return ""
 
     def spelled_out(self, function: _F) -> _F:
         """The function itself; what it shows has each option in the place of ``**options``."""

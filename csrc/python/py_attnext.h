@@ -4,6 +4,7 @@
  *     py_module.c      the module: its state, start-up
  *     py_options.def   the table of arguments and options: names, defaults, paragraphs
  *     py_signature.c   from a call's arguments to named slots; signatures as text
+ *     py_hints.c       what other libraries call an argument
  *     py_numbers.c     numbers, flags and words among them
  *     py_docs.c        docstrings, made of the tables
  *     py_tables.c      the tables themselves, and what Python sees of them
@@ -84,6 +85,13 @@ PyObject *py_argument_name(const attnext_state *state, const py_signature *signa
 int py_parse(const attnext_state *state, const py_signature *signature,
              PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
              PyObject **given);
+
+/* The TypeError for a keyword that the signature lacks; returns -1 (py_hints.c). */
+int py_unknown_keyword(const attnext_state *state, const py_signature *signature,
+                       PyObject *keyword);
+
+/* FOREIGN, its table as Python sees it: (name elsewhere, argument here, what differs). */
+PyObject *py_foreign_list(void);
 
 static inline bool
 py_is_given(PyObject *object)

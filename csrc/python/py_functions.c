@@ -439,7 +439,8 @@ py_scores_exec(PyObject *module, attnext_state *state)
     }
     return PyModule_AddFunctions(module, methods) < 0 ||
                    add_table(module, "OPTIONS", py_options_dict()) < 0 ||
-                   add_table(module, "SCORES", py_scores_dict(state)) < 0
+                   add_table(module, "SCORES", py_scores_dict(state)) < 0 ||
+                   add_table(module, "FOREIGN", py_foreign_list()) < 0
                ? -1
                : 0;
 }
