@@ -356,7 +356,7 @@ sequence_mask = attnext.sequence_mask
 merge, merge_backward = attnext.merge_attention, attnext.merge_attention_backward
 
 REAL = "expected real numbers (any float or integer dtype)"
-HINT = "expected integers: .astype(int), if these are whole numbers"
+HINT = "expected integers"
 BIAS = "expected bools: floats to be added to the scores are the argument bias"
 
 WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [

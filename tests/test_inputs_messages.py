@@ -77,3 +77,78 @@ def test_hints_lead_to_arguments_that_are_there() -> None:
     known |= {"need_weights", "softcap", "sink"}  # of layers; these two: modifiers of the score
     for foreign, here, _ in attnext._core.FOREIGN:
         assert here in known and foreign != here
+
+
+# ---- lengths -------------------------------------------------------------------------------------
+
+LENGTHS = {
+    "valid_lens": lambda lens: dot(X, X, X, lens),
+    "valid_len": lambda lens: attnext.sequence_mask(X, lens),
+    "causal_offset": lambda lens: dot(X, X, X, causal=True, causal_offset=lens),
+    "valid_lens ": lambda lens: attnext.torch.dot_product_attention(T, T, T, lens),
+    "valid_len ": lambda lens: attnext.torch.sequence_mask(T, lens),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_float_lengths_are_told_how_they_become_integers(name: str) -> None:
+    """In the words of whatever they came in."""
+    for lens, hint in (
+        (torch.ones(2), ": .long(), if these are whole numbers"),
+        (np.ones(2), ": .astype(int), if these are whole numbers"),
+        ([1.0, 2.0], ""),
+        (1.0, ""),
+    ):
+        expected = (
+            rf"^{name.strip()} has dtype [a-z.]*float\d\d, expected integers{re.escape(hint)}$"
+        )
+        with pytest.raises(TypeError, match=expected):
+            LENGTHS[name](lens)
+
+
+def test_swapped_arguments_are_noticed() -> None:
+    lens: list[Any] = [[1, 2], (1, 2), np.array([1, 2]), torch.tensor([1, 2]), 2]
+    for some in [*lens, np.ones((2, 3), dtype=int)]:
+        message = "^X holds integers and valid_lens floats, .* expected masked_softmax.X, valid_"
+        for scores in (X, X.astype(float), X.tolist(), T):
+            with pytest.raises(TypeError, match=message):
+                softmax(some, scores)
+        if isinstance(some, torch.Tensor):
+            with pytest.raises(TypeError, match=message):
+                attnext.torch.masked_softmax(some, T)
+    for some in lens:
+        message = "^X holds integers and valid_len floats, .* expected sequence_mask.X, valid_len."
+        with pytest.raises(TypeError, match=message):
+            attnext.sequence_mask(some, X)
+    with pytest.raises(TypeError, match="^X holds integers and valid_len floats"):
+        attnext.torch.sequence_mask(torch.tensor([1, 2]), T)
+    with pytest.raises(TypeError, match="^valid_lens has dtype float64, expected integers"):
+        softmax([[1, 2]], [1.0])  # scores of whole numbers, and lengths that are floats
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("scale", "x", "scale must be a number, got str"),
+        ("scale", {}, "scale must be a number, got dict"),
+        ("scale", 1j, "scale must be a number, got complex"),
+        ("scale", np.ones(2, complex), "scale has dtype complex128, expected a real number"),
+        ("scale", np.nan, "scale is nan, expected a finite float32 number"),
+        ("dropout_p", 1.5, "dropout_p is 1.5, expected 0 <= dropout_p < 1"),
+        ("dropout_p", "0.5", "dropout_p must be a number, got str"),
+        ("dropout_p", 1 - 1e-12, "dropout_p is 0.999999999999, expected 0 <= dropout_p < 1 in "
+         "float32"),
+        ("seed", "x", "seed must be an int, got str"),
+        ("seed", 10**5000, "seed is a huge int, expected 0 <= seed < 2**64"),
+        ("causal", "yes", "causal must be a bool, got str"),
+        ("causal", np.zeros(3), "causal must be a bool, got numpy.ndarray"),
+        ("enable_gqa", 1, "enable_gqa must be a bool, got int"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",  # Python does not write out 10**5000
+)  # fmt: skip
+def test_numbers_and_flags_are_told_plainly(name: str, value: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}$"):
+        dot(X, X, X, **{name: value})

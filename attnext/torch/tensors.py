@@ -17,6 +17,8 @@ from attnext._options import type_name
 # What a caller cannot change behind our back; anything else is copied for the backward.
 _CONSTANTS = (int, float, str, type(None))
 
+_INTEGERS = ("valid_lens", "valid_len", "causal_offset")
+
 _NUMPY_DTYPES = frozenset(
     [torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64]
     + [torch.int8, torch.int16, torch.int32, torch.int64]
@@ -47,9 +49,27 @@ def check_option(name: str, value: Tensor) -> Tensor:
             f"{name} is a tensor that requires grad, but no gradient flows to it: "
             f"pass {name}.detach()"
         )
+    if name in _INTEGERS and value.is_floating_point():
+        hint = "expected integers: .long(), if these are whole numbers"
+        raise TypeError(f"{name} has dtype {value.dtype}, {hint}")
     if value.dtype not in _NUMPY_DTYPES:
         raise TypeError(f"{name} has dtype {value.dtype}, which NumPy does not know")
     return value
+
+
+def check_order(function: str, X: object, lens: object, name: str) -> None:
+    """Refuse lengths as X and numbers as lengths, in the words of C."""
+    if (
+        isinstance(X, Tensor)
+        and isinstance(lens, Tensor)
+        and lens.is_floating_point()
+        and not (X.is_floating_point() or X.is_complex() or X.dtype == torch.bool)
+        and lens.dim() > X.dim()
+    ):
+        raise TypeError(
+            f"X holds integers and {name} floats, as if they were swapped: expected "
+            f"{function}(X, {name})"
+        )
 
 
 def _check_place(name: str, tensor: Tensor) -> None:

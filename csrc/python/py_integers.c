@@ -6,6 +6,17 @@
 
 #include <string.h>
 
+/* What floats that should be integers are told: how they become some, where they can. */
+static const char *
+not_floats(PyObject *object)
+{
+    return PyObject_HasAttrString(object, "long")
+               ? "integers: .long(), if these are whole numbers" /* a tensor of torch */
+           : PyArray_Check(object)
+               ? "integers: .astype(int), if these are whole numbers"
+               : "integers";
+}
+
 /* object as int64, or as uint64 if its dtype is unsigned; C-contiguous. */
 static PyArrayObject *
 read_integers(PyObject *object, const char *name, const char *not_bools,
@@ -18,8 +29,7 @@ read_integers(PyObject *object, const char *name, const char *not_bools,
     int dtype = PyArray_TYPE(source);
     bool empty_list = py_is_empty_list(object, source);
     if (PyTypeNum_ISFLOAT(dtype) && !empty_list) {
-        py_dtype_error(object, source, name,
-                       "integers: .astype(int), if these are whole numbers");
+        py_dtype_error(object, source, name, not_floats(object));
     } else if (PyTypeNum_ISBOOL(dtype)) {
         py_dtype_error(object, source, name, not_bools);
     } else if (!PyTypeNum_ISINTEGER(dtype) && !empty_list) {
