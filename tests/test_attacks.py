@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import math
+import re
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
+import torch
 
 import attnext
 import attnext.dask
+import attnext.torch
 from attnext import reference
 
 ONES = np.ones((6, 1), dtype=np.float32)
@@ -70,7 +77,7 @@ def test_bands_of_any_python_ints() -> None:
 def test_bands_of_any_python_ints_across_blocks() -> None:
     q, kv = ONES[:M], ONES[:N]
     lazy = da.from_array(kv, chunks=(2, 1))
-    for offset, left, right in bands()[::120]:
+    for offset, left, right in bands()[::200]:
         options: dict[str, Any] = {"causal_offset": offset, "window": (left, right)}
         options |= {"empty_rows": "zero", "return_weights": True}
         _, weights = attnext.dask.dot_product_attention(q, lazy, lazy, **options)
@@ -165,3 +172,91 @@ def test_a_plain_exception_gets_a_message_with_the_name(error: type[Exception]) 
             with_argument(name, Raises(error))
         cause = caught.value.__cause__
         assert type(cause) is error and cause.__traceback__ is not None
+
+
+# ---- every argument of everything ----------------------------------------------------------------
+
+
+class Hostile:
+    """An object that raises whatever it is asked, its repr too."""
+
+    def _raise(self, *args: Any, **kwargs: Any) -> Any:
+        raise OfMine("on purpose")
+
+    __array__ = __index__ = __float__ = __int__ = __bool__ = __iter__ = __len__ = __repr__ = _raise
+
+
+HOSTILE: list[Any] = [
+    *(None, "abc", b"x", [1, 2], [[1], [2, 3]], {}, {1.0}, object(), int, 1j, True, -5, math.nan),
+    *(10**5000, -(10**5000), np.zeros(3), np.arange(8), np.array(["a"]), np.zeros((0, 4))),
+    *(torch.zeros(7), torch.zeros(7, dtype=torch.int64), torch.zeros(2, dtype=torch.bfloat16)),
+    *(torch.zeros(2, requires_grad=True), np.array(None), np.zeros(2, "M8[s]"), Hostile()),
+]
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, dtype=np.float32)
+
+
+ARGUMENTS: dict[str, Any] = {
+    **{"queries": ones(2, 3, 4), "keys": ones(2, 5, 4), "values": ones(2, 5, 6)},
+    **{"W_q": ones(7, 4), "W_k": ones(7, 4), "w_v": ones(7), "grad_output": ones(2, 3, 6)},
+    **{"X": ones(2, 3, 4), "weights": ones(2, 3, 4), "valid_len": [1, 2], "n": 1},
+    **{"outputs": ones(2, 2, 3, 4), "lses": ones(2, 2, 3)},
+    **{"key_size": 4, "query_size": 4, "num_hiddens": 7},
+}
+
+
+def callables() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Every public callable of the modules that have the functions, and a call that is right."""
+    found = {}
+    for module in (attnext, reference, attnext.torch, attnext.dask, attnext.explain):
+        for name in module.__all__:
+            function = getattr(module, name)
+            if not callable(function) or name in ("AdditiveGradients", "Step", "Trace"):
+                continue
+            parameters = inspect.signature(function).parameters
+            if name == "layer":  # takes any object there is
+                continue
+            own = {n: ARGUMENTS[n] for n, p in parameters.items() if p.default is p.empty}
+            if name in ("masked_softmax_backward", "merge_attention_backward"):
+                own["grad_output"] = ones(2, 3, 4)
+            if module is attnext.torch:
+                own = {n: torch.tensor(x) if np.ndim(x) else x for n, x in own.items()}
+            found[f"{module.__name__}.{name}"] = function, own
+    for kind in (attnext.AdditiveAttention(4, 4, 7, bias=True), attnext.DotProductAttention()):
+        inputs = {name: ARGUMENTS[name] for name in ("queries", "keys", "values")}
+        kind(**inputs)
+        found[f"{type(kind).__name__}.__call__"] = kind, inputs
+        found[f"{type(kind).__name__}.train"] = kind.train, {}
+        found[f"{type(kind).__name__}.backward"] = kind.backward, {"grad_output": ones(2, 3, 6)}
+    twin = attnext.torch.AdditiveAttention(4, 4, 7)
+    found["torch.AdditiveAttention.forward"] = (
+        twin.forward,
+        {name: torch.tensor(x) for name, x in inputs.items()},
+    )
+    return found
+
+
+CALLABLES = callables()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLABLES)
+def test_every_error_names_its_argument(name: str, threads: None) -> None:
+    """First; or, where two shapes do not fit together, it names one of the two."""
+    function, arguments = CALLABLES[name]
+    # Dask takes its time: there each function gets some of them, and all of them get all.
+    values = HOSTILE[len(name) % 4 :: 4] if name.startswith("attnext.dask") else HOSTILE
+    known = inspect.signature(function).parameters
+    with contextlib.redirect_stdout(None):
+        for argument, value in product(known, values):
+            try:
+                function(**(arguments | {argument: value}))
+            except Exception as error:
+                text = str(error)
+                notes = getattr(error, "__notes__", [])
+                noted = any(f"argument {argument}" in note for note in notes)
+                named = re.search(r" has shape |\b" + re.escape(argument) + r"\b", text)
+                first = re.split(r"\W", text)[0] in known
+                assert noted or (named and first), (argument, repr(error))

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import attnext
 from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Taken
+from attnext.reference.arguments import read_array
 
 da: Any = dask.array  # most of Dask has no types
 DaskArray: TypeAlias = Any  # a dask.array.Array
@@ -69,7 +70,7 @@ def make_problem(
     function: str,
     inputs: Mapping[str, Any],
     options: Mapping[str, Any],
-    parameters: Mapping[str, ArrayLike | None] | None = None,
+    parameters: Mapping[str, ArrayLike] | None = None,
 ) -> Problem:
     """Check everything, and cut it up.
 
@@ -78,7 +79,7 @@ def make_problem(
     """
     rest = dict(options)
     pairs = {name: rest.pop(name) for name in ("mask", "bias")}
-    parameters = {name: x for name, x in (parameters or {}).items() if x is not None}
+    parameters = dict(parameters or {})
     _check_in_memory(rest | parameters)
     q, k, v = (as_dask(name, x) for name, x in inputs.items())
     pairs = {name: as_dask(name, x) for name, x in pairs.items() if x is not None}
@@ -151,7 +152,10 @@ def as_dask(name: str, value: Any) -> DaskArray:
             f"{name} is a tensor that requires grad, which a Dask array cannot give it: pass "
             f"{name}.detach()"
         )
-    return da.from_array(np.asarray(value), chunks=-1)
+    array = read_array(name, value)
+    if array.dtype == object:  # Dask would try to name it by what is in it
+        raise TypeError(f"{name} has dtype object, expected numbers or bools")
+    return da.from_array(array, chunks=-1)
 
 
 def _leading_axes(x: DaskArray) -> Axes:

@@ -338,5 +338,7 @@ def phrase(key: str, lang: str, **numbers: object) -> str:
 
 def check_lang(lang: str) -> None:
     """The language must be one of the table's."""
+    if not isinstance(lang, str):
+        raise TypeError(f"lang must be a str, got {type(lang).__name__}")
     if lang not in LANGUAGES:
         raise ValueError(f"lang is {lang!r}, expected 'en' or 'zh'")

@@ -4,13 +4,52 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def read_array(name: str, value: Any) -> NDArray[Any]:
+    """The value as an array of its own dtype; what goes wrong is told with the argument's name."""
+    try:
+        return np.asarray(value)
+    except Exception as error:
+        raise_for(name, "cannot be read as an array", error)
+
+
+def as_index(name: str, value: Any) -> int:
+    """An int, or what can stand for one, but a bool."""
+    if isinstance(value, bool | type) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    try:
+        return operator.index(value)
+    except Exception as error:
+        raise_for(name, "must be an int", error)
+
+
+def raise_for(name: str, what: str, error: Exception) -> NoReturn:
+    """Raise a plain error again with the argument's name, and a user's own as it is."""
+    if type(error) in (ValueError, TypeError, RuntimeError):
+        raise type(error)(f"{name} {what}: {error}") from error
+    if not isinstance(error, MemoryError):
+        error.add_note(f"raised when the argument {name} was read")
+    raise error
+
+
+def shown(value: object) -> str:
+    """The value in a message; Python does not write out ints of more than 4300 digits."""
+    try:
+        return repr(value)
+    except Exception:
+        kind = type(value).__name__
+        return f"a huge {kind}" if isinstance(value, int) else f"an object of type {kind}"
 
 
 # ---- arrays ------------------------------------------------------------------------------------
@@ -24,7 +63,7 @@ def _plain_array(
         raise TypeError(f"{name} is a {type(value).__name__}, expected a plain array")
     if getattr(value, "requires_grad", False):
         raise TypeError(f"{name} is a tensor that requires grad: pass {name}.detach()")
-    array = np.asarray(value)
+    array = read_array(name, value)
     if array.size == 0 and isinstance(value, list | tuple):
         return array  # NumPy calls an empty list floats, whatever it is meant to be
     if array.dtype.kind not in kinds:
@@ -146,7 +185,7 @@ def as_finite(name: str, value: ArrayLike, one_element: bool = False) -> float:
     """The same of a number that must not be inf or NaN."""
     number = as_number(name, value, one_element)
     if not math.isfinite(number):
-        raise ValueError(f"{name} is {value!r}, expected a finite number")
+        raise ValueError(f"{name} is {shown(value)}, expected a finite number")
     return number
 
 
@@ -154,17 +193,15 @@ def as_positive(name: str, value: ArrayLike, one_element: bool = False) -> float
     """The same of a number that must be greater than 0."""
     number = as_finite(name, value, one_element)
     if number <= 0:
-        raise ValueError(f"{name} is {value!r}, expected {name} > 0")
+        raise ValueError(f"{name} is {shown(value)}, expected {name} > 0")
     return number
 
 
 def as_seed(seed: int) -> int:
     """The seed as an int of 64 bits, the key of Philox."""
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise TypeError(f"seed must be an int, got {type(seed).__name__}")
-    seed = operator.index(seed)
+    seed = as_index("seed", seed)
     if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed}, expected 0 <= seed < 2**64")
+        raise ValueError(f"seed is {shown(seed)}, expected 0 <= seed < 2**64")
     return seed
 
 
@@ -173,7 +210,7 @@ def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
     whole, which = ": .astype(int), if these are whole numbers", ": how many, not which"
     lens = _as_integers(name, value, f=whole, b=which)
     if (lens < 0).any():
-        raise ValueError(f"{name} contains {lens.min()}, expected lengths of 0 or more")
+        raise ValueError(f"{name} contains {shown(lens.min())}, expected lengths of 0 or more")
     return np.array(np.minimum(lens, N), dtype=np.int64)
 
 
@@ -194,13 +231,10 @@ def as_window(window: tuple[int, int] | list[int] | None) -> tuple[int | None, i
     if not isinstance(window, tuple | list):
         expected = "a pair of ints (left, right)"
         raise TypeError(f"window must be {expected}, got {type(window).__name__}")
-    for bound in window:
-        if isinstance(bound, bool) or not hasattr(bound, "__index__"):
-            raise TypeError(f"window must hold ints, got {type(bound).__name__}")
-    bounds = [operator.index(bound) for bound in window]
+    bounds = [as_index(f"window[{i}]", bound) for i, bound in enumerate(window)]
     if len(bounds) != 2 or min(bounds) < -1:
         expected = "a pair (left, right) of ints of 0 or more, or -1 for no bound"
-        raise ValueError(f"window is {window!r}, expected {expected}")
+        raise ValueError(f"window is {shown(window)}, expected {expected}")
     left, right = (None if bound == -1 else bound for bound in bounds)
     return left, right
 
@@ -222,6 +256,8 @@ def _as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object
 
 def check_empty_rows(empty_rows: str) -> None:
     """The rule for a query that no key takes part in must be one of three."""
+    if not isinstance(empty_rows, str):
+        raise TypeError(f"empty_rows must be a str, got {type(empty_rows).__name__}")
     if empty_rows not in ("uniform", "zero", "nan"):
         raise ValueError(f"empty_rows is {empty_rows!r}, expected 'uniform', 'zero' or 'nan'")
 

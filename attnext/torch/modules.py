@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -11,7 +10,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from attnext import _core
-from attnext._options import as_flag, type_name
+from attnext._options import as_flag
+from attnext.reference.arguments import as_index, shown
 
 from .functions import additive_attention, dot_product_attention
 from .tensors import check_input
@@ -353,11 +353,11 @@ def _has_hooks(layer: nn.Module) -> bool:
 
 
 def _size(name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {type_name(value)}")
-    size = operator.index(value)
+    size = as_index(name, value)
     if size < least:
-        raise ValueError(f"{name} is {value!r}, expected {name} >= {least}")
+        raise ValueError(f"{name} is {shown(value)}, expected {name} >= {least}")
+    if size >= 2**63:
+        raise ValueError(f"{name} is {shown(value)}, expected {name} < 2**63")
     return size
 
 
