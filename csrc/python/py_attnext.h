@@ -90,7 +90,7 @@ int py_parse(const attnext_state *state, const py_signature *signature,
 int py_unknown_keyword(const attnext_state *state, const py_signature *signature,
                        PyObject *keyword);
 
-/* FOREIGN, its table as Python sees it: (name elsewhere, argument here, what differs). */
+/* FOREIGN, its table for Python: (name elsewhere, argument here, what differs). */
 PyObject *py_foreign_list(void);
 
 static inline bool
@@ -131,8 +131,8 @@ typedef struct {
 
 /* What the options of py_options.def are read by, one for each kind. */
 
-/* A bool: Python's, NumPy's, or a 0-d array of one. No truth of other objects: 'no' would
- * be true, and an array has none. */
+/* A bool: Python's, NumPy's, or a 0-d array of one. No truth of other objects: 'no'
+ * would be true, and an array has none. */
 int py_read_flag(PyObject *object, const char *name, bool *flag);
 
 /* 0 <= p < 1 as float32, else ValueError. */
@@ -148,7 +148,7 @@ int py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule);
 
 /* An exception that somebody else raised, a user's __array__ say, is set. The first
  * leaves it what it is, and adds a note of which argument it was about. The second
- * raises another from it: format, with the name in the place of %s, then what it says. */
+ * raises another from it: format, with the name for its %s, then what it says. */
 void py_note_argument(const char *name);
 void py_raise_from(PyObject *kind, const char *format, const char *name);
 
@@ -280,9 +280,9 @@ PyArrayObject *py_int64_copy(PyObject *object, const char *name, const char *not
 PyArrayObject *py_exact_integers(PyObject *object, const char *name,
                                  const char *not_bools, PyArrayObject *out);
 
-/* py_int64_copy of n integers in one of the forms they mostly have, without an array: a list
- * of Python ints, or a plain int64 array of shape (n,). false: another form; nothing is
- * raised. */
+/* py_int64_copy of n integers in one of the forms they mostly have, without an array: a
+ * list of Python ints, or a plain int64 array of shape (n,). false: another form;
+ * nothing is raised. */
 bool py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high,
                        int64_t *to);
 
@@ -333,9 +333,9 @@ typedef struct {
 int py_read_window(PyObject *object, const char *name, py_window *window);
 
 /* Fills *band from window, causal, and causal_offset, an int or integers of shape
- * rows[:1], NULL if not given; *offsets is the private copy it points into, which may be
- * given again with the same window. as_given: what window was read from, NULL if that
- * was done for an earlier call. */
+ * rows[:1], NULL if not given; *offsets is the private copy it points into, which may
+ * be given again with the same window. as_given: what window was read from, NULL if
+ * that was done for an earlier call. */
 int py_band(const py_window *window, PyObject *as_given, bool causal, PyObject *offset,
             int ndim, const npy_intp *rows, PyArrayObject *out, attn_band *band,
             PyArrayObject **offsets);

@@ -1,9 +1,9 @@
 /*
  * py_bands.c -- the band of causal, causal_offset and window.
  *
- * A query that stands at key i attends to keys i - left to i + right, where all of these
- * may be any Python ints. The core adds them in int64: what comes out of here is so
- * small that it can.
+ * A query that stands at key i attends to keys i - left to i + right; the three may be
+ * any Python ints. The core adds them in int64: what comes out of here is so small that
+ * it can.
  */
 #include "py_attnext.h"
 
@@ -79,7 +79,7 @@ py_read_window(PyObject *object, const char *name, py_window *window)
     return 0;
 }
 
-/* ---- the offsets of a window that was clipped ------------------------------------------------- */
+/* ---- the offsets of a window that was clipped ------------------------------------ */
 
 /* *sum = offset + by, or offset - by, moved to the ends of what is in reach. */
 static int

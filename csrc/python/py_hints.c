@@ -4,8 +4,6 @@
  */
 #include "py_attnext.h"
 
-#include <string.h>
-
 #define MULTIHEAD "True = attend (nn.MultiheadAttention's True = ignore: ~attn_mask)"
 #define OPPOSITE                                                  \
     "bools, True = attend: the opposite of key_padding_mask, so " \

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What floats that should be integers are told: how they become some, where they can. */
+/* What floats that should be integers are told: how they become some. */
 static const char *
 not_floats(PyObject *object)
 {

@@ -63,8 +63,8 @@ softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape 
     return 0;
 }
 
-/* A call f(X, lens) has failed, for whatever reason: if integers came as X and floats of
- * more axes as the lengths, the two are swapped, and that is what is wrong. */
+/* A call f(X, lens) has failed, for whatever reason: if integers came as X and floats
+ * of more axes as the lengths, the two are swapped, and that is what is wrong. */
 static void
 notice_swapped(const char *function, PyObject *const *given, py_arg which,
                const char *name)
