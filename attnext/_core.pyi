@@ -60,6 +60,7 @@ class _Backward(Masks, Dropout, Saved, total=False): ...
 
 # default, type, paragraph, takers; parameters, gradients, own keywords with their defaults
 OPTIONS: dict[str, tuple[Any, str, str, tuple[str, ...]]]
+FOREIGN: list[tuple[str, str, str]]  # name elsewhere, argument here, what differs
 SCORES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]]
 
 # ---- dot-product attention ------------------------------------------------------------

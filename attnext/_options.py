@@ -10,7 +10,7 @@ time, and refuses what is misspelt.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from inspect import Parameter
 from itertools import dropwhile
 from textwrap import indent
@@ -102,6 +102,22 @@ OPTIONS = {name: Option(*row) for name, row in _core.OPTIONS.items()}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+def as_flag(name: str, value: object) -> bool:
+    """The value if it is a bool: Python's, NumPy's, or a 0-d array of one."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0:
+        return bool(value)
+    raise TypeError(f"{name} must be a bool, got {type_name(value)}")
+
+
+def type_name(value: object) -> str:
+    """As C's messages have it: ``list``, ``numpy.ndarray``."""
+    kind = type(value)
+    home = kind.__module__
+    return kind.__name__ if home == "builtins" else f"{home}.{kind.__name__}"
+
+
 class Taken:
     """The options that some functions take, told by their types.
 
@@ -137,11 +153,22 @@ class Taken:
             words += f"{name} : {option.type}\n{indent(doc, ' ' * 4)}\n"
         self._words = indent(words, " " * 4)
 
-    def check(self, function: str, given: Iterable[str]) -> None:
-        """Refuse what the function does not take, in Python's words."""
-        for name in given:
+    def check(self, function: str, given: Mapping[str, Any]) -> None:
+        """Refuse what the function does not take, and flags that are no bools."""
+        for name, value in given.items():
             if name not in self.options:
-                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+                hint = self._hint(function, name)
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+            if isinstance(self.defaults[name], bool):
+                as_flag(name, value)
+
+    def _hint(self, function: str, name: str) -> str:
+        """What a function of this name has in the place of another library's argument."""
+        own = inspect.signature(getattr(_core, function)).parameters.keys() - OPTIONS.keys()
+        for foreign, here, differs in _core.FOREIGN:
+            if foreign == name and here in own | self.options.keys():
+                return f": here it is {here}" + (differs and f", {differs}")
+        return ""
 
     def spelled_out(self, function: _F) -> _F:
         """The function itself; what it shows has each option in the place of ``**options``."""

@@ -200,12 +200,14 @@ def test_keywords_may_come_in_any_order_and_spelling(rng: np.random.Generator) -
     np.testing.assert_array_equal(attnext.dot_product_attention(**fresh), expected)
 
 
-@pytest.mark.parametrize("flag", [1, "yes", [0], np.True_, 2.5])
-def test_flags_are_true_or_false_objects(flag: Any, rng: np.random.Generator) -> None:
-    problem = make_problem("dot", rng)
-    assert len(problem.forward(return_weights=flag)) == 2
-    for no in (0, "", [], np.False_, None):
-        assert isinstance(problem.forward(return_weights=no), np.ndarray)
+@pytest.mark.parametrize("kind", [bool, np.bool_, np.array])
+def test_flags_are_bools_of_python_or_numpy(kind: Any, rng: np.random.Generator) -> None:
+    problem = make_problem("dot", rng, M=4, N=4, lead=(2, 3))
+    assert len(problem.forward(return_weights=kind(True))) == 2
+    assert isinstance(problem.forward(return_weights=kind(False)), np.ndarray)
+    causal = problem.but(causal=kind(True), enable_gqa=kind(True)).run()
+    assert_same_bits(causal, problem.but(causal=True).run())
+    assert_same_bits(problem.but(causal=kind(False), enable_gqa=kind(False)).run(), problem.run())
 
 
 # ---- inputs stay as they are ---------------------------------------------------------------------
@@ -354,7 +356,7 @@ sequence_mask = attnext.sequence_mask
 merge, merge_backward = attnext.merge_attention, attnext.merge_attention_backward
 
 REAL = "expected real numbers (any float or integer dtype)"
-HINT = "expected integers: .astype(int), if these are whole numbers"
+HINT = "expected integers"
 BIAS = "expected bools: floats to be added to the scores are the argument bias"
 
 WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
@@ -612,8 +614,8 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      "scale is 1e+39, expected a finite float32 number"),
     ("scale over float64", lambda: dot(q, k, v, scale=10**400), ValueError,
      "scale is an int too large for a float"),
-    ("str scale", lambda: dot(q, k, v, scale="1"), TypeError, f"scale has dtype <U1, {REAL}"),
-    ("bool scale", lambda: dot(q, k, v, scale=True), TypeError, f"scale has dtype bool, {REAL}"),
+    ("str scale", lambda: dot(q, k, v, scale="1"), TypeError, "scale must be a number, got str"),
+    ("bool scale", lambda: dot(q, k, v, scale=True), TypeError, "scale must be a number, got bool"),
     ("two scales", lambda: dot(q, k, v, scale=[1.0, 2.0]), ValueError,
      "scale has shape (2,), expected a number"),
     ("two bandwidths", lambda: gaussian(q, k, v, w=[1.0, 2.0]), ValueError,
@@ -639,9 +641,9 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("float seed", lambda: dot(q, k, v, dropout_p=0.5, seed=1.0), TypeError,
      "seed must be an int, got float"),
     ("dropout_p", lambda: dot(q, k, v, dropout_p=1, seed=0), ValueError,
-     "dropout_p is 1, expected 0 <= dropout_p < 1 in float32"),
+     "dropout_p is 1, expected 0 <= dropout_p < 1"),
     ("negative dropout_p", lambda: dot(q, k, v, dropout_p=-0.1, dropout_mask=yes), ValueError,
-     "dropout_p is -0.1, expected 0 <= dropout_p < 1 in float32"),
+     "dropout_p is -0.1, expected 0 <= dropout_p < 1"),
     ("seed and mask", lambda: dot(q, k, v, dropout_p=0.5, seed=1, dropout_mask=yes), ValueError,
      "dropout_mask and seed are both given, expected one of them"),
     ("float dropout mask", lambda: dot(q, k, v, dropout_mask=yes * 2.0), TypeError,
@@ -651,7 +653,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("shape of dropout mask", lambda: dot(q, k, v, dropout_mask=yes.T), ValueError,
      "dropout_mask has shape (5, 3), expected a shape that broadcasts to (2, 3, 5)"),
     ("no cosine scale", lambda: cosine(q, k, v, scale=None), TypeError,
-     f"scale is None, {REAL}"),
+     "scale must be a number, got NoneType"),
     ("eps 0", lambda: cosine(q, k, v, eps=0), ValueError, "eps is 0, expected eps > 0 in float32"),
     ("eps < 0", lambda: cosine(q, k, v, eps=-1e-8), ValueError,
      "eps is -1e-08, expected eps > 0 in float32"),
@@ -659,7 +661,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      "eps is 1e-50, expected eps > 0 in float32"),
     ("inf eps", lambda: cosine(q, k, v, eps=np.inf), ValueError,
      "eps is inf, expected a finite float32 number"),
-    ("value", lambda: sequence_mask(q, 1, None), TypeError, f"value is None, {REAL}"),
+    ("value", lambda: sequence_mask(q, 1, None), TypeError, "value must be a number, got NoneType"),
     # out
     ("list out", lambda: dot(q, k, v, out=[1]), TypeError,
      "out must be a numpy.ndarray, got list"),

@@ -231,17 +231,6 @@ def test_windows_of_every_kind(window: Any, rng: np.random.Generator) -> None:
     assert_same_bits(problem.but(window=window).run(), expected)
 
 
-@pytest.mark.parametrize("flag", [1, "yes", [0], np.True_, 2.5])
-def test_causal_and_enable_gqa_are_true_or_false_objects(
-    flag: Any, rng: np.random.Generator
-) -> None:
-    problem = make_problem("dot", rng, M=4, N=4, lead=(2, 3))
-    causal = problem.but(causal=True).run()
-    assert_same_bits(problem.but(causal=flag, enable_gqa=flag).run(), causal)
-    for no in (0, "", [], np.False_, None):
-        assert_same_bits(problem.but(causal=no, enable_gqa=no).run(), problem.run())
-
-
 # ---- parts of a merged attention -----------------------------------------------------------------
 
 

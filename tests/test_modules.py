@@ -214,9 +214,8 @@ def test_masks_of_every_kind(kind: str, rng: np.random.Generator) -> None:
     for given in (mask, mask.tolist(), torch.from_numpy(mask), np.asfortranarray(mask), mask[None]):
         assert_same_bits(run(layer, problem.but(mask=given)), expected)
     everyone = run(layer, problem)
-    assert_same_bits(run(layer, problem.but(mask=None, causal=None)), everyone)
-    assert_same_bits(run(layer, problem.but(mask=True, causal=0)), everyone)
-    assert_same_bits(run(layer, problem.but(causal="yes")), run(layer, problem.but(causal=True)))
+    for none in (None, True):
+        assert_same_bits(run(layer, problem.but(mask=none, causal=False)), everyone)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -1052,17 +1051,17 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: DotProductAttention(1),
         ValueError,
-        "dropout is 1.0, expected 0 <= dropout < 1 in float32",
+        "dropout is 1.0, expected 0 <= dropout < 1",
     ),
     (
         lambda: AdditiveAttention(2, 3, 4, -0.1),
         ValueError,
-        "dropout is -0.1, expected 0 <= dropout < 1 in float32",
+        "dropout is -0.1, expected 0 <= dropout < 1",
     ),
     (
         lambda: DotProductAttention(math.nan),
         ValueError,
-        "dropout is nan, expected 0 <= dropout < 1 in float32",
+        "dropout is nan, expected 0 <= dropout < 1",
     ),
     (
         lambda: DotProductAttention(scale=math.inf),

@@ -981,7 +981,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: dot(Q, K, V, torch.tensor([1.0, 2.0])),
         TypeError,
-        "valid_lens has dtype float32, expected integers: .astype(int), if these are whole numbers",
+        "valid_lens has dtype torch.float32, expected integers: .long(), if these are whole "
+        "numbers",
     ),
     (
         lambda: dot(Q, K, V, torch.tensor([1, 2, 3])),

@@ -7,6 +7,7 @@ letters of its axes, as `dask.array.blockwise` wants them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import attnext
 from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Taken
+from attnext.reference.arguments import read_array
 
 da: Any = dask.array  # most of Dask has no types
 DaskArray: TypeAlias = Any  # a dask.array.Array
@@ -68,7 +70,7 @@ def make_problem(
     function: str,
     inputs: Mapping[str, Any],
     options: Mapping[str, Any],
-    parameters: Mapping[str, ArrayLike | None] | None = None,
+    parameters: Mapping[str, ArrayLike] | None = None,
 ) -> Problem:
     """Check everything, and cut it up.
 
@@ -77,7 +79,7 @@ def make_problem(
     """
     rest = dict(options)
     pairs = {name: rest.pop(name) for name in ("mask", "bias")}
-    parameters = {name: x for name, x in (parameters or {}).items() if x is not None}
+    parameters = dict(parameters or {})
     _check_in_memory(rest | parameters)
     q, k, v = (as_dask(name, x) for name, x in inputs.items())
     pairs = {name: as_dask(name, x) for name, x in pairs.items() if x is not None}
@@ -150,7 +152,10 @@ def as_dask(name: str, value: Any) -> DaskArray:
             f"{name} is a tensor that requires grad, which a Dask array cannot give it: pass "
             f"{name}.detach()"
         )
-    return da.from_array(np.asarray(value), chunks=-1)
+    array = read_array(name, value)
+    if array.dtype == object:  # Dask would try to name it by what is in it
+        raise TypeError(f"{name} has dtype object, expected numbers or bools")
+    return da.from_array(array, chunks=-1)
 
 
 def _leading_axes(x: DaskArray) -> Axes:
@@ -221,13 +226,22 @@ def _add_lengths(problem: Problem, valid_lens: ArrayLike | None) -> None:
 
 def _add_band(problem: Problem) -> None:
     """The offset becomes an array to cut up, or nothing if there is no diagonal."""
-    offset = np.atleast_1d(_integers(problem.options.pop("causal_offset"), -FAR, FAR))
-    window = problem.options["window"]
-    if not problem.options["causal"] and window is None:
+    o = problem.options
+    offset = np.atleast_1d(np.asarray(o.pop("causal_offset"), dtype=object))  # Python ints
+    if not o["causal"] and o["window"] is None:
         return
-    problem.may_be_empty |= window is not None or bool((offset < 0).any())
-    offset = da.from_array(offset, chunks=_like(offset.shape, problem.pairs[:1]))
-    problem.arrays["causal_offset"] = offset, (*problem.lead, "m")[:1]
+    left, right = map(operator.index, o["window"] or (-1, -1))
+    right = 0 if o["causal"] else right
+    # Small numbers that give the same band. One that is wider than FAR has at most one of its ends
+    # in reach, and the offset puts that where it belongs.
+    first = _integers(offset - left, -FAR, FAR) if left != -1 else np.full(offset.shape, -FAR)
+    last = _integers(offset + right, -FAR, FAR) if right != -1 else np.full(offset.shape, FAR)
+    left, right = min(left, 2 * FAR), min(right, 2 * FAR)
+    near = np.where((last < FAR) | (left == -1), last - max(right, 0), first + left)
+    o["window"] = left, right
+    problem.may_be_empty |= left != -1 or bool((last < 0).any())
+    near = da.from_array(near, chunks=_like(near.shape, problem.pairs[:1]))
+    problem.arrays["causal_offset"] = near, (*problem.lead, "m")[:1]
 
 
 def _integers(value: ArrayLike, low: int, high: int) -> NDArray[np.int64]:

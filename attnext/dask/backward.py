@@ -276,7 +276,9 @@ def additive_attention_backward(
            [0.5],
            [0. ]], dtype=float32)
     """
-    parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v, "b_h": b_h}
+    parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v}
+    if b_h is not None:
+        parameters["b_h"] = b_h
     inputs = {"queries": queries, "keys": keys, "values": values}
     own = {"valid_lens": valid_lens}
     d = _gradients("additive_attention", grad_output, inputs, own, options, parameters)
@@ -291,7 +293,7 @@ def _gradients(
     inputs: Mapping[str, Any],
     own: Mapping[str, Any],
     options: Backward,
-    parameters: Mapping[str, ArrayLike | None] | None = None,
+    parameters: Mapping[str, ArrayLike] | None = None,
 ) -> tuple[DaskArray | None, ...]:
     """In the order in which attnext returns them; None where there is nothing they belong to."""
     BACKWARD.check(f"{function}_backward", options)

@@ -263,7 +263,9 @@ def additive_attention(
     >>> output.compute().round(3)
     array([[1.541]], dtype=float32)
     """
-    parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v, "b_h": b_h}
+    parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v}
+    if b_h is not None:
+        parameters["b_h"] = b_h
     inputs = {"queries": queries, "keys": keys, "values": values}
     own = {"valid_lens": valid_lens}
     return _attend("additive_attention", inputs, own, options, parameters)
@@ -274,7 +276,7 @@ def _attend(
     inputs: Mapping[str, Any],
     own: Mapping[str, Any],
     options: Forward,
-    parameters: Mapping[str, ArrayLike | None] | None = None,
+    parameters: Mapping[str, ArrayLike] | None = None,
 ) -> Attended:
     FORWARD.check(function, options)
     rest = {**own, **FORWARD.defaults, **options}

@@ -12,6 +12,7 @@ from attnext._options import OPTIONS
 from attnext.explain.accuracy import largest_difference
 from attnext.explain.trace import Step, Summary, Trace, summarise
 from attnext.explain.words import AXES, STEPS, TITLES, check_lang, phrase
+from attnext.reference.arguments import shown
 
 Arguments = dict[str, Any]  # of a call, by name, those that were not given too
 
@@ -121,7 +122,7 @@ def _is_default(name: str, x: Any) -> bool:
 
 def _argument(name: str, x: Any) -> str:
     if isinstance(x, bool | int | float | str | tuple):
-        return f"{name}={x!r}"
+        return f"{name}={shown(x)}"
     array = np.asarray(x)
     if array.size <= 8 and array.dtype.kind in "iu":
         return f"{name}={array.tolist()}"

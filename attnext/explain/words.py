@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from attnext.reference.arguments import shown
+
 
 class Words(NamedTuple):
     """What is said of a step: its formula, and (name, note) by language."""
@@ -338,5 +340,5 @@ def phrase(key: str, lang: str, **numbers: object) -> str:
 
 def check_lang(lang: str) -> None:
     """The language must be one of the table's."""
-    if lang not in LANGUAGES:
-        raise ValueError(f"lang is {lang!r}, expected 'en' or 'zh'")
+    if not isinstance(lang, str) or lang not in LANGUAGES:
+        raise ValueError(f"lang is {shown(lang)}, expected 'en' or 'zh'")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnext._core import gaussian_attention, gaussian_scores
+from attnext._options import as_flag
 
 from .inputs import as_float32
 
@@ -167,7 +168,7 @@ def nadaraya_watson(
     queries, keys = as_float32("x", x, "n"), as_float32("x_train", x_train, "N")
     values = as_float32("y_train", y_train, keys.size)
     attention = kernel_as_attention(queries, keys, values, sigma, kernel)
-    if return_weights:
+    if as_flag("return_weights", return_weights):
         output, weights = gaussian_attention(
             **attention, empty_rows=empty_rows, return_weights=True
         )

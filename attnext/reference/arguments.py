@@ -4,13 +4,52 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def read_array(name: str, value: Any) -> NDArray[Any]:
+    """The value as an array of its own dtype; what goes wrong is told with the argument's name."""
+    try:
+        return np.asarray(value)
+    except Exception as error:
+        raise_for(name, "cannot be read as an array", error)
+
+
+def as_index(name: str, value: Any) -> int:
+    """An int, or what can stand for one, but a bool."""
+    if isinstance(value, bool | type) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    try:
+        return operator.index(value)
+    except Exception as error:
+        raise_for(name, "must be an int", error)
+
+
+def raise_for(name: str, what: str, error: Exception) -> NoReturn:
+    """Raise a plain error again with the argument's name, and a user's own as it is."""
+    if type(error) in (ValueError, TypeError, RuntimeError):
+        raise type(error)(f"{name} {what}: {error}") from error
+    if not isinstance(error, MemoryError):
+        error.add_note(f"raised when the argument {name} was read")
+    raise error
+
+
+def shown(value: object) -> str:
+    """The value in a message; Python does not write out ints of more than 4300 digits."""
+    try:
+        return repr(value)
+    except Exception:
+        kind = type(value).__name__
+        return f"a huge {kind}" if isinstance(value, int) else f"an object of type {kind}"
 
 
 # ---- arrays ------------------------------------------------------------------------------------
@@ -24,7 +63,7 @@ def _plain_array(
         raise TypeError(f"{name} is a {type(value).__name__}, expected a plain array")
     if getattr(value, "requires_grad", False):
         raise TypeError(f"{name} is a tensor that requires grad: pass {name}.detach()")
-    array = np.asarray(value)
+    array = read_array(name, value)
     if array.size == 0 and isinstance(value, list | tuple):
         return array  # NumPy calls an empty list floats, whatever it is meant to be
     if array.dtype.kind not in kinds:
@@ -121,7 +160,16 @@ def check_same_features(q: Array, k: Array) -> None:
     as_array("keys", k, (*k.shape[:-2], "N", q.shape[-1]))
 
 
-# ---- numbers -----------------------------------------------------------------------------------
+# ---- flags and numbers -------------------------------------------------------------------------
+
+
+def as_flag(name: str, value: object) -> bool:
+    """A bool, Python's or NumPy's, and nothing else that is true or false."""
+    if not isinstance(value, bool | np.bool_) and not (
+        isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0
+    ):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return bool(value)
 
 
 def as_number(name: str, value: ArrayLike, one_element: bool = False) -> float:
@@ -137,7 +185,7 @@ def as_finite(name: str, value: ArrayLike, one_element: bool = False) -> float:
     """The same of a number that must not be inf or NaN."""
     number = as_number(name, value, one_element)
     if not math.isfinite(number):
-        raise ValueError(f"{name} is {value!r}, expected a finite number")
+        raise ValueError(f"{name} is {shown(value)}, expected a finite number")
     return number
 
 
@@ -145,35 +193,30 @@ def as_positive(name: str, value: ArrayLike, one_element: bool = False) -> float
     """The same of a number that must be greater than 0."""
     number = as_finite(name, value, one_element)
     if number <= 0:
-        raise ValueError(f"{name} is {value!r}, expected {name} > 0")
+        raise ValueError(f"{name} is {shown(value)}, expected {name} > 0")
     return number
 
 
 def as_seed(seed: int) -> int:
     """The seed as an int of 64 bits, the key of Philox."""
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise TypeError(f"seed must be an int, got {type(seed).__name__}")
-    seed = operator.index(seed)
+    seed = as_index("seed", seed)
     if not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed}, expected 0 <= seed < 2**64")
+        raise ValueError(f"seed is {shown(seed)}, expected 0 <= seed < 2**64")
     return seed
 
 
 def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
     """Lengths as int64, those above N as N."""
     whole, which = ": .astype(int), if these are whole numbers", ": how many, not which"
-    lens = _as_integers(name, value, N, f=whole, b=which)
+    lens = _as_integers(name, value, f=whole, b=which)
     if (lens < 0).any():
-        raise ValueError(f"{name} contains {lens.min()}, expected lengths of 0 or more")
-    return lens
+        raise ValueError(f"{name} contains {shown(lens.min())}, expected lengths of 0 or more")
+    return np.array(np.minimum(lens, N), dtype=np.int64)
 
 
-FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
-
-
-def as_offset(name: str, value: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.int64]:
-    """How far the diagonal is shifted, with axes to broadcast to rows = (..., M)."""
-    offset = _as_integers(name, value, FAR)
+def as_offset(name: str, value: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.object_]:
+    """How far the diagonal is shifted: Python ints, in a shape that broadcasts to rows."""
+    offset = _as_integers(name, value)
     per_entry = rows[:1] if len(rows) > 1 else ()
     if offset.shape not in [(), per_entry]:
         expected = f"an int or {per_entry}" if per_entry else "an int"
@@ -181,33 +224,40 @@ def as_offset(name: str, value: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.
     return offset.reshape(offset.shape + (1,) * (len(rows) - 1) * offset.ndim)
 
 
-def as_window(window: tuple[int, int] | list[int]) -> tuple[int, int]:
-    """How many keys before and after the diagonal are seen; those without a bound: `FAR`."""
+def as_window(window: tuple[int, int] | list[int] | None) -> tuple[int | None, int | None]:
+    """How many keys before and after the diagonal are seen; None for no bound."""
+    if window is None:
+        return None, None
     if not isinstance(window, tuple | list):
         expected = "a pair of ints (left, right)"
         raise TypeError(f"window must be {expected}, got {type(window).__name__}")
-    for bound in window:
-        if isinstance(bound, bool) or not hasattr(bound, "__index__"):
-            raise TypeError(f"window must hold ints, got {type(bound).__name__}")
-    bounds = [operator.index(bound) for bound in window]
+    bounds = [as_index(f"window[{i}]", bound) for i, bound in enumerate(window)]
     if len(bounds) != 2 or min(bounds) < -1:
         expected = "a pair (left, right) of ints of 0 or more, or -1 for no bound"
-        raise ValueError(f"window is {window!r}, expected {expected}")
-    left, right = (FAR if bound == -1 else min(bound, FAR) for bound in bounds)
+        raise ValueError(f"window is {shown(window)}, expected {expected}")
+    left, right = (None if bound == -1 else bound for bound in bounds)
     return left, right
 
 
-def _as_integers(name: str, value: ArrayLike, high: int, **hints: str) -> NDArray[np.int64]:
-    """Integers of any dtype and size as int64, those outside of -FAR to high moved to its ends."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = max(-FAR, min(value, high))
-    integers = _plain_array(name, value, "iu", "integers", **hints)
-    inside = [max(-FAR, min(int(i), high)) for i in integers.flat]
-    return np.array(inside, dtype=np.int64).reshape(integers.shape)
+def in_reach(integers: ArrayLike) -> NDArray[np.int64]:
+    """Integers of any size as int64: beyond all keys it makes no difference how far."""
+    far = 2**60  # further than any key is from any query
+    return np.array(np.clip(np.asarray(integers, dtype=object), -far, far), dtype=np.int64)
+
+
+def _as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object_]:
+    """Integers of any dtype and size as Python ints."""
+    if isinstance(value, int | list):  # NumPy has no dtype for Python ints of any size
+        exact = np.array(value, dtype=object)
+        if all(isinstance(i, int) and not isinstance(i, bool) for i in exact.flat):
+            return exact
+    return _plain_array(name, value, "iu", "integers", **hints).astype(object)
 
 
 def check_empty_rows(empty_rows: str) -> None:
     """The rule for a query that no key takes part in must be one of three."""
+    if not isinstance(empty_rows, str):
+        raise TypeError(f"empty_rows must be a str, got {type(empty_rows).__name__}")
     if empty_rows not in ("uniform", "zero", "nan"):
         raise ValueError(f"empty_rows is {empty_rows!r}, expected 'uniform', 'zero' or 'nan'")
 

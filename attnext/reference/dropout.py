@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arguments import Array, Mask, as_mask, as_number, as_seed
+from .arguments import Array, Mask, as_mask, as_number, as_seed, shown
 from .options import Options
 
 
@@ -40,7 +40,7 @@ def dropout_keep(shape: tuple[int, ...], o: Options) -> Array:
     if 0 <= p <= 1:
         p = float(np.float32(p))  # as the fast functions take it
     if not 0 <= p < 1:
-        raise ValueError(f"dropout_p is {o.dropout_p!r}, expected 0 <= dropout_p < 1 in float32")
+        raise ValueError(f"dropout_p is {shown(o.dropout_p)}, expected 0 <= dropout_p < 1")
     seed = None if o.seed is None else as_seed(o.seed)
     if o.dropout_mask is not None:
         if seed is not None:

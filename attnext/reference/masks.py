@@ -15,6 +15,7 @@ from .arguments import (
     as_number,
     as_offset,
     as_window,
+    in_reach,
 )
 from .options import Options
 
@@ -42,14 +43,19 @@ def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
 def _band(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     """Which keys lie near enough to the diagonal: shape (M, N), or (B, 1, ..., M, N)."""
     offset = as_offset("causal_offset", o.causal_offset, rows)
-    i = np.arange(rows[-1]) + offset  # (M,) or (B, 1, ..., M): the key on the diagonal
-    ahead = np.arange(N) - i[..., None]  # how far key j lies ahead of it
-    near = np.ones(ahead.shape, dtype=bool)
-    if o.window is not None:
-        left, right = as_window(o.window)
-        near &= (-left <= ahead) & (ahead <= right)
+    left, right = as_window(o.window)
+    query, key = np.arange(rows[-1]), np.arange(N)
+
+    def at(shift: int) -> NDArray[np.int64]:  # (M, 1) or (B, 1, ..., M, 1)
+        return (query + in_reach(offset + shift))[..., None]
+
+    near = np.ones((rows[-1], N), dtype=bool)
+    if left is not None:
+        near = near & (at(-left) <= key)
+    if right is not None:
+        near = near & (key <= at(right))
     if o.causal:
-        near &= ahead <= 0
+        near = near & (key <= at(0))
     return near
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from numpy.typing import ArrayLike
 
-from .arguments import Array
+from .arguments import Array, as_flag
 
 if TYPE_CHECKING:
     from .. import _options
@@ -44,11 +44,12 @@ class Options:
     @classmethod
     def of(cls, function: str, valid_lens: ArrayLike | None, options: Mapping[str, Any]) -> Self:
         """What the function of this name was called with."""
-        known = {field.name for field in fields(cls)}
+        known = {field.name: type(field.default) for field in fields(cls)}
         for name in options:
             if name not in known:
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-        return cls(valid_lens, **options)
+        flags = {name: as_flag(name, x) for name, x in options.items() if known[name] is bool}
+        return cls(valid_lens, **{**options, **flags})
 
     @classmethod
     def spelled_out(cls, function: F) -> F:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from attnext import _core
+from attnext._options import type_name
 
 from .tensors import (
     apply,
@@ -17,7 +18,6 @@ from .tensors import (
     first_derivatives,
     to_array,
     to_tensor,
-    type_name,
     zeros_unless,
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -11,6 +10,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from attnext import _core
+from attnext._options import as_flag
+from attnext.reference.arguments import as_index, shown
 
 from .functions import additive_attention, dot_product_attention
 from .tensors import check_input
@@ -29,6 +30,7 @@ class _Layer(nn.Module):
     def _attend(
         self, attention: Callable[..., Any], *inputs: Tensor, need_weights: bool, **options: Any
     ) -> Tensor:
+        as_flag("need_weights", need_weights)
         p = self.dropout.p if self.dropout.training else 0.0
         # From torch's own generator, so that torch.manual_seed makes training repeatable.
         seed = int(torch.randint(2**63 - 1, ())) if p > 0 else None
@@ -128,7 +130,7 @@ class AdditiveAttention(_Layer):
         self.w_v = nn.Linear(num_hiddens, 1, bias=False)
         self.dropout = nn.Dropout(p)
         self.register_parameter("b_h", None)
-        if bias:
+        if as_flag("bias", bias):
             bound = max(query_size, 1) ** -0.5
             self.b_h = nn.Parameter(torch.empty(num_hiddens).uniform_(-bound, bound))
 
@@ -351,11 +353,11 @@ def _has_hooks(layer: nn.Module) -> bool:
 
 
 def _size(name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    size = operator.index(value)
+    size = as_index(name, value)
     if size < least:
-        raise ValueError(f"{name} is {value!r}, expected {name} >= {least}")
+        raise ValueError(f"{name} is {shown(value)}, expected {name} >= {least}")
+    if size >= 2**63:
+        raise ValueError(f"{name} is {shown(value)}, expected {name} < 2**63")
     return size
 
 

@@ -14,6 +14,7 @@ from attnext import _core
 from .tensors import (
     apply,
     check_input,
+    check_order,
     first_derivatives,
     is_recorded,
     snapshot,
@@ -75,6 +76,7 @@ def masked_softmax(
     tensor([[[0.5000, 0.5000, 0.0000, 0.0000],
              [0.2500, 0.7500, 0.0000, 0.0000]]])
     """
+    check_order("masked_softmax", X, valid_lens, "valid_lens")
     check_input("X", X)
     masks, rest = split_options({"valid_lens": valid_lens, "mask": mask, "empty_rows": empty_rows})
     weights: Tensor = apply(
@@ -153,6 +155,7 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
     tensor([[ 1., -1., -1.],
             [ 4.,  5., -1.]])
     """
+    check_order("sequence_mask", X, valid_len, "valid_len")
     check_input("X", X)
     lens, rest = split_options({"valid_len": valid_len, "value": value})
     copy: Tensor = apply(_SequenceMask, is_recorded([X]), tuple(lens), rest, X, *lens.values())

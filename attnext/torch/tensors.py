@@ -12,8 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
+from attnext._options import type_name
+
 # What a caller cannot change behind our back; anything else is copied for the backward.
 _CONSTANTS = (int, float, str, type(None))
+
+_INTEGERS = ("valid_lens", "valid_len", "causal_offset")
 
 _NUMPY_DTYPES = frozenset(
     [torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64]
@@ -45,9 +49,27 @@ def check_option(name: str, value: Tensor) -> Tensor:
             f"{name} is a tensor that requires grad, but no gradient flows to it: "
             f"pass {name}.detach()"
         )
+    if name in _INTEGERS and value.is_floating_point():
+        hint = "expected integers: .long(), if these are whole numbers"
+        raise TypeError(f"{name} has dtype {value.dtype}, {hint}")
     if value.dtype not in _NUMPY_DTYPES:
         raise TypeError(f"{name} has dtype {value.dtype}, which NumPy does not know")
     return value
+
+
+def check_order(function: str, X: object, lens: object, name: str) -> None:
+    """Refuse lengths as X and numbers as lengths, in the words of C."""
+    if (
+        isinstance(X, Tensor)
+        and isinstance(lens, Tensor)
+        and lens.is_floating_point()
+        and not (X.is_floating_point() or X.is_complex() or X.dtype == torch.bool)
+        and lens.dim() > X.dim()
+    ):
+        raise TypeError(
+            f"X holds integers and {name} floats, as if they were swapped: expected "
+            f"{function}(X, {name})"
+        )
 
 
 def _check_place(name: str, tensor: Tensor) -> None:
@@ -57,13 +79,6 @@ def _check_place(name: str, tensor: Tensor) -> None:
         raise TypeError(f"{name} has layout {tensor.layout}, expected torch.strided")
     if tensor.is_nested:
         raise TypeError(f"{name} is a nested tensor, expected one of a single shape")
-
-
-def type_name(value: object) -> str:
-    """As C's messages have it: ``list``, ``numpy.ndarray``."""
-    kind = type(value)
-    home = kind.__module__
-    return kind.__name__ if home == "builtins" else f"{home}.{kind.__name__}"
 
 
 # ---- there and back ------------------------------------------------------------------------------

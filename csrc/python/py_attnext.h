@@ -4,6 +4,7 @@
  *     py_module.c      the module: its state, start-up
  *     py_options.def   the table of arguments and options: names, defaults, paragraphs
  *     py_signature.c   from a call's arguments to named slots; signatures as text
+ *     py_hints.c       what other libraries call an argument
  *     py_numbers.c     numbers, flags and words among them
  *     py_docs.c        docstrings, made of the tables
  *     py_tables.c      the tables themselves, and what Python sees of them
@@ -11,7 +12,8 @@
  *     py_arrays.c      from there to float32 arrays and bools of known shape
  *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
- *     py_masks.c       mask, bias, dropout_mask, causal and window
+ *     py_masks.c       mask, bias and dropout_mask
+ *     py_bands.c       causal, causal_offset and window
  *     py_memory.c      where large arrays and large scratch lie
  *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
@@ -89,6 +91,13 @@ int py_parse(const attnext_state *state, const py_signature *signature,
              PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
              PyObject **given);
 
+/* The TypeError for a keyword that the signature lacks; returns -1 (py_hints.c). */
+int py_unknown_keyword(const attnext_state *state, const py_signature *signature,
+                       PyObject *keyword);
+
+/* FOREIGN, its table for Python: (name elsewhere, argument here, what differs). */
+PyObject *py_foreign_list(void);
+
 static inline bool
 py_is_given(PyObject *object)
 {
@@ -97,6 +106,15 @@ py_is_given(PyObject *object)
 
 /* ---- numbers, flags and words (py_numbers.c) ------------------------------------- */
 
+/* "ValueError: name is ..., expected ...", "TypeError: name must be ..., got str". They
+ * return -1. */
+int py_value_error(PyObject *object, const char *name, const char *expected);
+int py_kind_error(PyObject *object, const char *name, const char *expected);
+
+/* repr(object), or what kind of thing it is if that fails: Python refuses to write out
+ * ints of more than 4300 digits. */
+PyObject *py_repr(PyObject *object);
+
 /* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so,
  * any array or list of one element. bool and complex: TypeError. May be inf or nan. */
 int py_number(PyObject *object, const char *name, bool one_element, double *number);
@@ -104,7 +122,11 @@ int py_number(PyObject *object, const char *name, bool one_element, double *numb
 /* One that is finite as float32, else ValueError. */
 int py_finite(PyObject *object, const char *name, bool one_element, float *number);
 
-/* An int, clipped to what Py_ssize_t holds; another type is a TypeError. */
+/* An int of any size, or what can stand for one, as a Python int; bool cannot. Another
+ * type is a TypeError. */
+PyObject *py_index(PyObject *object, const char *name);
+
+/* The same, clipped to what Py_ssize_t holds. */
 int py_size(PyObject *object, const char *name, Py_ssize_t *size);
 
 typedef struct {
@@ -112,15 +134,10 @@ typedef struct {
     uint64_t value;
 } py_seed;
 
-/* i - left <= j <= i + right; -1: no bound on that side */
-typedef struct {
-    bool given;
-    int64_t left, right;
-} py_window;
-
 /* What the options of py_options.def are read by, one for each kind. */
 
-/* Truth of any object. */
+/* A bool: Python's, NumPy's, or a 0-d array of one. No truth of other objects: 'no'
+ * would be true, and an array has none. */
 int py_read_flag(PyObject *object, const char *name, bool *flag);
 
 /* 0 <= p < 1 as float32, else ValueError. */
@@ -129,13 +146,16 @@ int py_read_probability(PyObject *object, const char *name, float *p);
 /* None, or an int 0 <= seed < 2**64. */
 int py_read_seed(PyObject *object, const char *name, py_seed *seed);
 
-/* None, or a tuple or list of two ints, each >= -1. */
-int py_read_window(PyObject *object, const char *name, py_window *window);
-
 /* "uniform", "zero" or "nan". */
 int py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule);
 
 /* ---- reading (py_read.c) --------------------------------------------------------- */
+
+/* An exception that somebody else raised, a user's __array__ say, is set. The first
+ * leaves it what it is, and adds a note of which argument it was about. The second
+ * raises another from it: format, with the name for its %s, then what it says. */
+void py_note_argument(const char *name);
+void py_raise_from(PyObject *kind, const char *format, const char *name);
 
 /* object as an array of whatever dtype it has. */
 PyArrayObject *py_read_array(PyObject *object, const char *name);
@@ -271,9 +291,13 @@ int py_read_memory_limit(void);
 PyArrayObject *py_int64_copy(PyObject *object, const char *name, const char *not_bools,
                              int64_t low, int64_t high, PyArrayObject *out);
 
-/* The same of n integers in one of the forms they mostly have, without an array: a list
- * of Python ints, or a plain int64 array of shape (n,). false: another form; nothing is
- * raised. */
+/* Integers of any size as Python ints, in an object array of the shape given. */
+PyArrayObject *py_exact_integers(PyObject *object, const char *name,
+                                 const char *not_bools, PyArrayObject *out);
+
+/* py_int64_copy of n integers in one of the forms they mostly have, without an array: a
+ * list of Python ints, or a plain int64 array of shape (n,). false: another form;
+ * nothing is raised. */
 bool py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high,
                        int64_t *to);
 
@@ -308,10 +332,27 @@ PyArrayObject *py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp
                         PyArrayObject *out, attn_view *view);
 void py_view_clear(attn_view *view);
 
+/* ---- bands (py_bands.c) ---------------------------------------------------------- */
+
+/* Twice as far as any key is from any query, and so small that the core can add. */
+static const int64_t PY_FAR = (int64_t)1 << 61;
+
+/* i - left <= j <= i + right; -1: no bound on that side. */
+typedef struct {
+    bool given;
+    bool clipped; /* an end was further than PY_FAR, which it is now */
+    int64_t left, right;
+} py_window;
+
+/* The option: None, or a tuple or list of two ints, each >= -1. */
+int py_read_window(PyObject *object, const char *name, py_window *window);
+
 /* Fills *band from window, causal, and causal_offset, an int or integers of shape
- * rows[:1], NULL if not given; *offsets is the private copy it points into. */
-int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
-            const npy_intp *rows, PyArrayObject *out, attn_band *band,
+ * rows[:1], NULL if not given; *offsets is the private copy it points into, which may
+ * be given again with the same window. as_given: what window was read from, NULL if
+ * that was done for an earlier call. */
+int py_band(const py_window *window, PyObject *as_given, bool causal, PyObject *offset,
+            int ndim, const npy_intp *rows, PyArrayObject *out, attn_band *band,
             PyArrayObject **offsets);
 
 /* ---- running the core (py_run.c) ------------------------------------------------- */

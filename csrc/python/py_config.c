@@ -69,7 +69,9 @@ set_num_threads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (threads < 1 || threads > INT_MAX) {
-        PyErr_Format(PyExc_ValueError, "n is %R, expected 1 <= n <= %d", n, INT_MAX);
+        char expected[40];
+        PyOS_snprintf(expected, sizeof expected, "1 <= n <= %d", INT_MAX);
+        py_value_error(n, "n", expected);
         return NULL;
     }
     state->threads = (int)threads;
@@ -265,15 +267,13 @@ show_config(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     }
     PyObject *mode = given[ARG_MODE];
     if (mode != NULL && !PyUnicode_Check(mode)) {
-        PyErr_Format(PyExc_TypeError, "mode must be a str, got %.200s",
-                     Py_TYPE(mode)->tp_name);
+        py_kind_error(mode, "mode", "a str");
         goto done;
     }
     bool dicts = mode != NULL && PyUnicode_CompareWithASCIIString(mode, "dicts") == 0;
     if (mode != NULL && !dicts &&
         PyUnicode_CompareWithASCIIString(mode, "stdout") != 0) {
-        PyErr_Format(PyExc_ValueError, "mode is %R, expected 'stdout' or 'dicts'",
-                     mode);
+        py_value_error(mode, "mode", "'stdout' or 'dicts'");
         goto done;
     }
     version = package_version();

@@ -40,11 +40,8 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
     }
     *scale = (float)(1.0 / bandwidth);
     if (!(bandwidth > 0.0 && isfinite(bandwidth) && isfinite(*scale))) {
-        PyErr_Format(PyExc_ValueError,
-                     "sigma is %R, expected a finite sigma > 0 with a finite "
-                     "1 / sigma",
-                     sigma);
-        return -1;
+        return py_value_error(sigma, "sigma",
+                              "a finite sigma > 0 with a finite 1 / sigma");
     }
     return 0;
 }
@@ -57,9 +54,7 @@ read_eps(PyObject *object, float *eps)
         return -1;
     }
     if (*eps <= 0.0f) {
-        PyErr_Format(PyExc_ValueError, "eps is %R, expected eps > 0 in float32",
-                     object);
-        return -1;
+        return py_value_error(object, "eps", "eps > 0 in float32");
     }
     return 0;
 }
@@ -444,7 +439,8 @@ py_scores_exec(PyObject *module, attnext_state *state)
     }
     return PyModule_AddFunctions(module, methods) < 0 ||
                    add_table(module, "OPTIONS", py_options_dict()) < 0 ||
-                   add_table(module, "SCORES", py_scores_dict(state)) < 0
+                   add_table(module, "SCORES", py_scores_dict(state)) < 0 ||
+                   add_table(module, "FOREIGN", py_foreign_list()) < 0
                ? -1
                : 0;
 }

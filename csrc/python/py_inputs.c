@@ -212,8 +212,9 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
     }
     bool band = o->causal || o->window.given || offset != NULL;
     in->masked = offset != NULL;
-    if (band && py_band(&o->window, o->causal, offset, in->ndim - 1, dims, out,
-                        &p->masks.band, &in->arrays[ARG_CAUSAL_OFFSET]) < 0) {
+    if (band &&
+        py_band(&o->window, call->given[ARG_WINDOW], o->causal, offset, in->ndim - 1,
+                dims, out, &p->masks.band, &in->arrays[ARG_CAUSAL_OFFSET]) < 0) {
         return -1;
     }
     if (convert_pairs(call, ARG_MASK, out, dims, &p->masks.mask, in) < 0 ||

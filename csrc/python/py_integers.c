@@ -6,6 +6,17 @@
 
 #include <string.h>
 
+/* What floats that should be integers are told: how they become some. */
+static const char *
+not_floats(PyObject *object)
+{
+    return PyObject_HasAttrString(object, "long")
+               ? "integers: .long(), if these are whole numbers" /* a tensor of torch */
+           : PyArray_Check(object)
+               ? "integers: .astype(int), if these are whole numbers"
+               : "integers";
+}
+
 /* object as int64, or as uint64 if its dtype is unsigned; C-contiguous. */
 static PyArrayObject *
 read_integers(PyObject *object, const char *name, const char *not_bools,
@@ -18,8 +29,7 @@ read_integers(PyObject *object, const char *name, const char *not_bools,
     int dtype = PyArray_TYPE(source);
     bool empty_list = py_is_empty_list(object, source);
     if (PyTypeNum_ISFLOAT(dtype) && !empty_list) {
-        py_dtype_error(object, source, name,
-                       "integers: .astype(int), if these are whole numbers");
+        py_dtype_error(object, source, name, not_floats(object));
     } else if (PyTypeNum_ISBOOL(dtype)) {
         py_dtype_error(object, source, name, not_bools);
     } else if (!PyTypeNum_ISINTEGER(dtype) && !empty_list) {
@@ -48,40 +58,31 @@ copy_clipped(int64_t *to, const void *from, bool is_unsigned, npy_intp n, int64_
     }
 }
 
-/* A Python int of any size, clipped. */
-static PyArrayObject *
-copy_clipped_int(PyObject *object, int64_t low, int64_t high)
-{
-    int overflow;
-    int64_t value = PyLong_AsLongLongAndOverflow(object, &overflow);
-    PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(0, NULL, NPY_INT64);
-    if (copy != NULL) {
-        value = overflow > 0 || value > high ? high : value;
-        *(int64_t *)PyArray_DATA(copy) = overflow < 0 || value < low ? low : value;
-    }
-    return copy;
-}
-
 static int64_t
 clip(int64_t value, int64_t low, int64_t high)
 {
     return value > high ? high : value < low ? low : value;
 }
 
-/* n Python ints; false: not all of them are ints, or fit. */
+/* A Python int of any size, clipped. */
+static int64_t
+clip_int(PyObject *integer, int64_t low, int64_t high)
+{
+    int overflow;
+    int64_t value = PyLong_AsLongLongAndOverflow(integer, &overflow);
+    return overflow > 0 ? high : overflow < 0 ? low : clip(value, low, high);
+}
+
+/* n Python ints; false: not all of them are ints. */
 static bool
 copy_ints_of_list(PyObject *list, npy_intp n, int64_t low, int64_t high, int64_t *to)
 {
     for (npy_intp i = 0; i < n; i++) {
         PyObject *item = PyList_GET_ITEM(list, i);
-        int overflow = 1;
-        int64_t value = PyLong_CheckExact(item)
-                            ? PyLong_AsLongLongAndOverflow(item, &overflow)
-                            : 0;
-        if (overflow != 0) {
+        if (!PyLong_CheckExact(item)) {
             return false;
         }
-        to[i] = clip(value, low, high);
+        to[i] = clip_int(item, low, high);
     }
     return true;
 }
@@ -123,7 +124,11 @@ py_int64_copy(PyObject *object, const char *name, const char *not_bools, int64_t
               int64_t high, PyArrayObject *out)
 {
     if (PyLong_Check(object) && !PyBool_Check(object)) {
-        return copy_clipped_int(object, low, high);
+        PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(0, NULL, NPY_INT64);
+        if (copy != NULL) {
+            *(int64_t *)PyArray_DATA(copy) = clip_int(object, low, high);
+        }
+        return copy;
     }
     if (PyList_CheckExact(object)) {
         PyArrayObject *copy = copy_clipped_list(object, low, high);
@@ -143,4 +148,33 @@ py_int64_copy(PyObject *object, const char *name, const char *not_bools, int64_t
     }
     Py_DECREF(given);
     return copy;
+}
+
+/* Is object a Python int, or a list of Python ints? */
+static bool
+holds_python_ints(PyObject *object)
+{
+    if (!PyList_CheckExact(object)) {
+        return PyLong_Check(object) && !PyBool_Check(object);
+    }
+    bool all = true;
+    for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(object); i++) {
+        all = PyLong_CheckExact(PyList_GET_ITEM(object, i));
+    }
+    return all;
+}
+
+PyArrayObject *
+py_exact_integers(PyObject *object, const char *name, const char *not_bools,
+                  PyArrayObject *out)
+{
+    if (holds_python_ints(object)) { /* of any size: NumPy has no dtype for them */
+        return (PyArrayObject *)PyArray_FROM_OT(object, NPY_OBJECT);
+    }
+    PyArrayObject *given = read_integers(object, name, not_bools, out);
+    PyArrayObject *exact = given == NULL
+                               ? NULL
+                               : (PyArrayObject *)PyArray_Cast(given, NPY_OBJECT);
+    Py_XDECREF(given);
+    return exact;
 }

@@ -61,19 +61,12 @@ layer_install(layer_object *layer, layer_core *core)
 static void
 name_rng(void)
 {
-    PyObject *kind = PyErr_ExceptionMatches(PyExc_TypeError)    ? PyExc_TypeError
-                     : PyErr_ExceptionMatches(PyExc_ValueError) ? PyExc_ValueError
-                                                                : NULL;
-    if (kind == NULL) {
-        return;
+    PyObject *kind = PyErr_Occurred();
+    if (kind == PyExc_TypeError || kind == PyExc_ValueError) {
+        py_raise_from(kind, "%s is not what numpy.random.default_rng takes", "rng");
+    } else {
+        py_note_argument("rng");
     }
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_Format(kind, "rng is not what numpy.random.default_rng takes: %S",
-                 value != NULL ? value : Py_None);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
 }
 
 PyObject *

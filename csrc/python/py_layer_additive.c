@@ -101,18 +101,21 @@ additive_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"key_size", "query_size", "num_hiddens", "dropout",
                             "bias",     "rng",        NULL};
-    PyObject *key_size, *query_size, *num_hiddens, *dropout = NULL, *rng = NULL;
-    int bias = false, result = -1;
+    PyObject *key_size, *query_size, *num_hiddens;
+    PyObject *dropout = NULL, *has_bias = Py_False, *rng = NULL;
+    bool bias;
+    int result = -1;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     layer_core core = {.score = ((layer_object *)self)->core.score, .training = true};
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O$pO:AdditiveAttention", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O$OO:AdditiveAttention", names,
                                      &key_size, &query_size, &num_hiddens, &dropout,
-                                     &bias, &rng)) {
+                                     &has_bias, &rng)) {
         return -1;
     }
     if (layer_read_sizes(&core, key_size, query_size, num_hiddens) < 0 ||
-        layer_read_options(&core, dropout, NULL) < 0) {
+        layer_read_options(&core, dropout, NULL) < 0 ||
+        py_read_flag(has_bias, "bias", &bias) < 0) {
         return -1;
     }
     core.rng = layer_rng(rng);

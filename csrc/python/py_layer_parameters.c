@@ -103,9 +103,9 @@ read_size(PyObject *object, const char *name, Py_ssize_t least, Py_ssize_t *size
         return -1;
     }
     if (*size < least) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected %s >= %zd", name, object,
-                     name, least);
-        return -1;
+        char expected[100];
+        PyOS_snprintf(expected, sizeof expected, "%s >= %zd", name, least);
+        return py_value_error(object, name, expected);
     }
     return 0;
 }
@@ -122,10 +122,15 @@ layer_read_sizes(layer_core *core, PyObject *key_size, PyObject *query_size,
     Py_ssize_t widest = Py_MAX(Py_MAX(core->key_size, core->query_size), 1);
     Py_ssize_t most = PY_SSIZE_T_MAX / 8; /* numbers are drawn as float64 */
     if (core->num_hiddens > most / widest) {
+        PyObject *texts[] = {py_repr(key_size), py_repr(query_size),
+                             py_repr(num_hiddens)};
         PyErr_Format(PyExc_ValueError,
-                     "key_size is %R, query_size %R and num_hiddens %R, expected sizes "
+                     "key_size is %V, query_size %V and num_hiddens %V, expected sizes "
                      "whose products do not overflow",
-                     key_size, query_size, num_hiddens);
+                     texts[0], "?", texts[1], "?", texts[2], "?");
+        for (int i = 0; i < 3; i++) {
+            Py_XDECREF(texts[i]);
+        }
         return -1;
     }
     return 0;

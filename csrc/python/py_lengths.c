@@ -23,8 +23,7 @@ copy_lens(PyObject *object, npy_intp N, PyArrayObject *out, const char *name)
             continue;
         }
         if (PyLong_Check(object)) {
-            PyErr_Format(PyExc_ValueError, "%s is %R, expected a length of 0 or more",
-                         name, object);
+            py_value_error(object, name, "a length of 0 or more");
         } else {
             PyErr_Format(PyExc_ValueError,
                          "%s contains %lld, expected lengths of 0 or more", name,

@@ -1,6 +1,5 @@
 /*
- * py_masks.c -- who takes part, apart from the lengths: mask, bias and dropout_mask as
- * the core reads them, and the band of causal, causal_offset and window.
+ * py_masks.c -- mask, bias and dropout_mask as the core reads them.
  *
  * A mask is not expanded and, unless it must be, not copied: an attn_view says how the
  * core walks through the array in its own shape. What is in it is nobody's business
@@ -102,65 +101,4 @@ py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
         Py_CLEAR(a);
     }
     return a;
-}
-
-/* ---- the band -------------------------------------------------------------------- */
-
-/* Further than any key is from any query, and so small that sums of three do not
- * overflow. */
-static const int64_t far_away = (int64_t)1 << 61;
-
-PY_COLD static void
-offset_shape_error(PyArrayObject *a, int ndim, const npy_intp *rows)
-{
-    char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 16];
-    PyOS_snprintf(expected, sizeof expected, "an int or %s",
-                  py_shape_text(shape, 1, rows));
-    py_shape_error(a, "causal_offset", ndim < 2 ? "an int" : expected);
-}
-
-/* The offsets, an int or integers of shape rows[:1]. */
-static PyArrayObject *
-read_offset(PyObject *object, int ndim, const npy_intp *rows, PyArrayObject *out,
-            attn_band *band)
-{
-    PyArrayObject *a = py_int64_copy(object, "causal_offset", "integers", -far_away,
-                                     far_away, out);
-    band->heads = INT64_MAX; /* one for all */
-    if (a == NULL || PyArray_NDIM(a) == 0) {
-        return a;
-    }
-    if (ndim < 2 || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows[0]) {
-        offset_shape_error(a, ndim, rows);
-        Py_DECREF(a);
-        return NULL;
-    }
-    band->heads = py_heads(ndim, rows);
-    return a;
-}
-
-int
-py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
-        const npy_intp *rows, PyArrayObject *out, attn_band *band,
-        PyArrayObject **offsets)
-{
-    *band = (attn_band){0};
-    if (offset != NULL) {
-        *offsets = read_offset(offset, ndim, rows, out, band);
-        if (*offsets == NULL) {
-            return -1;
-        }
-        band->offset = PyArray_DATA(*offsets);
-    }
-    if (window->given) {
-        band->has_left = window->left >= 0;
-        band->left = Py_MIN(window->left, far_away);
-        band->has_right = window->right >= 0;
-        band->right = Py_MIN(window->right, far_away);
-    }
-    if (causal) {
-        band->has_right = true;
-        band->right = 0;
-    }
-    return 0;
 }

@@ -58,6 +58,7 @@ read_sequence(merge_parts *parts, PyObject *object, const char *name, bool expec
     int result = -1;
     PyObject *items = PySequence_Tuple(object); /* a list may change while it is read */
     if (items == NULL) {
+        py_note_argument(name);
         return -1;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(items);

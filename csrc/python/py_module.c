@@ -6,6 +6,7 @@
  *         <score>_attention, <score>_attention_backward, <score>_scores
  *         <Score>Gradients = collections.namedtuple(...)     # if it has parameters
  *     OPTIONS, SCORES: the tables of both, as dicts                  # py_tables.c
+ *     FOREIGN: what other libraries call an argument                 # py_hints.c
  *     merge_attention, merge_attention_backward                      # py_merge.c
  *     class AdditiveAttention: ...                                   # py_layer.c
  *     class DotProductAttention: ...

@@ -5,25 +5,69 @@
 
 #include <math.h>
 
+/* ---- what is wrong with them ----------------------------------------------------- */
+
+PyObject *
+py_repr(PyObject *object)
+{
+    PyObject *text = PyObject_Repr(object);
+    if (text == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+        text = PyUnicode_FromFormat(PyLong_Check(object) ? "a huge %.200s"
+                                                         : "an object of type %.200s",
+                                    Py_TYPE(object)->tp_name);
+    }
+    return text;
+}
+
+int
+py_value_error(PyObject *object, const char *name, const char *expected)
+{
+    PyObject *text = py_repr(object);
+    if (text != NULL) {
+        PyErr_Format(PyExc_ValueError, "%s is %U, expected %s", name, text, expected);
+        Py_DECREF(text);
+    }
+    return -1;
+}
+
+int
+py_kind_error(PyObject *object, const char *name, const char *expected)
+{
+    PyErr_Format(PyExc_TypeError, "%s must be %s, got %.200s", name, expected,
+                 Py_TYPE(object)->tp_name);
+    return -1;
+}
+
 /* ---- numbers --------------------------------------------------------------------- */
 
 /* A number that is neither a Python float nor a Python int: let NumPy read it. */
 static int
 number_from_array(PyObject *object, const char *name, bool one_element, double *number)
 {
-    PyArrayObject *a = py_float32(object, name, NULL);
-    if (a == NULL) {
+    const char *expected = one_element ? "a number or an array of one element"
+                                       : "a number";
+    PyArrayObject *source = py_read_array(object, name), *a = NULL;
+    int result = -1;
+    if (source == NULL) {
         return -1;
     }
-    int result = -1;
-    if (PyArray_NDIM(a) == 0 || (one_element && PyArray_SIZE(a) == 1)) {
+    int dtype = PyArray_TYPE(source);
+    if (PyTypeNum_ISINTEGER(dtype) || PyTypeNum_ISFLOAT(dtype)) {
+        a = py_float32((PyObject *)source, name, NULL);
+    } else if (PyArray_CheckExact(object)) {
+        py_dtype_error(object, source, name, "a real number");
+    } else {
+        py_kind_error(object, name, expected);
+    }
+    if (a != NULL && (PyArray_NDIM(a) == 0 || (one_element && PyArray_SIZE(a) == 1))) {
         *number = *py_data(a);
         result = 0;
-    } else {
-        py_shape_error(
-            a, name, one_element ? "a number or an array of one element" : "a number");
+    } else if (a != NULL) {
+        py_shape_error(a, name, expected);
     }
-    Py_DECREF(a);
+    Py_XDECREF(a);
+    Py_DECREF(source);
     return result;
 }
 
@@ -54,59 +98,77 @@ py_finite(PyObject *object, const char *name, bool one_element, float *number)
     }
     *number = (float)value;
     if (!isfinite(*number)) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected a finite float32 number",
-                     name, object);
-        return -1;
+        return py_value_error(object, name, "a finite float32 number");
     }
     return 0;
 }
 
-/* TypeError unless object is an int, or can stand for one; bool cannot. */
-static int
-check_int(PyObject *object, const char *name)
+/* ---- integers -------------------------------------------------------------------- */
+
+PyObject *
+py_index(PyObject *object, const char *name)
 {
-    if (!PyBool_Check(object) && PyIndex_Check(object)) {
-        return 0;
+    bool is_index = PyIndex_Check(object) && !PyBool_Check(object);
+    PyObject *index = is_index ? PyNumber_Index(object) : NULL;
+    if (!is_index) {
+        py_kind_error(object, name, "an int");
+    } else if (index == NULL && PyErr_Occurred() == PyExc_TypeError) {
+        py_raise_from(PyExc_TypeError, "%s must be an int", name); /* arrays, tensors */
+    } else if (index == NULL) {
+        py_note_argument(name);
     }
-    PyErr_Format(PyExc_TypeError, "%s must be an int, got %.200s", name,
-                 Py_TYPE(object)->tp_name);
-    return -1;
+    return index;
 }
 
 int
 py_size(PyObject *object, const char *name, Py_ssize_t *size)
 {
-    if (check_int(object, name) < 0) {
+    PyObject *index = py_index(object, name);
+    if (index == NULL) {
         return -1;
     }
-    *size = PyNumber_AsSsize_t(object, NULL); /* NULL: clipped if too large */
-    return *size == -1 && PyErr_Occurred() ? -1 : 0;
+    *size = PyNumber_AsSsize_t(index, NULL); /* NULL: clipped if too large */
+    Py_DECREF(index);
+    return 0;
 }
 
 /* ---- options --------------------------------------------------------------------- */
 
 int
-py_read_flag(PyObject *object, const char *Py_UNUSED(name), bool *flag)
+py_read_flag(PyObject *object, const char *name, bool *flag)
 {
-    int truth = PyObject_IsTrue(object);
-    *flag = truth == 1;
-    return truth < 0 ? -1 : 0;
+    if (PyBool_Check(object)) {
+        *flag = object == Py_True;
+        return 0;
+    }
+    if (PyArray_IsScalar(object, Bool)) {
+        *flag = PyArrayScalar_VAL(object, Bool) != 0;
+        return 0;
+    }
+    PyArrayObject *a = (PyArrayObject *)object;
+    if (PyArray_Check(object) && PyArray_NDIM(a) == 0 && PyArray_ISBOOL(a)) {
+        *flag = *(const npy_bool *)PyArray_DATA(a) != 0;
+        return 0;
+    }
+    return py_kind_error(object, name, "a bool");
 }
 
 int
 py_read_probability(PyObject *object, const char *name, float *p)
 {
     double value;
+    char expected[100];
     if (py_number(object, name, false, &value) < 0) {
         return -1;
     }
     *p = (float)value;
-    if (!(value >= 0.0 && *p < 1.0f)) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected 0 <= %s < 1 in float32",
-                     name, object, name);
-        return -1;
+    if (value >= 0.0 && *p < 1.0f) {
+        return 0;
     }
-    return 0;
+    bool rounded = value >= 0.0 && value < 1.0; /* up to 1 */
+    PyOS_snprintf(expected, sizeof expected, "0 <= %s < 1%s", name,
+                  rounded ? " in float32" : "");
+    return py_value_error(object, name, expected);
 }
 
 int
@@ -115,10 +177,7 @@ py_read_seed(PyObject *object, const char *name, py_seed *seed)
     if (object == Py_None) {
         return 0;
     }
-    if (check_int(object, name) < 0) {
-        return -1;
-    }
-    PyObject *index = PyNumber_Index(object);
+    PyObject *index = py_index(object, name);
     if (index == NULL) {
         return -1;
     }
@@ -126,65 +185,10 @@ py_read_seed(PyObject *object, const char *name, py_seed *seed)
     seed->value = PyLong_AsUnsignedLongLong(index);
     Py_DECREF(index);
     if (seed->value == UINT64_MAX && PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "%s is %R, expected 0 <= %s < 2**64", name,
-                     object, name);
-        return -1;
+        PyErr_Clear();
+        return py_value_error(object, name, "0 <= seed < 2**64");
     }
     return 0;
-}
-
-/* One end of a window: an int >= -1, of any size. */
-static int
-read_window_end(PyObject *object, const char *name, int64_t *end)
-{
-    if (check_int(object, name) < 0) {
-        return -1;
-    }
-    PyObject *index = PyNumber_Index(object);
-    if (index == NULL) {
-        return -1;
-    }
-    int overflow;
-    *end = PyLong_AsLongLongAndOverflow(index, &overflow);
-    Py_DECREF(index);
-    if (overflow < 0 || (overflow == 0 && *end < -1)) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s is %R, expected 0 or more, or -1 for no bound", name, object);
-        return -1;
-    }
-    *end = overflow > 0 ? INT64_MAX : *end;
-    return 0;
-}
-
-int
-py_read_window(PyObject *object, const char *name, py_window *window)
-{
-    if (object == Py_None) {
-        return 0;
-    }
-    if (!PyTuple_Check(object) && !PyList_Check(object)) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s must be a pair of ints (left, right), got %.200s", name,
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    PyObject *pair = PySequence_Tuple(object); /* a list may change while it is read */
-    if (pair == NULL) {
-        return -1;
-    }
-    int result = -1;
-    if (PyTuple_GET_SIZE(pair) != 2) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s has %zd entries, expected two: (left, right)", name,
-                     PyTuple_GET_SIZE(pair));
-    } else if (read_window_end(PyTuple_GET_ITEM(pair, 0), "window[0]", &window->left) ==
-               0) {
-        result = read_window_end(PyTuple_GET_ITEM(pair, 1), "window[1]",
-                                 &window->right);
-    }
-    window->given = true;
-    Py_DECREF(pair);
-    return result;
 }
 
 int
@@ -196,9 +200,7 @@ py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule)
         [ATTN_EMPTY_NAN] = "nan",
     };
     if (!PyUnicode_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "%s must be a str, got %.200s", name,
-                     Py_TYPE(object)->tp_name);
-        return -1;
+        return py_kind_error(object, name, "a str");
     }
     for (int i = 0; i < 3; i++) {
         if (PyUnicode_CompareWithASCIIString(object, names[i]) == 0) {
@@ -206,7 +208,5 @@ py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule)
             return 0;
         }
     }
-    PyErr_Format(PyExc_ValueError, "%s is %R, expected 'uniform', 'zero' or 'nan'",
-                 name, object);
-    return -1;
+    return py_value_error(object, name, "'uniform', 'zero' or 'nan'");
 }

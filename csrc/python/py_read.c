@@ -4,6 +4,49 @@
  */
 #include "py_attnext.h"
 
+/* ---- exceptions that others raised ----------------------------------------------- */
+
+void
+py_note_argument(const char *name)
+{
+    PyObject *type, *value, *traceback;
+    if (!PyErr_ExceptionMatches(PyExc_Exception) ||
+        PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        return; /* KeyboardInterrupt, ...: not about the argument */
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *note = PyUnicode_FromFormat("raised when the argument %s was read", name);
+    PyObject *none = note == NULL ? NULL
+                                  : PyObject_CallMethod(value, "add_note", "O", note);
+    Py_XDECREF(none);
+    Py_XDECREF(note);
+    PyErr_Clear(); /* a note that cannot be added is no reason to lose the exception */
+    PyErr_Restore(type, value, traceback);
+}
+
+void
+py_raise_from(PyObject *kind, const char *format, const char *name)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    PyObject *text = PyUnicode_FromFormat(format, name);
+    if (text != NULL) {
+        PyErr_Format(kind, "%U: %S", text, value);
+    }
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    PyErr_Fetch(&type, &text, &traceback);
+    PyErr_NormalizeException(&type, &text, &traceback);
+    PyException_SetCause(text, value); /* takes over both */
+    PyErr_Restore(type, text, traceback);
+}
+
 /* ---- what is refused ------------------------------------------------------------- */
 
 /* Is object an instance of module.type? A module nobody imported has no instances, so
@@ -65,6 +108,7 @@ refuse_requires_grad(PyObject *object, const char *name)
     PyObject *requires_grad = PyObject_GetAttrString(object, "requires_grad");
     if (requires_grad == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            py_note_argument(name);
             return -1;
         }
         PyErr_Clear();
@@ -86,21 +130,13 @@ refuse_requires_grad(PyObject *object, const char *name)
 static void
 name_the_argument(const char *name)
 {
-    PyObject *kind = PyErr_ExceptionMatches(PyExc_RecursionError) ? NULL
-                     : PyErr_ExceptionMatches(PyExc_ValueError)   ? PyExc_ValueError
-                     : PyErr_ExceptionMatches(PyExc_TypeError)    ? PyExc_TypeError
-                     : PyErr_ExceptionMatches(PyExc_RuntimeError) ? PyExc_TypeError
-                                                                  : NULL;
-    if (kind == NULL) {
-        return; /* MemoryError, RecursionError, ...: not about the argument */
+    PyObject *kind = PyErr_Occurred();
+    if (kind == PyExc_ValueError || kind == PyExc_TypeError ||
+        kind == PyExc_RuntimeError) {
+        py_raise_from(kind, "%s cannot be read as an array", name);
+    } else {
+        py_note_argument(name);
     }
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_Format(kind, "%s cannot be read as an array: %S", name,
-                 value ? value : Py_None);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
 }
 
 PyArrayObject *

@@ -72,10 +72,7 @@ py_parse(const attnext_state *state, const py_signature *signature,
         PyObject *keyword = PyTuple_GET_ITEM(kwnames, i);
         int arg = find_argument(state, signature, keyword);
         if (arg < 0) {
-            PyErr_Format(PyExc_TypeError,
-                         "%s() got an unexpected keyword argument '%U'",
-                         signature->function, keyword);
-            return -1;
+            return py_unknown_keyword(state, signature, keyword);
         }
         if (given[arg] != NULL) {
             PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'",

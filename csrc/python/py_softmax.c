@@ -62,6 +62,42 @@ softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape 
     return 0;
 }
 
+/* A call f(X, lens) has failed, for whatever reason: if integers came as X and floats
+ * of more axes as the lengths, the two are swapped, and that is what is wrong. */
+static void
+notice_swapped(const char *function, PyObject *const *given, py_arg which,
+               const char *name)
+{
+    bool swapped = false;
+    PyObject *type, *value, *traceback;
+    if (!py_is_given(given[ARG_X]) || !py_is_given(given[which]) ||
+        (!PyErr_ExceptionMatches(PyExc_TypeError) &&
+         !PyErr_ExceptionMatches(PyExc_ValueError))) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    PyArrayObject *X = py_read_array(given[ARG_X], "X");
+    PyArrayObject *lens = X == NULL ? NULL : py_read_array(given[which], name);
+    if (lens != NULL) {
+        swapped = PyArray_ISINTEGER(X) && PyArray_ISFLOAT(lens) &&
+                  PyArray_NDIM(lens) > PyArray_NDIM(X);
+    }
+    Py_XDECREF(lens);
+    Py_XDECREF(X);
+    if (!swapped) {
+        PyErr_Clear();
+        PyErr_Restore(type, value, traceback);
+        return;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    PyErr_Format(PyExc_TypeError,
+                 "X holds integers and %s floats, as if they were swapped: expected "
+                 "%s(X, %s)",
+                 name, function, name);
+}
+
 static void
 softmax_masks_clear(softmax_masks *m)
 {
@@ -204,6 +240,7 @@ done:
     Py_XDECREF(X);
     Py_XDECREF(out);
     if (result < 0) {
+        notice_swapped("masked_softmax", given, ARG_VALID_LENS, "valid_lens");
         Py_CLEAR(weights);
     }
     return (PyObject *)weights;
@@ -397,6 +434,7 @@ done:
     Py_XDECREF(lens);
     Py_XDECREF(X);
     if (result < 0) {
+        notice_swapped("sequence_mask", given, ARG_VALID_LEN, "valid_len");
         Py_CLEAR(copy);
     }
     return (PyObject *)copy;

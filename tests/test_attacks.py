@@ -1,0 +1,262 @@
+"""Hostile input: numbers at the extremes, objects that misbehave, the wrong kind of everything."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import re
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import torch
+
+import attnext
+import attnext.dask
+import attnext.torch
+from attnext import reference
+
+ONES = np.ones((6, 1), dtype=np.float32)
+
+# ---- bands of any integers -----------------------------------------------------------------------
+
+M, N = 3, 5
+EXTREMES = [0, 1, 2**60 - 1, 2**61, 2**61 + 2, 2**63 - 1, 2**63, 2**64 + 1, 10**30]
+
+
+def band(offset: int, left: int, right: int, causal: bool) -> Any:
+    """(M, N), by Python's own ints: who takes part."""
+
+    def near(i: int, j: int) -> bool:
+        return (
+            (left == -1 or i + offset - left <= j)
+            and (right == -1 or j <= i + offset + right)
+            and not (causal and j > i + offset)
+        )
+
+    return np.array([[near(i, j) for j in range(N)] for i in range(M)])
+
+
+def bands() -> list[tuple[int, int, int]]:
+    """An offset that puts one end of a window, or the diagonal, near the keys; both far away."""
+    found = []
+    for far, width in product(EXTREMES, EXTREMES):
+        for near in (-4, 0, 2, 7):
+            found += [(near + far, far, width), (near - far, width, far), (near + far, far, -1)]
+            found += [(near - far, -1, far), (near, far, width), (near + far, width, far)]
+    return found
+
+
+def test_bands_of_any_python_ints() -> None:
+    """Nothing overflows, saturates too soon or is wrong, in C, in the reference, for arrays too."""
+    q, kv = ONES[:M], ONES[:N]
+    more: dict[str, Any] = {"empty_rows": "zero", "return_weights": True}
+    twice = [np.stack([x, x]) for x in (q, kv, kv)]
+    for case, (offset, left, right) in enumerate(bands()):
+        causal = case % 5 == 0
+        expected = band(offset, left, right, causal)
+        options = {**more, "window": (left, right), "causal": causal}
+        _, weights = attnext.dot_product_attention(q, kv, kv, causal_offset=offset, **options)
+        label = f"{offset=}, {left=}, {right=}, {causal=}"
+        np.testing.assert_array_equal(weights > 0, expected, label)
+        offsets: Any = [offset, 1 - offset]
+        if -(2**63) < offset < 2**63 and 1 - offset < 2**63:
+            offsets = np.array(offsets)
+        _, weights = attnext.dot_product_attention(*twice, causal_offset=offsets, **options)
+        both = [expected, band(1 - offset, left, right, causal)]
+        np.testing.assert_array_equal(weights > 0, both, label)
+        if case % 7 == 0:
+            _, exact = reference.dot_product_attention(*twice, causal_offset=offsets, **options)
+            np.testing.assert_array_equal(exact > 0, both, label)
+
+
+def test_bands_of_any_python_ints_across_blocks() -> None:
+    q, kv = ONES[:M], ONES[:N]
+    lazy = da.from_array(kv, chunks=(2, 1))
+    for offset, left, right in bands()[::200]:
+        options: dict[str, Any] = {"causal_offset": offset, "window": (left, right)}
+        options |= {"empty_rows": "zero", "return_weights": True}
+        _, weights = attnext.dask.dot_product_attention(q, lazy, lazy, **options)
+        found = weights.compute(scheduler="sync") > 0
+        np.testing.assert_array_equal(found, band(offset, left, right, False), str(options))
+
+
+def test_the_band_of_the_report() -> None:
+    options: dict[str, Any] = {"causal_offset": 2**61, "window": (2**63 - 1, 2**63 - 1)}
+    for module in (attnext, reference):
+        _, weights = module.dot_product_attention(
+            ONES[:3], ONES[:5], ONES[:5], **options, return_weights=True
+        )
+        np.testing.assert_allclose(weights, np.full((3, 5), 0.2), rtol=1e-6)
+
+
+# ---- what an argument raises when it is read -----------------------------------------------------
+
+
+class OfMine(ValueError):
+    """A user's own exception, which says more than its base."""
+
+
+class Raises:
+    """An object that raises whatever it is asked."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise self.error("on purpose")
+
+    def __index__(self) -> int:
+        raise self.error("on purpose")
+
+    def __bool__(self) -> bool:
+        raise AssertionError("nobody asks for its truth")
+
+
+class RaisesGrad(Raises):
+    @property
+    def requires_grad(self) -> bool:
+        raise self.error("on purpose")
+
+
+def with_argument(name: str, value: Any) -> None:
+    """A call of dot_product_attention that reads the value as this argument."""
+    arguments = {"queries": ONES, "keys": ONES, "values": ONES, "dropout_p": 0.5, "seed": 1}
+    if name == "dropout_mask":
+        del arguments["seed"]
+    attnext.dot_product_attention(**(arguments | {name: value}))
+
+
+READ = [
+    *("queries", "keys", "values", "valid_lens", "mask", "bias", "dropout_mask", "causal_offset"),
+    *("seed", "scale", "dropout_p"),
+]
+
+
+@pytest.mark.parametrize("error", [OfMine, RecursionError, OSError, LookupError])
+def test_what_an_argument_raises_stays_what_it_is(error: type[Exception]) -> None:
+    """The same object, with its traceback, and a note of the argument."""
+    for kind in (Raises, RaisesGrad):
+        for name in READ:
+            if kind is RaisesGrad and name == "seed":
+                continue  # read as an int, of which nobody expects gradients
+            with pytest.raises(error) as caught:
+                with_argument(name, kind(error))
+            assert type(caught.value) is error and caught.value.args == ("on purpose",)
+            assert caught.value.__notes__ == [f"raised when the argument {name} was read"]
+            assert caught.traceback[-1].name in ("__array__", "__index__", "requires_grad")
+    with pytest.raises(error) as caught:
+        attnext.dot_product_attention(ONES, ONES, ONES, window=(0, Raises(error)))
+    assert caught.value.__notes__ == ["raised when the argument window[1] was read"]
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, SystemExit])
+def test_what_is_not_about_the_argument_passes_unchanged(error: type[BaseException]) -> None:
+    for name in READ:
+        with pytest.raises(error) as caught:
+            with_argument(name, Raises(error))
+        assert type(caught.value) is error and not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, RuntimeError])
+def test_a_plain_exception_gets_a_message_with_the_name(error: type[Exception]) -> None:
+    """As NumPy's own do, which are of these types; where it comes from is its cause."""
+    for name in READ:
+        if name == "seed" and error is not TypeError:
+            continue
+        with pytest.raises(error, match=f"^{name} .*: on purpose$") as caught:
+            with_argument(name, Raises(error))
+        cause = caught.value.__cause__
+        assert type(cause) is error and cause.__traceback__ is not None
+
+
+# ---- every argument of everything ----------------------------------------------------------------
+
+
+class Hostile:
+    """An object that raises whatever it is asked, its repr too."""
+
+    def _raise(self, *args: Any, **kwargs: Any) -> Any:
+        raise OfMine("on purpose")
+
+    __array__ = __index__ = __float__ = __int__ = __bool__ = __iter__ = __len__ = __repr__ = _raise
+
+
+HOSTILE: list[Any] = [
+    *(None, "abc", b"x", [1, 2], [[1], [2, 3]], {}, {1.0}, object(), int, 1j, True, -5, math.nan),
+    *(10**5000, -(10**5000), np.zeros(3), np.arange(8), np.array(["a"]), np.zeros((0, 4))),
+    *(torch.zeros(7), torch.zeros(7, dtype=torch.int64), torch.zeros(2, dtype=torch.bfloat16)),
+    *(torch.zeros(2, requires_grad=True), np.array(None), np.zeros(2, "M8[s]"), Hostile()),
+]
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, dtype=np.float32)
+
+
+ARGUMENTS: dict[str, Any] = {
+    **{"queries": ones(2, 3, 4), "keys": ones(2, 5, 4), "values": ones(2, 5, 6)},
+    **{"W_q": ones(7, 4), "W_k": ones(7, 4), "w_v": ones(7), "grad_output": ones(2, 3, 6)},
+    **{"X": ones(2, 3, 4), "weights": ones(2, 3, 4), "valid_len": [1, 2], "n": 1},
+    **{"outputs": ones(2, 2, 3, 4), "lses": ones(2, 2, 3)},
+    **{"key_size": 4, "query_size": 4, "num_hiddens": 7},
+}
+
+
+def callables() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Every public callable of the modules that have the functions, and a call that is right."""
+    found = {}
+    for module in (attnext, reference, attnext.torch, attnext.dask, attnext.explain):
+        for name in module.__all__:
+            function = getattr(module, name)
+            if not callable(function) or name in ("AdditiveGradients", "Step", "Trace"):
+                continue
+            parameters = inspect.signature(function).parameters
+            if name == "layer":  # takes any object there is
+                continue
+            own = {n: ARGUMENTS[n] for n, p in parameters.items() if p.default is p.empty}
+            if name in ("masked_softmax_backward", "merge_attention_backward"):
+                own["grad_output"] = ones(2, 3, 4)
+            if module is attnext.torch:
+                own = {n: torch.tensor(x) if np.ndim(x) else x for n, x in own.items()}
+            found[f"{module.__name__}.{name}"] = function, own
+    for kind in (attnext.AdditiveAttention(4, 4, 7, bias=True), attnext.DotProductAttention()):
+        inputs = {name: ARGUMENTS[name] for name in ("queries", "keys", "values")}
+        kind(**inputs)
+        found[f"{type(kind).__name__}.__call__"] = kind, inputs
+        found[f"{type(kind).__name__}.train"] = kind.train, {}
+        found[f"{type(kind).__name__}.backward"] = kind.backward, {"grad_output": ones(2, 3, 6)}
+    twin = attnext.torch.AdditiveAttention(4, 4, 7)
+    found["torch.AdditiveAttention.forward"] = (
+        twin.forward,
+        {name: torch.tensor(x) for name, x in inputs.items()},
+    )
+    return found
+
+
+CALLABLES = callables()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLABLES)
+def test_every_error_names_its_argument(name: str, threads: None) -> None:
+    """First; or, where two shapes do not fit together, it names one of the two."""
+    function, arguments = CALLABLES[name]
+    # Dask takes its time: there each function gets some of them, and all of them get all.
+    values = HOSTILE[len(name) % 4 :: 4] if name.startswith("attnext.dask") else HOSTILE
+    known = inspect.signature(function).parameters
+    with contextlib.redirect_stdout(None):
+        for argument, value in product(known, values):
+            try:
+                function(**(arguments | {argument: value}))
+            except Exception as error:
+                text = str(error)
+                notes = getattr(error, "__notes__", [])
+                noted = any(f"argument {argument}" in note for note in notes)
+                named = re.search(r" has shape |\b" + re.escape(argument) + r"\b", text)
+                first = re.split(r"\W", text)[0] in known
+                assert noted or (named and first), (argument, repr(error))

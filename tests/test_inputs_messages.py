@@ -1,0 +1,154 @@
+"""Messages for those who come from elsewhere: they say what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import torch
+
+import attnext
+import attnext.dask
+import attnext.torch
+
+X = np.zeros((2, 3, 4), dtype=np.float32)
+T = torch.zeros(2, 3, 4)
+layer = attnext.DotProductAttention()
+dot, softmax = attnext.dot_product_attention, attnext.masked_softmax
+UNKNOWN = "{}() got an unexpected keyword argument '{}'"
+
+HINTS: list[tuple[Callable[..., Any], str, str]] = [
+    (dot, "attn_mask",
+     ": here it is bias, if it is of floats, and mask if of bools, True = attend "
+     "(nn.MultiheadAttention's True = ignore: ~attn_mask)"),
+    (softmax, "attn_mask",
+     ": here it is mask, True = attend (nn.MultiheadAttention's True = ignore: ~attn_mask)"),
+    (dot, "key_padding_mask",
+     ": here it is mask, bools, True = attend: the opposite of key_padding_mask, so "
+     "~key_padding_mask[:, None, :]"),
+    (dot, "is_causal", ": here it is causal"),
+    (softmax, "is_causal", ""),  # it takes none
+    (dot, "valid_len", ": here it is valid_lens"),
+    (attnext.sequence_mask, "valid_lens", ": here it is valid_len"),
+    (dot, "window_size", ": here it is window, a pair (left, right), -1 for no bound"),
+    (dot, "dropout_rate", ": here it is dropout_p, which needs a seed"),
+    (layer, "dropout_rate", ""),
+    (dot, "need_weights", ": here it is return_weights, a bool, False by default"),
+    (layer, "return_weights",
+     ": here it is need_weights, the weights are attention_weights, an attribute"),
+    (dot, "query", ": here it is queries"),
+    (softmax, "axis", ": here it is X, its last axis is the one that is normalised"),
+    (attnext.gaussian_attention, "bandwidth", ": here it is sigma"),
+    (dot, "bandwidth", ""),
+    (dot, "anything", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "name", "hint"), HINTS, ids=str)
+def test_a_foreign_keyword_is_told_its_name_here(
+    function: Callable[..., Any], name: str, hint: str
+) -> None:
+    own = getattr(function, "__name__", "__call__")
+    with pytest.raises(TypeError, match=re.escape(UNKNOWN.format(own, name) + hint) + "$"):
+        function(X, X, X, **{name: 1}) if function not in (softmax,) else function(X, **{name: 1})
+
+
+@pytest.mark.parametrize("module", [attnext.torch, attnext.dask, attnext.explain], ids=str)
+def test_the_modules_around_say_the_same(module: Any) -> None:
+    x = T if module is attnext.torch else da.zeros((2, 3, 4)) if module is attnext.dask else X
+    for name in ("attn_mask", "key_padding_mask", "is_causal", "valid_len", "window_size"):
+        with pytest.raises(TypeError) as fast:
+            dot(X, X, X, **{name: 1})
+        with pytest.raises(TypeError, match=f"^{re.escape(str(fast.value))}$"):
+            module.dot_product_attention(x, x, x, **{name: 1})
+    with pytest.raises(TypeError, match="'return_attention_scores'") as caught:
+        module.dot_product_attention(x, x, x, return_attention_scores=True)
+    assert ("return_weights" in str(caught.value)) == (module is not attnext.explain)
+
+
+def test_hints_lead_to_arguments_that_are_there() -> None:
+    """Each line of the table is for some function, and names none that this function takes."""
+    functions = [getattr(attnext, name) for name in attnext.__all__ if name.islower()]
+    known = {n for f in functions for n in re.findall(r"\w+(?==|,|\))", f.__text_signature__)}
+    known |= {"need_weights", "softcap", "sink"}  # of layers; these two: modifiers of the score
+    for foreign, here, _ in attnext._core.FOREIGN:
+        assert here in known and foreign != here
+
+
+# ---- lengths -------------------------------------------------------------------------------------
+
+LENGTHS = {
+    "valid_lens": lambda lens: dot(X, X, X, lens),
+    "valid_len": lambda lens: attnext.sequence_mask(X, lens),
+    "causal_offset": lambda lens: dot(X, X, X, causal=True, causal_offset=lens),
+    "valid_lens ": lambda lens: attnext.torch.dot_product_attention(T, T, T, lens),
+    "valid_len ": lambda lens: attnext.torch.sequence_mask(T, lens),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_float_lengths_are_told_how_they_become_integers(name: str) -> None:
+    """In the words of whatever they came in."""
+    for lens, hint in (
+        (torch.ones(2), ": .long(), if these are whole numbers"),
+        (np.ones(2), ": .astype(int), if these are whole numbers"),
+        ([1.0, 2.0], ""),
+        (1.0, ""),
+    ):
+        expected = (
+            rf"^{name.strip()} has dtype [a-z.]*float\d\d, expected integers{re.escape(hint)}$"
+        )
+        with pytest.raises(TypeError, match=expected):
+            LENGTHS[name](lens)
+
+
+def test_swapped_arguments_are_noticed() -> None:
+    lens: list[Any] = [[1, 2], (1, 2), np.array([1, 2]), torch.tensor([1, 2]), 2]
+    for some in [*lens, np.ones((2, 3), dtype=int)]:
+        message = "^X holds integers and valid_lens floats, .* expected masked_softmax.X, valid_"
+        for scores in (X, X.astype(float), X.tolist(), T):
+            with pytest.raises(TypeError, match=message):
+                softmax(some, scores)
+        if isinstance(some, torch.Tensor):
+            with pytest.raises(TypeError, match=message):
+                attnext.torch.masked_softmax(some, T)
+    for some in lens:
+        message = "^X holds integers and valid_len floats, .* expected sequence_mask.X, valid_len."
+        with pytest.raises(TypeError, match=message):
+            attnext.sequence_mask(some, X)
+    with pytest.raises(TypeError, match="^X holds integers and valid_len floats"):
+        attnext.torch.sequence_mask(torch.tensor([1, 2]), T)
+    with pytest.raises(TypeError, match="^valid_lens has dtype float64, expected integers"):
+        softmax([[1, 2]], [1.0])  # scores of whole numbers, and lengths that are floats
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("scale", "x", "scale must be a number, got str"),
+        ("scale", {}, "scale must be a number, got dict"),
+        ("scale", 1j, "scale must be a number, got complex"),
+        ("scale", np.ones(2, complex), "scale has dtype complex128, expected a real number"),
+        ("scale", np.nan, "scale is nan, expected a finite float32 number"),
+        ("dropout_p", 1.5, "dropout_p is 1.5, expected 0 <= dropout_p < 1"),
+        ("dropout_p", "0.5", "dropout_p must be a number, got str"),
+        ("dropout_p", 1 - 1e-12, "dropout_p is 0.999999999999, expected 0 <= dropout_p < 1 in "
+         "float32"),
+        ("seed", "x", "seed must be an int, got str"),
+        ("seed", 10**5000, "seed is a huge int, expected 0 <= seed < 2**64"),
+        ("causal", "yes", "causal must be a bool, got str"),
+        ("causal", np.zeros(3), "causal must be a bool, got numpy.ndarray"),
+        ("enable_gqa", 1, "enable_gqa must be a bool, got int"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",  # Python does not write out 10**5000
+)  # fmt: skip
+def test_numbers_and_flags_are_told_plainly(name: str, value: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}$"):
+        dot(X, X, X, **{name: value})
