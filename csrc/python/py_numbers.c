@@ -61,6 +61,20 @@ py_finite(PyObject *object, const char *name, bool one_element, float *number)
     return 0;
 }
 
+int
+py_positive(PyObject *object, const char *name, float *number)
+{
+    if (py_finite(object, name, false, number) < 0) {
+        return -1;
+    }
+    if (*number <= 0.0f) {
+        PyErr_Format(PyExc_ValueError, "%s is %R, expected %s > 0 in float32", name,
+                     object, name);
+        return -1;
+    }
+    return 0;
+}
+
 /* TypeError unless object is an int, or can stand for one; bool cannot. */
 static int
 check_int(PyObject *object, const char *name)
@@ -107,6 +121,12 @@ py_read_probability(PyObject *object, const char *name, float *p)
         return -1;
     }
     return 0;
+}
+
+int
+py_read_positive(PyObject *object, const char *name, float *number)
+{
+    return object == Py_None ? 0 : py_positive(object, name, number);
 }
 
 int
