@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from attnext._options import Dropout, Masks, Saved, Shared
+from attnext._options import Dropout, Masks, Saved, Scores, Shared
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
@@ -56,7 +56,7 @@ class _Forward(Shared, total=False):
     out: _Array | None
 
 @type_check_only
-class _Backward(Masks, Dropout, Saved, total=False): ...
+class _Backward(Scores, Masks, Dropout, Saved, total=False): ...
 
 # default, type, paragraph, takers; parameters, gradients, own keywords with their defaults
 OPTIONS: dict[str, tuple[Any, str, str, tuple[str, ...]]]
@@ -169,6 +169,7 @@ def dot_product_scores(
     keys: ArrayLike,
     *,
     scale: _Number | None = None,
+    **options: Unpack[Scores],
 ) -> _Array: ...
 
 # ---- cosine attention -----------------------------------------------------------------
@@ -286,6 +287,7 @@ def cosine_scores(
     *,
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
+    **options: Unpack[Scores],
 ) -> _Array: ...
 
 # ---- additive attention ---------------------------------------------------------------
@@ -430,6 +432,7 @@ def additive_scores(
     w_v: ArrayLike,
     *,
     b_h: ArrayLike | None = None,
+    **options: Unpack[Scores],
 ) -> _Array: ...
 
 # ---- Gaussian attention ---------------------------------------------------------------
@@ -550,6 +553,7 @@ def gaussian_scores(
     *,
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
+    **options: Unpack[Scores],
 ) -> _Array: ...
 
 # ---- merging attentions over disjoint keys ------------------------------------------------

@@ -35,6 +35,12 @@ class Masks(TypedDict, total=False):
     empty_rows: Literal["uniform", "zero", "nan"]
 
 
+class Scores(TypedDict, total=False):
+    """What becomes of every score, in the functions of the scores alone too."""
+
+    softcap: float | np.floating[Any] | np.integer[Any] | None
+
+
 class Bias(TypedDict, total=False):
     """What is added to the scores."""
 
@@ -49,7 +55,7 @@ class Dropout(TypedDict, total=False):
     dropout_mask: ArrayLike | None
 
 
-class Shared(Masks, Bias, Dropout, total=False):
+class Shared(Scores, Masks, Bias, Dropout, total=False):
     """What a forward and its backward share."""
 
 
@@ -94,7 +100,7 @@ class Option(NamedTuple):
     default: Any
     type: str  # as numpydoc has it
     doc: str
-    taken_by: tuple[str, ...]  # of "forward", "backward", "layer"
+    taken_by: tuple[str, ...]  # of "forward", "backward", "layer", "scores"
 
 
 OPTIONS = {name: Option(*row) for name, row in _core.OPTIONS.items()}

@@ -184,6 +184,7 @@ def by_onnxruntime(
     bias: Any = None,
     causal: bool = False,
     window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
     **others: Any,
 ) -> dict[str, Array]:
     """One input, attn_mask, is both mask and bias; output 3 has the weights if they are asked for.
@@ -199,7 +200,8 @@ def by_onnxruntime(
     ):
         if x is not None:
             feeds[name] = np.asarray(x, dtype=dtype)
-    attributes = {"is_causal": int(causal), "qk_matmul_output_mode": 3}
+    attributes: dict[str, Any] = {"is_causal": int(causal), "qk_matmul_output_mode": 3}
+    attributes["softcap"] = softcap
     opset = OPSET
     if window is not None:
         opset = OPSET_WITH_WINDOW

@@ -249,6 +249,15 @@ def textbook_scores(problem: Problem, dtype: DTypeLike) -> tuple[Array, Array | 
     return (t @ x["w_v"].reshape(-1, 1))[..., 0], t
 
 
+def under_cap(problem: Problem, s: Array) -> tuple[Array, Array]:
+    """What softcap makes of these scores, and its slope, 1 - tanh^2 without cancellation."""
+    if problem.options.get("softcap") is None:
+        return s, np.ones_like(s)
+    c = s.dtype.type(np.float32(problem.options["softcap"]))
+    with np.errstate(over="ignore"):  # of cosh: a slope of 0
+        return c * np.tanh(s / c), 1 / np.cosh(s / c) ** 2
+
+
 def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[str, Array]:
     """Output, weights, lse and every gradient, every array formed in full, in this dtype.
 
@@ -263,6 +272,7 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
     keep = _keep(problem, live.shape, dtype)
 
     s, t = textbook_scores(problem, dtype)
+    s, slope = under_cap(problem, s)
     bias = problem.options.get("bias")
     if bias is not None:
         bias = np.asarray(bias, dtype=dtype)
@@ -293,7 +303,7 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
     if "grad_lse" in g:
         d_s = d_s + w0 * g["grad_lse"][..., None]
     d_s = np.where(live, d_s, 0).astype(dtype)
-    result |= _textbook_score_backward(problem, dtype, x, d_s, t)
+    result |= _textbook_score_backward(problem, dtype, x, d_s * np.where(live, slope, 0), t)
     result["d_values"] = (w0 * keep).swapaxes(-1, -2) @ g["grad_output"]
     if mode == "nan" and N > 0:
         result["d_queries"] = np.where(empty, np.nan, result["d_queries"])

@@ -353,6 +353,20 @@ def test_bias_and_scale(framework: str, documented: str) -> None:
     assert unless_there_is_none(answer) == documented
 
 
+def test_softcap(framework: str, documented: str) -> None:
+    """Two scores far beyond a cap of log 3, and one of 0 with a bias of log 2: 3 : 3 : 2."""
+
+    def answer() -> str:
+        q, k = np.full((1, 1, 1, 4), 100.0), np.array([[1.0], [2.0], [0.0]]).repeat(4, axis=1)
+        bias = np.log([[[[1, 1, 2]]]]).astype(np.float32)
+        options = {"softcap": float(np.log(3)), "bias": bias}
+        weights = attend(framework, q, k[None, None], np.eye(3)[None, None], **options)["output"]
+        np.testing.assert_allclose(weights[0, 0], [[3 / 8, 3 / 8, 2 / 8]], rtol=1e-6)
+        return "after the scale, before the bias"
+
+    assert unless_there_is_none(answer) == documented
+
+
 # ---- places and heads ----------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from helpers import SCORES, SCORES_FUNCTION, Array, Problem
 
 import attnext
 
-SCORE_OPTIONS = ("b_h", "scale", "w", "eps")
+SCORE_OPTIONS = ("b_h", "scale", "w", "eps", "softcap")
 
 
 class Numbers:
@@ -140,6 +140,18 @@ def problems() -> Iterator[tuple[str, Problem]]:
     cosine.inputs["queries"][0, :5] /= 16
     cosine.inputs["keys"][0, 7] = 2.0**100
     yield "cosine scale", cosine
+    for i, score in enumerate(SCORES):
+        number = Numbers(i + 41)
+        every = {"valid_lens": number.integers(0, 150, 2), "bias": number.bias(33, 140)}
+        for cap in (0.25, 3.0):
+            capped = problem_of(score, number, (2,), 33, 140, 19, 5, 9, softcap=cap, **every)
+            yield f"{score} softcap {cap}", capped
+            few = problem_of(score, number, (2,), 1, 140, 19, 5, 9, softcap=cap)
+            yield f"{score} softcap few {cap}", few
+        nasty = problem_of(score, number, (2,), 20, 150, 7, 5, 8, softcap=3.0)
+        nasty.inputs["keys"][0, 3, 1] = np.nan
+        nasty.inputs["queries"][1, 2, 0] = -np.inf
+        yield f"{score} softcap nasty", nasty
 
 
 def masks_of(number: Numbers) -> Iterator[tuple[str, dict[str, Any]]]:

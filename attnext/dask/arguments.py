@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import attnext
-from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Taken
+from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Scores, Taken
 from attnext.reference.arguments import read_array
 
 da: Any = dask.array  # most of Dask has no types
@@ -29,11 +29,11 @@ Chunks: TypeAlias = tuple[tuple[int, ...], ...]
 FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
 
 
-class Forward(Masks, Bias, Extras, total=False):
+class Forward(Scores, Masks, Bias, Extras, total=False):
     """The options of a forward."""
 
 
-class Backward(Masks, Bias, Chain, total=False):
+class Backward(Scores, Masks, Bias, Chain, total=False):
     """The options of a backward."""
 
 

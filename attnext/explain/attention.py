@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attnext import _core, reference
 from attnext._options import Shared, Taken
 from attnext.explain.accuracy import HUGE, TINY, Array, gamma, relative_error
-from attnext.explain.scores import SCORES, Inputs, without
+from attnext.explain.scores import SCORES, Inputs, number, without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
 from attnext.reference.attention import Pairs, all_pairs
@@ -88,6 +88,11 @@ def softmax_steps(
 ) -> tuple[Array, Array]:
     """From scores to weights: those in float64 and the bound of their error, both (..., M, N)."""
     x = p.inputs
+    if arguments["softcap"] is not None:
+        cap = number(arguments["softcap"])
+        scores = cap * np.tanh(scores / cap)
+        score_error = score_error + gamma(1) * np.abs(scores)  # tanh is nowhere steeper than 1
+        steps.add("softcap", scores, x.pairs, ~x.live, cap=cap)
     if arguments["bias"] is not None:
         biased = scores + p.pairs.bias
         score_error = score_error + gamma(1) * (np.abs(scores) + np.abs(p.pairs.bias))

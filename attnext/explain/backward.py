@@ -14,7 +14,7 @@ from attnext import _core, reference
 from attnext._options import Backward, Taken
 from attnext.explain.accuracy import TINY, Array, gamma, in_range, relative_error, rounded
 from attnext.explain.attention import Problem, add_empty_rows, is_dropped, pool, read_problem
-from attnext.explain.scores import dot_product, dot_product_scale, transposed
+from attnext.explain.scores import dot_product, dot_product_scale, number, transposed
 from attnext.explain.steps import Arguments, Compared, Steps, as_float64, check_size
 from attnext.explain.trace import Trace
 from attnext.reference.sharing import broadcast_backward, share_heads_backward
@@ -97,14 +97,15 @@ def _explain(*, lang: str, options: Backward, **arguments: Any) -> Trace:
     with np.errstate(all="ignore"):
         p = read_problem(arguments)
         check_size(p.inputs.live.shape)
-        weights, relative = _forward(p, arguments)
+        weights, relative, slope = _forward(p, arguments)
         add_empty_rows(steps, p.inputs.live, p.inputs.pairs[:-1], p.pairs.empty_rows)
         masked = ~p.inputs.live & ~p.empty[..., None]
         steps.add("again", weights, p.inputs.pairs, masked)
         d_scores = _scores_steps(p, weights, relative, arguments, steps)
+        d_raw = _softcap_step(p, d_scores, slope, arguments, steps)
         compared = [
-            _queries_step(p, d_scores, arguments, steps, results[0]),
-            _keys_step(p, d_scores, arguments, steps, results[1]),
+            _queries_step(p, d_raw, arguments, steps, results[0]),
+            _keys_step(p, d_raw, arguments, steps, results[1]),
             _values_step(p, weights, relative, arguments, steps, results[2]),
         ]
         if arguments["return_grad_bias"] and arguments["bias"] is not None:
@@ -112,14 +113,30 @@ def _explain(*, lang: str, options: Backward, **arguments: Any) -> Trace:
         return steps.trace(arguments, results, weights, compared)
 
 
-def _forward(p: Problem, arguments: Arguments) -> tuple[Array, Array]:
-    """The weights (..., M, N), and the relative error (..., M, 1) of those in float32."""
+class _Slope(NamedTuple):
+    """The slope of the cap at every score (..., M, N), 1 without one."""
+
+    values: Array
+    relative: Array  # the relative error of that in float32
+
+
+def _forward(p: Problem, arguments: Arguments) -> tuple[Array, Array, _Slope]:
+    """The weights (..., M, N), the relative error (..., M, 1) of those in float32, the slopes."""
     x, forward = p.inputs, Steps("dot_product_attention", "en")  # whose trace is another one
     scores, error = dot_product(x, forward, arguments)
+    slope = _Slope(np.ones(scores.shape), np.zeros(scores.shape))
+    if arguments["softcap"] is not None:
+        cap = number(arguments["softcap"])
+        at = scores / cap
+        # another score, by delta, changes the slope by a factor of exp(2 * delta / cap) at most
+        relative = np.expm1(2 * (error / cap + gamma(1) * np.abs(at))) + gamma(1)
+        slope = _Slope(1 / np.cosh(at) ** 2, relative)
+        scores = cap * np.tanh(at)
+        error = error + gamma(1) * np.abs(scores)  # tanh is nowhere steeper than 1
     error = error + gamma(1) * (np.abs(scores) + np.abs(p.pairs.bias))
     scores = scores + p.pairs.bias
     weights = reference.masked_softmax(scores, mask=x.live, empty_rows=p.pairs.empty_rows)
-    return weights, relative_error(scores, error, x.live)
+    return weights, relative_error(scores, error, x.live), slope
 
 
 def _scores_steps(
@@ -153,6 +170,20 @@ def _scores_steps(
     sums = gamma(live.shape[-1] + values.shape[-1])
     error = ((1 + relative) ** 2 * (1 + sums) ** 3 - 1) * size
     error = error + TINY * (1 + terms)  # a weight below TINY may be 0
+    return _Gradient(d_scores, size, np.where(live, error, 0.0))
+
+
+def _softcap_step(
+    p: Problem, d: _Gradient, slope: _Slope, arguments: Arguments, steps: Steps
+) -> _Gradient:
+    """From the gradient of the scores under the cap to that of the scores, if there is a cap."""
+    if arguments["softcap"] is None:
+        return d
+    # forward was: scores = cap * tanh(scores / cap)
+    live = p.inputs.live
+    d_scores, size = (np.where(live, x * slope.values, 0.0) for x in (d.values, d.size))
+    error = (d.error + slope.relative * (d.size + d.error)) * slope.values + 8 * TINY * d.size
+    steps.add("d_softcap", d_scores, p.inputs.pairs, ~live, cap=number(arguments["softcap"]))
     return _Gradient(d_scores, size, np.where(live, error, 0.0))
 
 

@@ -174,6 +174,18 @@ _SCORES = {
 }
 
 _POOLING = {
+    "softcap": Words(
+        "scores = {cap:.6g} * tanh(scores / {cap:.6g})",
+        (
+            "Softcapped scores",
+            "Scores far below {cap:.6g} hardly change, and none gets beyond it, however large it "
+            "was.",
+        ),
+        (
+            "加软上限后的分数",
+            "远小于{cap:.6g}的分数几乎不变；再大的分数，其绝对值也不超过{cap:.6g}。",
+        ),
+    ),
     "bias": Words(
         "scores = scores + bias",
         ("Biased scores", "The bias is added before softmax; -inf in it masks."),
@@ -257,6 +269,15 @@ _BACKWARD = {
             "that takes no part.",
         ),
         ("分数的梯度", "权重乘以其梯度与本行加权平均之差；不参与的位置恰好为0。"),
+    ),
+    "d_softcap": Words(
+        "d_scores = d_scores * (1 - tanh(scores / {cap:.6g})^2)",
+        (
+            "Gradient through the cap",
+            "The slope of the tanh: near 1 for a score far below the cap, near 0 for one close to "
+            "it.",
+        ),
+        ("穿过软上限的梯度", "乘以tanh的斜率：分数远小于上限时约为1，接近上限时约为0。"),
     ),
     "d_queries": Words(
         "d_queries = {scale:.6g} * d_scores @ keys",

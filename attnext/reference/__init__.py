@@ -13,6 +13,7 @@ worked out for one query at a time. The files, from the inside out:
 
     softmax.py      the softmax of one row; masked_softmax
     attention.py    the walk over all queries: score, softmax, pool; what a score is
+    softcap.py      a cap on scores
     masks.py        who takes part, told from lengths, masks and the diagonal; sequence_mask
     sharing.py      numbers that serve several pairs: heads of keys in groups, a bias
     dropout.py      what dropout keeps, told from the seed by the random numbers of Philox

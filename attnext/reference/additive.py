@@ -213,6 +213,7 @@ def additive_scores(
     w_v: ArrayLike,
     *,
     b_h: ArrayLike | None = None,
+    softcap: ArrayLike | None = None,
 ) -> Array:
     """Additive (Bahdanau) score of every query with every key.
 
@@ -224,6 +225,8 @@ def additive_scores(
         As in `additive_attention`.
     b_h : array_like, shape (H,), optional
         Bias of the hidden units.
+    softcap : float, optional
+        As in `dot_product_scores`.
 
     Returns
     -------
@@ -245,4 +248,4 @@ def additive_scores(
     >>> reference.additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0]).round(4)
     array([[0.    , 0.9242]])
     """
-    return all_scores(partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h), queries, keys)
+    return all_scores(partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h), queries, keys, softcap)

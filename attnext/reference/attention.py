@@ -31,6 +31,7 @@ from .dropout import dropout_keep
 from .masks import pairs_that_take_part
 from .options import Backward, Forward, Options
 from .sharing import broadcast_backward, share_heads, share_heads_backward
+from .softcap import under_cap
 from .softmax import empty_row_weight, softmax, softmax_backward
 
 # What a forward returns: the output, or a tuple of the output and the extras asked for.
@@ -171,7 +172,8 @@ def attention(
     queries, keys, values, valid_lens = inputs
     o = Forward.of(function, valid_lens, options)
     q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
-    score, pairs, lead = make_score(q, k), all_pairs(q, k, o), q.shape[:-2]
+    score, pairs = under_cap(make_score(q, k), o.softcap), all_pairs(q, k, o)
+    lead = q.shape[:-2]
     output, weights, lse = attend(score, q, share_heads(k, lead), share_heads(v, lead), pairs)
     parameters = (x for x in score.parameters.values() if x is not None)
     output = deliver(output, o.out, q, k, v, pairs.bias, *parameters)
@@ -190,7 +192,7 @@ def attention_backward(
     queries, keys, values, valid_lens = inputs
     o = Backward.of(function, valid_lens, options)
     q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
-    score, pairs = make_score(q, k), all_pairs(q, k, o)
+    score, pairs = under_cap(make_score(q, k), o.softcap), all_pairs(q, k, o)
     rows, lead = q.shape[:-1], q.shape[:-2]
     d_output = as_array("grad_output", grad_output, rows + v.shape[-1:])
     d_weights = as_array_or_zeros("grad_weights", o.grad_weights, pairs.takes_part.shape)
@@ -208,10 +210,12 @@ def attention_backward(
     return (d.queries, d_keys, d_values, *d_parameters, *d_bias)
 
 
-def all_scores(make_score: MakeScore, queries: ArrayLike, keys: ArrayLike) -> Array:
+def all_scores(
+    make_score: MakeScore, queries: ArrayLike, keys: ArrayLike, softcap: ArrayLike | None
+) -> Array:
     """The score of every pair, masks and all playing no part: (..., M, N)."""
     q, k = as_queries_and_keys(queries, keys)
-    score = make_score(q, k)
+    score = under_cap(make_score(q, k), softcap)
     scores = np.zeros(q.shape[:-1] + k.shape[-2:-1])
     with np.errstate(all="ignore"):
         for row in np.ndindex(scores.shape[:-1]):

@@ -161,7 +161,12 @@ def cosine_attention_backward(
 
 
 def cosine_scores(
-    queries: ArrayLike, keys: ArrayLike, *, scale: ArrayLike = 1.0, eps: ArrayLike = 1e-8
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: ArrayLike = 1.0,
+    eps: ArrayLike = 1e-8,
+    softcap: ArrayLike | None = None,
 ) -> Array:
     """Scaled cosine of the angle between every query and every key.
 
@@ -171,6 +176,8 @@ def cosine_scores(
         Any leading axes, the same for both, or none.
     scale, eps : float, optional
         As in `cosine_attention`.
+    softcap : float, optional
+        As in `dot_product_scores`.
 
     Returns
     -------
@@ -193,4 +200,4 @@ def cosine_scores(
     >>> reference.cosine_scores([[3, 4]], [[6, 8], [-1, 0], [0, 0]])
     array([[ 1. , -0.6,  0. ]])
     """
-    return all_scores(partial(Cosine, scale=scale, eps=eps), queries, keys)
+    return all_scores(partial(Cosine, scale=scale, eps=eps), queries, keys, softcap)

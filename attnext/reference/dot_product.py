@@ -159,7 +159,11 @@ def dot_product_attention_backward(
 
 
 def dot_product_scores(
-    queries: ArrayLike, keys: ArrayLike, *, scale: ArrayLike | None = None
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: ArrayLike | None = None,
+    softcap: ArrayLike | None = None,
 ) -> Array:
     """Scaled dot product of every query with every key.
 
@@ -169,6 +173,9 @@ def dot_product_scores(
         Any leading axes, the same for both, or none.
     scale : float, optional
         What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
+    softcap : float, optional
+        A bound on the size of scores, softcap > 0: each becomes
+        ``softcap * tanh(score / softcap)``.
 
     Returns
     -------
@@ -191,4 +198,4 @@ def dot_product_scores(
     >>> reference.dot_product_scores([[1, 2, 3, 4]], [[1, 1, 1, 1], [2, 0, 2, 0]])
     array([[5., 4.]])
     """
-    return all_scores(partial(DotProduct, scale=scale), queries, keys)
+    return all_scores(partial(DotProduct, scale=scale), queries, keys, softcap)

@@ -157,6 +157,7 @@ def gaussian_scores(
     *,
     w: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
+    softcap: ArrayLike | None = None,
 ) -> Array:
     """Logarithm of a Gaussian kernel of the distance of every query to every key.
 
@@ -166,6 +167,8 @@ def gaussian_scores(
         Any leading axes, the same for both, or none.
     w, sigma : float, optional
         As in `gaussian_attention`.
+    softcap : float, optional
+        As in `dot_product_scores`.
 
     Returns
     -------
@@ -187,4 +190,4 @@ def gaussian_scores(
     >>> reference.gaussian_scores([[0.0, 0.0]], [[0.0, 2.0], [3.0, 4.0]])
     array([[ -2. , -12.5]])
     """
-    return all_scores(partial(Gaussian, w=w, sigma=sigma), queries, keys)
+    return all_scores(partial(Gaussian, w=w, sigma=sigma), queries, keys, softcap)

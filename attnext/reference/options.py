@@ -30,6 +30,7 @@ class Options:
     """What forward and backward share."""
 
     valid_lens: ArrayLike | None = None
+    softcap: ArrayLike | None = None
     mask: ArrayLike | None = None
     bias: ArrayLike | None = None
     causal: bool = False

@@ -84,7 +84,7 @@ def masked_softmax(
     array([0.4076, 0.3688, 0.2237, 0.    ])
     """
     x = as_scores("X", X)
-    takes_part = pairs_that_take_part(x.shape[:-1], x.shape[-1], Options(valid_lens, mask))
+    takes_part = pairs_that_take_part(x.shape[:-1], x.shape[-1], Options(valid_lens, mask=mask))
     check_empty_rows(empty_rows)
     weights = np.zeros_like(x)
     with np.errstate(all="ignore"):
@@ -138,7 +138,7 @@ def masked_softmax_backward(
     """
     w = as_scores("weights", weights)
     d_w = as_array("grad_output", grad_output, w.shape)
-    takes_part = pairs_that_take_part(w.shape[:-1], w.shape[-1], Options(valid_lens, mask))
+    takes_part = pairs_that_take_part(w.shape[:-1], w.shape[-1], Options(valid_lens, mask=mask))
     check_empty_rows(empty_rows)
     dX = np.zeros_like(w)
     with np.errstate(all="ignore"):

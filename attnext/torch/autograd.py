@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from attnext import _core
 from attnext._gradients import by_name
-from attnext._options import OPTIONS, Dropout, Extras, Masks, Taken
+from attnext._options import OPTIONS, Dropout, Extras, Masks, Scores, Taken
 
 from .tensors import (
     apply,
@@ -30,7 +30,7 @@ from .tensors import (
 Attended: TypeAlias = Any
 
 
-class Options(Masks, Dropout, Extras, total=False):
+class Options(Scores, Masks, Dropout, Extras, total=False):
     """The options of all attentions. There is no `out`: autograd owns what it makes."""
 
     bias: Tensor | None  # an input, to which a gradient flows

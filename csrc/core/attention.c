@@ -191,6 +191,9 @@ prob_tile(attn_block *block)
     const attn_tile *t = &block->tile;
     if (c->saved->weights != NULL) {
         const int64_t N = c->p->N;
+        if (attn_modifiers_keep(c)) {
+            score_tile(block);
+        }
         const float *weights_t = c->saved->weights + attn_row_offset(block, N) + t->k0;
         attn_simd->pack(block->S, block->lanes, weights_t, N, block->rows.count,
                         t->keys, 1.0f);

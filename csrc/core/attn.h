@@ -154,8 +154,9 @@ typedef struct {
     int64_t B, M, N, Dq, Dk, Dv;
     int64_t group; /* query heads that share one key head: see above */
     const attn_score *score;
-    float scale; /* what it is: attn_scale_kind */
-    float eps;   /* cosine: a norm counts as at least this */
+    float scale;   /* what it is: attn_scale_kind */
+    float eps;     /* cosine: a norm counts as at least this */
+    float softcap; /* scores become softcap * tanh(score / softcap); 0: they do not */
     int64_t H;
     const float
         *parameters[ATTN_PARAMETERS]; /* in the score's order; NULL: not given */
@@ -238,8 +239,8 @@ int attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
                   const attn_saved *saved, const attn_inputs *in, const attn_problem *p,
                   void *workspace, attn_run *run);
 
-/* scores (B, M, N): the raw scores of every pair; values, masks and dropout play no
- * part. */
+/* scores (B, M, N): the scores of every pair, softcapped if they are to be; values, masks
+ * and dropout play no part. */
 size_t attn_scores_workspace(const attn_problem *p, int threads);
 int attn_scores(float *scores, const attn_inputs *in, const attn_problem *p,
                 void *workspace, attn_run *run);

@@ -43,6 +43,16 @@ attn_modifiers_flow(const attn_call *c)
     return any;
 }
 
+bool
+attn_modifiers_keep(const attn_call *c)
+{
+    bool any = false;
+    for (int i = 0; i < c->modifiers; i++) {
+        any = any || (c->flows[i] && c->modifier[i]->keeps);
+    }
+    return any;
+}
+
 void
 attn_modify_tile_backward(attn_block *block, float *dS, float gain)
 {
@@ -62,7 +72,7 @@ attn_modify_store_backward(attn_block *block)
 {
     const attn_call *c = block->call;
     for (int i = 0; i < c->modifiers; i++) {
-        if (c->flows[i]) {
+        if (c->flows[i] && c->modifier[i]->store_backward != NULL) {
             c->modifier[i]->store_backward(block, block->modifier[i]);
         }
     }

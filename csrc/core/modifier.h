@@ -10,10 +10,15 @@
 
 #include "walk.h"
 
-#define ATTN_MODIFIERS(X) X(bias) /* s + bias */
+/* clang-format off */
+#define ATTN_MODIFIERS(X)                                                              \
+    X(softcap) /* c tanh(s / c)  Gemma 2, 2024 */                                      \
+    X(bias)    /* s + bias */
+/* clang-format on */
 
 struct attn_modifier {
     bool (*applies)(const attn_problem *p);
+    bool keeps; /* tile_backward() needs what tile() keeps of the tile at hand */
     /* Arrays of a block; `own` below is what this returns. */
     void *(*take_block)(const attn_block *block, attn_arena *a);
     /* block->S of the keys of the tile that are scored: from score to modified score,
@@ -25,14 +30,15 @@ struct attn_modifier {
     /* dS (keys, lanes) of the tile, 0 where no pair takes part: from the gradient of the
      * modified scores to that of the scores. */
     void (*tile_backward)(attn_block *block, void *own, float *dS);
-    /* After the block's last tile. */
+    /* After the block's last tile; may be NULL. */
     void (*store_backward)(attn_block *block, void *own);
 
-    /* Its own gradient, if any, is a sum over groups of queries (plan_backward.c): how
-     * many numbers a group's share has, 0 if that is written where it belongs and
-     * INT64_MAX if it overflows; a worker begins a group, whose share goes to `share`
-     * (NULL: where it belongs); the shares of groups first .. first + count - 1 are
-     * added up, in order (false: interrupted); nothing is added up yet, or at all. */
+    /* Its own gradient is a sum over groups of queries (plan_backward.c); without one all
+     * of these are NULL. How many numbers a group's share has, 0 if that is written where
+     * it belongs and INT64_MAX if it overflows; a worker begins a group, whose share goes
+     * to `share` (NULL: where it belongs); the shares of groups first .. first + count -
+     * 1 are added up, in order (false: interrupted); nothing is added up yet, or at
+     * all. */
     int64_t (*share_size)(const attn_call *c);
     void (*begin_group)(attn_block *block, void *own, int64_t group, float *share);
     bool (*add_shares)(const attn_call *c, const float *shares, int64_t first,
@@ -47,8 +53,10 @@ void attn_find_modifiers(attn_call *c);
 void attn_modify_tile(attn_block *block);
 void attn_modify_tile_backward(attn_block *block, float *dS, float gain);
 
-/* Does any of them have something to do backward? */
+/* Does any of them have something to do backward? Does any of those need the tile's
+ * scores for it, even where P is known without them? */
 bool attn_modifiers_flow(const attn_call *c);
+bool attn_modifiers_keep(const attn_call *c);
 void attn_modify_store_backward(attn_block *block);
 
 #endif

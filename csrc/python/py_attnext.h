@@ -122,6 +122,9 @@ int py_number(PyObject *object, const char *name, bool one_element, double *numb
 /* One that is finite as float32, else ValueError. */
 int py_finite(PyObject *object, const char *name, bool one_element, float *number);
 
+/* One that is finite and > 0 as float32, else ValueError. */
+int py_positive(PyObject *object, const char *name, float *number);
+
 /* An int of any size, or what can stand for one, as a Python int; bool cannot. Another
  * type is a TypeError. */
 PyObject *py_index(PyObject *object, const char *name);
@@ -142,6 +145,9 @@ int py_read_flag(PyObject *object, const char *name, bool *flag);
 
 /* 0 <= p < 1 as float32, else ValueError. */
 int py_read_probability(PyObject *object, const char *name, float *p);
+
+/* None, or a number > 0, as py_positive. */
+int py_read_positive(PyObject *object, const char *name, float *number);
 
 /* None, or an int 0 <= seed < 2**64. */
 int py_read_seed(PyObject *object, const char *name, py_seed *seed);
@@ -373,7 +379,7 @@ int py_run(const attnext_state *state, double work, py_workspace *workspace,
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
 /* Who takes an option of py_options.def. */
-enum { FORWARD = 1, BACKWARD = 2, LAYER = 4 };
+enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8 };
 
 /* An exposed function. Its docstring is the signature, `before`, a paragraph for each
  * option of py_options.def that the signature has, and `after`. */

@@ -14,6 +14,7 @@
 
 /* The options that are no arrays, read and checked. Every one is off at zero. */
 typedef struct {
+    float softcap; /* 0: none */
     bool causal, enable_gqa;
     py_window window;
     float dropout_p; /* > 0 needs the seed or a dropout_mask */

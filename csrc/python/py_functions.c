@@ -46,19 +46,6 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
     return 0;
 }
 
-/* eps > 0, or a vector of zeros would score NaN. */
-static int
-read_eps(PyObject *object, float *eps)
-{
-    if (py_finite(object, "eps", false, eps) < 0) {
-        return -1;
-    }
-    if (*eps <= 0.0f) {
-        return py_value_error(object, "eps", "eps > 0 in float32");
-    }
-    return 0;
-}
-
 static int
 read_score_options(py_call *call)
 {
@@ -74,7 +61,8 @@ read_score_options(py_call *call)
     if (bandwidth && read_bandwidth(given[ARG_W], given[ARG_SIGMA], &o->scale) < 0) {
         return -1;
     }
-    return given[ARG_EPS] == NULL ? 0 : read_eps(given[ARG_EPS], &o->eps);
+    /* eps > 0, or a vector of zeros would score NaN */
+    return given[ARG_EPS] == NULL ? 0 : py_positive(given[ARG_EPS], "eps", &o->eps);
 }
 
 /* Dropout needs the seed or the mask, and not both. */
@@ -113,6 +101,7 @@ py_read_options(py_call *call)
         return -1;                                                               \
     }
 #define READ_flag(...) READ(flag, __VA_ARGS__)
+#define READ_positive(...) READ(positive, __VA_ARGS__)
 #define READ_probability(...) READ(probability, __VA_ARGS__)
 #define READ_rule(...) READ(rule, __VA_ARGS__)
 #define READ_seed(...) READ(seed, __VA_ARGS__)
@@ -287,7 +276,7 @@ add_parameters(signature_writer *w, const py_score *score, bool optional)
     }
 }
 
-/* takes: FORWARD, BACKWARD, or 0, for the scores alone. */
+/* takes: FORWARD, BACKWARD, or SCORES, for the scores alone. */
 static void
 write_signature(py_signature *signature, const char *name, py_score_number number,
                 const py_score *score, int takes)
@@ -300,12 +289,12 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
     }
     add(w, ARG_QUERIES);
     add(w, ARG_KEYS);
-    if (takes != 0) {
+    if (takes != SCORES) {
         add(w, ARG_VALUES);
     }
     add_parameters(w, score, false);
     signature->required = w->count;
-    if (takes != 0) {
+    if (takes != SCORES) {
         add(w, ARG_VALID_LENS);
     }
     signature->positional = w->count;
@@ -387,7 +376,7 @@ describe_score(attnext_state *state, py_score_number number, const attn_score *w
     static char names[SCORE_COUNT][3][48]; /* functions point there */
     static const char *const forms[] = {"%s_attention", "%s_attention_backward",
                                         "%s_scores"};
-    static const int takes[] = {FORWARD, BACKWARD, 0};
+    static const int takes[] = {FORWARD, BACKWARD, SCORES};
     py_signature *const to[] = {&score->forward, &score->backward, &score->scores};
     for (int i = 0; i < 3; i++) {
         char *name = names[number][i];

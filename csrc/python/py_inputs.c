@@ -247,6 +247,7 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
     const py_score *score = call->score;
 
     p->score = score->score;
+    p->softcap = o->softcap;
     p->empty_rows = o->empty_rows;
     p->dropout.p = o->dropout_p;
     p->dropout.seed = o->seed.value;

@@ -103,6 +103,20 @@ py_finite(PyObject *object, const char *name, bool one_element, float *number)
     return 0;
 }
 
+int
+py_positive(PyObject *object, const char *name, float *number)
+{
+    char expected[64];
+    if (py_finite(object, name, false, number) < 0) {
+        return -1;
+    }
+    if (*number <= 0.0f) {
+        PyOS_snprintf(expected, sizeof expected, "%s > 0 in float32", name);
+        return py_value_error(object, name, expected);
+    }
+    return 0;
+}
+
 /* ---- integers -------------------------------------------------------------------- */
 
 PyObject *
@@ -169,6 +183,12 @@ py_read_probability(PyObject *object, const char *name, float *p)
     PyOS_snprintf(expected, sizeof expected, "0 <= %s < 1%s", name,
                   rounded ? " in float32" : "");
     return py_value_error(object, name, expected);
+}
+
+int
+py_read_positive(PyObject *object, const char *name, float *number)
+{
+    return object == Py_None ? 0 : py_positive(object, name, number);
 }
 
 int

@@ -122,6 +122,12 @@ typedef struct {
     void (*add_tile)(float *S, int lanes, int rows, const float *T, int ldt,
                      float gain);
 
+    /* S[i] = cap tanh(S[i] / cap), i < n, inv being 1 / cap: a number whose square is
+     * below 2^-24 of the cap's stays as it is, an infinite one becomes the cap. slope[i]
+     * (NULL: not wanted) = 1 - tanh^2, with all its digits however close the cap is, and
+     * 0 below 2^-124 and for NaN: times the 0 of a dead pair it is 0. */
+    void (*softcap)(float *S, float *slope, int64_t n, float cap, float inv);
+
     /* S[i][l] *= factor[l]. */
     void (*scale_tile)(float *S, int lanes, int rows, const float *factor);
 

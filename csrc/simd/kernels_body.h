@@ -41,6 +41,7 @@ lanes_left(int64_t n)
 #include "kernels_matmul.h"
 #include "kernels_layout.h"
 #include "kernels_softmax.h"
+#include "kernels_softcap.h"
 #include "kernels_softmax_rows.h"
 #include "kernels_additive.h"
 #include "kernels_additive_query.h"
@@ -61,6 +62,7 @@ const attn_kernels KERNELS = {
     .softmax_tile = softmax_tile,
     .prob_tile = prob_tile,
     .add_tile = add_tile,
+    .softcap = softcap,
     .scale_tile = scale_tile,
     .dot_tile = dot_tile,
     .dscore_tile = dscore_tile,

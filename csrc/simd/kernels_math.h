@@ -43,23 +43,33 @@ v_exp(vf x)
                    n);
 }
 
-/* tanh x within 2 ulp: x + x^3 Q(x^2) below 0.625 (relative error 4.1e-9 before
- * rounding), 1 - r with r = 2 / (1 + e), e = e^2|x|, above, where nothing cancels; at
- * 43 it is 1 in float32 long since. Its slope 1 - tanh^2 x is r (e r) there, with all
- * its digits however small it is. */
+/* Where tanh changes from one formula to another: up to here it is x + x z Q(z), z =
+ * x^2, with a relative error of 4.1e-9 before rounding. `v_tanh_near(s, z)` is s tanh(x)
+ * / x, which loses no digit of s where x is small. */
+#define TANH_NEAR 0.625f
+
 V_FN vf
-v_tanh_and_slope(vf x, vf *slope)
+v_tanh_near(vf s, vf z)
 {
-    vf z = v_mul(x, x), a = v_abs(x), one = v_set1(1.0f), two = v_set1(2.0f);
     vf q = v_set1(-0x1.76ac3p-8f);
     q = v_fma(q, z, v_set1(0x1.5256dcp-6f));
     q = v_fma(q, z, v_set1(-0x1.b8444ap-5f));
     q = v_fma(q, z, v_set1(0x1.110768p-3f));
     q = v_fma(q, z, v_set1(-0x1.555534p-2f));
-    vf small = v_fma(v_mul(x, z), q, x);
+    return v_fma(v_mul(s, z), q, s);
+}
+
+/* tanh x within 2 ulp: above TANH_NEAR it is 1 - r with r = 2 / (1 + e), e = e^2|x|,
+ * where nothing cancels; at 43 it is 1 in float32 long since. Its slope 1 - tanh^2 x is r
+ * (e r) there, with all its digits however small it is. */
+V_FN vf
+v_tanh_and_slope(vf x, vf *slope)
+{
+    vf a = v_abs(x), one = v_set1(1.0f), two = v_set1(2.0f);
+    vf small = v_tanh_near(x, v_mul(x, x));
     vf e = v_exp(v_mul(two, v_min(v_set1(43.0f), a)));
     vf r = v_div(two, v_add(one, e));
-    vm near = v_lt(a, v_set1(0.625f));
+    vm near = v_lt(a, v_set1(TANH_NEAR));
     *slope = v_select(near, v_fnma(small, small, one), v_mul(r, v_mul(e, r)));
     return v_select(near, small, v_copysign(v_sub(one, r), x));
 }

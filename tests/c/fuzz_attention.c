@@ -17,6 +17,7 @@
  *     so do masks written out as one byte and one bias for each pair, and shared keys
  *     written out for each head;
  *     so do queries, keys and values with strides, and keys that were prepared before;
+ *     so do scores under a cap that is far above them;
  *     what is handed back to the backward only saves time;
  *     weights, lse, output, dv and dbias are those of the definition, from the scores.
  *
@@ -192,6 +193,9 @@ check_variants(source *s, const problem *c, const results *r)
     check_strided(c, r);
     check_prepared(c, r);
     check_handed_back(c, r);
+    if (c->tame) {
+        check_softcap(c, r);
+    }
     if (c->modest) {
         check_definition(c, r);
     }

@@ -263,6 +263,7 @@ static problem
 choose_problem(source *s)
 {
     static const float smallest_norms[] = {1e-8f, 1.0f, 0.0f, 1e-8f};
+    static const float softcaps[] = {0.0f, 1.0f, 0.0f, 0.1f, 0.0f, 30.0f, 0.0f, 1e-30f};
     problem c = {.threads = 1 + (int)(next_byte(s) % 3), .tame = !s->nasty};
     c.modest = c.tame && s->magnitude <= 1.0f;
     attn_problem *p = &c.p;
@@ -272,6 +273,7 @@ choose_problem(source *s)
     choose_sizes(s, p);
     p->scale = (float)next_byte(s) / 64.0f - 1.0f;
     p->eps = smallest_norms[next_byte(s) % 4];
+    p->softcap = softcaps[next_byte(s) % 8];
     p->empty_rows = (attn_empty_rows)(next_byte(s) % 3);
     choose_masks(s, p, &lead, &c.bias_size);
     c.softmax_masks = p->masks;

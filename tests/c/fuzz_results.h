@@ -75,9 +75,10 @@ print_problem(const problem *c)
     fprintf(stderr, "%s B %d M %d N %d Dq %d Dk %d Dv %d H %d, ",
             attn_about(p->score)->name, (int)p->B, (int)p->M, (int)p->N, (int)p->Dq,
             (int)p->Dk, (int)p->Dv, (int)p->H);
-    fprintf(stderr, "group %d, scale %g, eps %g, empty rows %d, threads %d\n",
-            (int)p->group, (double)p->scale, (double)p->eps, (int)p->empty_rows,
-            c->threads);
+    fprintf(stderr, "group %d, scale %g, eps %g, softcap %g, empty rows %d, ",
+            (int)p->group, (double)p->scale, (double)p->eps, (double)p->softcap,
+            (int)p->empty_rows);
+    fprintf(stderr, "threads %d\n", c->threads);
     fprintf(stderr, "lengths %d (%d, %d, %d), ", masks->valid.lens != NULL,
             (int)masks->valid.heads, (int)masks->valid.stride_b,
             (int)masks->valid.stride_m);

@@ -283,6 +283,30 @@ check_prepared(const problem *c, const results *r)
           "a call wrote to prepared keys");
 }
 
+/* A cap far above all scores changes no bit: not of them, and not of the gradients but
+ * that of w, whose sum has another origin (score_gaussian.c). One that is not is what the
+ * definition has it be, of the scores without it. */
+static void
+check_softcap(const problem *c, const results *r)
+{
+    problem other = *c;
+    const float cap = c->p.softcap;
+    other.p.softcap = cap == 0.0f ? 1e30f : 0.0f;
+    const results o = compute(&other, r->set);
+    if (cap == 0.0f) {
+        check_same(c, r, &o, OUTPUT, D_W - OUTPUT, "not the bits without a cap");
+        check_same(c, r, &o, D_BIAS, 1, "not the bits without a cap");
+        check_same(c, r, &o, SCORES, 1, "not the bits without a cap");
+        return;
+    }
+    float *capped = nan_floats(r->n[SCORES]);
+    for (int64_t i = 0; i < r->n[SCORES]; i++) {
+        capped[i] = (float)((double)cap * tanh((double)o.of[SCORES][i] / (double)cap));
+    }
+    check_near(c, r->set, SCORES, r->of[SCORES], capped, r->n[SCORES],
+               fmin(1.0, (double)cap), "not as defined");
+}
+
 /* Gradients from saved results are those without. */
 static void
 check_handed_back(const problem *c, const results *r)

@@ -227,6 +227,21 @@ run_add_tile(run *r) /* rows, lanes; option: one row for all */
 }
 
 static void
+run_softcap(run *r) /* n; options: slope, of size 50: most of it at the cap */
+{
+    float *S = numbers(r, r->a, r->option & 2 ? 50.0f : 1.0f);
+    float *slope = r->option & 1 ? numbers(r, r->a, 1.0f) : NULL;
+    r->set->softcap(S, slope, r->a, 0.7f, 1.0f / 0.7f);
+    for (int64_t i = 0; i < r->a; i++) {
+        check(r, isnan(S[i]) || fabsf(S[i]) <= 0.7f, "above the cap", i);
+        check(r, slope == NULL || (slope[i] >= 0.0f && slope[i] <= 1.0f),
+              "no slope of tanh", i);
+    }
+    record(r, S, r->a);
+    record(r, slope == NULL ? S : slope, r->a);
+}
+
+static void
 run_scale_tile(run *r) /* rows, lanes */
 {
     float *S = numbers(r, (int64_t)r->a * r->b, 2.0f), *factor = numbers(r, r->b, 2.0f);

@@ -5,7 +5,7 @@
  *
  *     ./a.out              names the kernels, one a line
  *     ./a.out matmul       runs one of them: every set must give the bits of the scalar table
- *     ./a.out accuracy     exp and tanh of every set, against libm in double precision
+ *     ./a.out accuracy     exp, tanh and softcap of every set, against libm in double precision
  *
  * Each kernel runs over sizes around the vector lengths, in heap buffers of exactly the size
  * its contract names (a sanitizer then sees every step outside), with and without the optional
@@ -68,6 +68,7 @@ static const struct {
     {"softmax_tile", run_softmax_tile, tile_keys, lane_counts, none, 4},
     {"prob_tile", run_prob_tile, tile_keys, lane_counts, none, 2},
     {"add_tile", run_add_tile, tile_keys, lane_counts, none, 2},
+    {"softcap", run_softcap, widths, none, none, 4},
     {"scale_tile", run_scale_tile, tile_keys, lane_counts, none, 1},
     {"dot_tile", run_dot_tile, tile_keys, lane_counts, none, 2},
     {"dscore_tile", run_dscore_tile, tile_keys, lane_counts, none, 2},
@@ -209,7 +210,7 @@ compare(int kernel)
     }
 }
 
-/* ---- exp and tanh against libm ------------------------------------------------------------------- */
+/* ---- exp, tanh and softcap against libm --------------------------------------------------------- */
 
 enum { STEP = 1499, BLOCK = 1024 }; /* every 1499th float */
 
@@ -245,6 +246,34 @@ tanh_of(const attn_kernels *k, float *out, const float *x, int64_t n)
     k->tanh_form(out, x, n);
 }
 
+/* Under a cap of 3, whose inverse is rounded; the slope of one of 1, whose is not. */
+static void
+softcap_of(const attn_kernels *k, float *out, const float *x, int64_t n)
+{
+    memcpy(out, x, (size_t)n * sizeof *x);
+    k->softcap(out, NULL, n, 3.0f, 1.0f / 3.0f);
+}
+
+static double
+softcap(double x)
+{
+    return 3.0 * tanh(x / 3.0);
+}
+
+static void
+slope_of(const attn_kernels *k, float *out, const float *x, int64_t n)
+{
+    float under_cap[BLOCK];
+    memcpy(under_cap, x, (size_t)n * sizeof *x);
+    k->softcap(under_cap, out, n, 1.0f, 1.0f);
+}
+
+static double
+slope(double x)
+{
+    return 1.0 / (cosh(x) * cosh(x));
+}
+
 static const struct {
     const char *name;
     void (*of)(const attn_kernels *k, float *out, const float *x, int64_t n);
@@ -255,6 +284,8 @@ static const struct {
     {"exp", exp_of, exp, -87.3f, 87.0f},
     {"exp_near", exp_of, exp, -2.0f, 2.0f},
     {"tanh", tanh_of, tanh, -100.0f, 100.0f},
+    {"softcap", softcap_of, softcap, -FLT_MAX, FLT_MAX},
+    {"slope", slope_of, slope, -43.5f, 43.5f},
 };
 
 /* Prints the largest error of one function on one set, in units in the last place. */
