@@ -1,7 +1,7 @@
 """d2l.torch imports torchvision, whose only build for this torch needs CUDA for its operators.
 
-What d2l uses of it, data sets and transforms, is Python. The two operators that torchvision registers
-in passing are declared here, so that it can be imported without them.
+What d2l uses of it, data sets and transforms, is Python. Two operators that torchvision describes
+while it is imported are declared here, so that it can be imported without them.
 """
 
 import torch

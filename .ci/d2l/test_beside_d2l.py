@@ -9,7 +9,6 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import attnext.torch
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ from d2l import torch as d2l
 from torch import Tensor, nn
 
 import attnext
+import attnext.torch
 
 PINS = dict(
     line.split("==")
