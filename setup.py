@@ -1,6 +1,9 @@
 """Build the one extension module, attnext._core; everything else is in pyproject.toml."""
 
 import os
+import shutil
+import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
@@ -17,9 +20,10 @@ core = Extension(
     sources=sorted(glob("csrc/*/*.c"), reverse=True),  # csrc/simd, which takes longest, first
     depends=sorted(glob("csrc/*/*.h") + glob("csrc/*/*.def")),
     include_dirs=[np.get_include()],
+    # Built with NumPy 2, the module runs with every NumPy from this one on.
     define_macros=[
-        ("NPY_NO_DEPRECATED_API", "NPY_1_25_API_VERSION"),
-        ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION"),
+        ("NPY_NO_DEPRECATED_API", "NPY_1_23_API_VERSION"),
+        ("NPY_TARGET_VERSION", "NPY_1_23_API_VERSION"),
     ],
     extra_compile_args=[
         "-std=c11",
@@ -39,10 +43,30 @@ core = Extension(
 )
 
 
+def check_tools(compiler):
+    """A sentence, where nothing can be compiled, instead of the traceback of the one who tried."""
+    header = os.path.join(sysconfig.get_path("include"), "Python.h")
+    needed = {
+        f"the C compiler {compiler}": shutil.which(compiler),
+        f"Python's header {header}": os.path.exists(header),
+    }
+    missing = " and ".join(name for name, found in needed.items() if not found)
+    if missing:
+        sys.exit(
+            f"attnext is written in C, and {missing} is not here: install gcc or clang, by "
+            "`apt-get install gcc python3-dev` on Debian and Ubuntu, "
+            "`dnf install gcc python3-devel` on Fedora, `xcode-select --install` on macOS, "
+            "`conda install -c conda-forge c-compiler` in conda."
+        )
+
+
 class build_files(build_ext):
     """Compiles an extension's files side by side: build_ext itself can do so to extensions only."""
 
     def build_extension(self, ext):
+        if sys.platform == "win32":
+            sys.exit("attnext does not build on Windows yet: install it in WSL, Windows' Linux.")
+        check_tools(self.compiler.compiler[0])
         compile_files = self.compiler.compile
 
         def compile_each(sources, **options):

@@ -16,7 +16,7 @@ float32 NumPy arrays. The functions and the two classes live in the compiled mod
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from attnext import dask as dask
@@ -59,8 +59,8 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError(
         "attnext is being imported from a source folder in which it is not compiled. Install it "
-        "with `pip install .` there; then start Python in another folder, or use the `attnext` "
-        "command."
+        "with `pip install .` there, and start Python in another folder or use the `attnext` "
+        "command; or with `pip install -e .`, which compiles it in the source folder itself."
     ) from None
 
 __all__ = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers import REPOSITORY, python_environment, run_python
@@ -68,12 +70,13 @@ def test_an_unknown_set_is_an_import_error_that_lists_the_choices(
     )
 
 
-def test_importing_from_the_source_folder_says_what_to_do() -> None:
+def test_importing_from_the_source_folder_says_what_to_do(tmp_path: Path) -> None:
     """The folder attnext/ of a clone shadows the installed package; it has no compiled module."""
-    assert not list((REPOSITORY / "attnext").glob("_core*.so"))
+    not_compiled = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(REPOSITORY / "attnext", tmp_path / "attnext", ignore=not_compiled)
     done = subprocess.run(
         [sys.executable, "-c", "import attnext"],
-        cwd=REPOSITORY,
+        cwd=tmp_path,
         env={**python_environment(), "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
@@ -81,7 +84,7 @@ def test_importing_from_the_source_folder_says_what_to_do() -> None:
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: attnext is being imported from a source folder")
-    assert "pip install ." in last
+    assert "pip install ." in last and "pip install -e ." in last
 
 
 def test_public_names() -> None:

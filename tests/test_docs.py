@@ -153,10 +153,12 @@ def outline(text: str) -> dict[str, Any]:
     }
 
 
-def test_the_readme_in_chinese_is_the_readme() -> None:
+@pytest.mark.parametrize("name", ["README", "CONTRIBUTING"])
+def test_the_page_in_chinese_is_the_page(name: str) -> None:
+    """Links to a page in Chinese, and to the other of the pair, stand for those in English."""
     ours, theirs = (
-        outline((REPOSITORY / name).read_text(encoding="utf-8").replace(other, "OTHER"))
-        for name, other in (("README.md", "README.zh-CN.md"), ("README.zh-CN.md", "README.md"))
+        outline((REPOSITORY / page).read_text(encoding="utf-8").replace(".zh-CN.md", ".md"))
+        for page in (f"{name}.md", f"{name}.zh-CN.md")
     )
     for part in ours:
         assert theirs[part] == ours[part], part

@@ -752,6 +752,7 @@ def test_every_mask_refuses_what_is_none(name: str, bad: Any, rng: np.random.Gen
             function()
 
 
+@pytest.mark.filterwarnings("ignore:Creating an ndarray from ragged")  # before NumPy 1.24
 def test_ragged_lists_are_value_errors_by_name() -> None:
     with pytest.raises(ValueError, match="^keys cannot be read as an array: "):
         dot(q, [[1, 2], [3]], v)

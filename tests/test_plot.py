@@ -21,6 +21,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
@@ -70,9 +71,9 @@ def ticks_of(axes: Axes, which: str) -> list[str]:
 def pixels(figure: Figure) -> NDArray[np.uint8]:
     """The picture, (height, width, 3)."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="rgba", dpi=100)
-    height, width = (round(inches * 100) for inches in figure.get_size_inches()[::-1])
-    return np.frombuffer(buffer.getvalue(), np.uint8).reshape(height, width, 4)[..., :3]
+    figure.savefig(buffer, format="png", dpi=100)
+    buffer.seek(0)
+    return (255 * imread(buffer)[..., :3]).round().astype(np.uint8)
 
 
 def has_colour(figure: Figure, colour: str) -> bool:
@@ -754,6 +755,7 @@ ACCEPTED = "expected (M, N), (columns, M, N) or (rows, columns, M, N)"
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Creating an ndarray from ragged")  # before NumPy 1.24
 def test_wrong_values_are_named(wrong: Callable[[], None], message: str) -> None:
     with pytest.raises(ValueError) as error:
         wrong()

@@ -17,6 +17,8 @@ def as_numbers(name: str, value: Any) -> Numbers:
         raise TypeError(f"{name} is a MaskedArray, expected a plain array")
     try:
         array = np.asarray(_without_gradient(value))
+        if array.dtype == object and array.size and isinstance(array.flat[0], list):
+            raise ValueError("its lists have different lengths")  # NumPy 1.24 says so itself
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name} cannot be read as an array: {error}") from None
     if array.dtype.kind not in "fiub":
@@ -46,10 +48,11 @@ def as_texts(name: str, value: Sequence[str]) -> list[str]:
 
 
 def _without_gradient(value: Any) -> Any:
-    """A tensor as one on the CPU that NumPy reads; lists with theirs. PyTorch is not imported."""
+    """A tensor as an array; lists with theirs as arrays. PyTorch is not imported."""
     if isinstance(value, list | tuple):
         return [_without_gradient(item) for item in value]
     if not hasattr(value, "detach"):
         return value
     tensor = value.detach().cpu()
-    return tensor.double() if tensor.is_floating_point() else tensor  # NumPy has no bfloat16
+    # NumPy has no bfloat16.
+    return np.asarray(tensor.double() if tensor.is_floating_point() else tensor)

@@ -139,6 +139,14 @@ name_the_argument(const char *name)
     }
 }
 
+/* What NumPy before 1.24 makes of lists of different lengths: an array of lists. */
+static bool
+is_ragged(PyArrayObject *a)
+{
+    return PyArray_TYPE(a) == NPY_OBJECT && PyArray_SIZE(a) > 0 &&
+           PyList_Check(*(PyObject **)PyArray_DATA(a));
+}
+
 PyArrayObject *
 py_read_array(PyObject *object, const char *name)
 {
@@ -152,6 +160,14 @@ py_read_array(PyObject *object, const char *name)
         a = (PyArrayObject *)PyArray_FROM_O(object);
         if (a == NULL) {
             name_the_argument(name);
+            return NULL;
+        }
+        if (is_ragged(a)) {
+            PyErr_Format(PyExc_ValueError,
+                         "%s cannot be read as an array: its lists have different "
+                         "lengths",
+                         name);
+            Py_DECREF(a);
             return NULL;
         }
     }

