@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure, SubFigure
@@ -98,7 +99,7 @@ def show_heatmaps(
     one scale that the colour bar shows, from the smallest to the largest cell that takes part;
     from 0 if all lie between 0 and 1, as weights do. Cells that are NaN or infinite have a colour
     of their own, and a note below says what it means, as it does for masked cells.
-    The Figure is returned, not shown.
+    The Figure is returned; it is shown as the module says.
 
     Examples
     --------
@@ -117,14 +118,14 @@ def show_heatmaps(
     headings = _as_headings(titles, rows, columns)
     keys = _as_names("xticklabels", xticklabels, N, "key")
     queries = _as_names("yticklabels", yticklabels, M, "query")
-    scale = cells.scale(vmin, vmax)
+    scale, colours = cells.scale(vmin, vmax), colormaps.get_cmap(cmap)
     if fig is None:
         fig = new_figure(_fitting(cells, keys, queries) if figsize is None else figsize)
     else:
         _make_room(fig)
     grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for (i, j), axes in np.ndenumerate(grid):
-        image = _draw(axes, cells.values[i, j], cells.masked[i, j], scale, cmap)
+        image = _draw(axes, cells.values[i, j], cells.masked[i, j], scale, colours)
         axes.set_title(headings[i * columns + j], fontsize="medium")
         axes.set_xlabel(xlabel if i == rows - 1 else "")
         axes.set_ylabel(ylabel if j == 0 else "")
@@ -208,7 +209,7 @@ def _as_names(name: str, labels: Sequence[str] | None, size: int, which: str) ->
 
 
 def _draw(
-    axes: Axes, matrix: Numbers, masked: NDArray[np.bool_], scale: Normalize, cmap: str | Colormap
+    axes: Axes, matrix: Numbers, masked: NDArray[np.bool_], scale: Normalize, colours: Colormap
 ) -> AxesImage:
     """One picture. Where the image has a hole, the hatched background shows through."""
     finite = np.isfinite(matrix)
@@ -218,7 +219,7 @@ def _draw(
         holes = np.ma.masked_array(np.ones(matrix.shape), finite | masked)
         axes.imshow(holes, cmap=ListedColormap([NOT_FINITE]), interpolation="nearest")
     shown = np.ma.masked_array(matrix, masked | ~finite)
-    image = axes.imshow(shown, cmap=cmap, norm=scale, interpolation="nearest")
+    image = axes.imshow(shown, cmap=colours, norm=scale, interpolation="nearest")
     axes.spines[:].set(color=FRAME, linewidth=0.6)
     axes.tick_params(color=FRAME, labelsize="small")
     return image
