@@ -44,20 +44,18 @@ CHINESE_FONTS = (
 class Picture(Figure):
     """A Figure that a notebook shows once, whether pyplot is in use or not.
 
-    Where it is, IPython has learned from it how to show a Figure, and does so with each of pyplot's
-    at the end of the cell; where it is not, IPython would print the Figure's name.
+    IPython learns how to show a Figure from pyplot's first one, and shows all of pyplot's at the
+    end of the cell; before it has learned, it would print the Figure's name.
     """
 
     def _ipython_display_(self) -> None:
-        """Asked before all others: pyplot is not to show it as well, if it is shown already."""
-        if _shown_inline():
+        """Asked before all others: pyplot is not to show once more what is shown already."""
+        if "matplotlib.pyplot" in sys.modules and "inline" in get_backend():
             let_go(self)
         raise NotImplementedError  # which has IPython ask the others
 
-    def _repr_png_(self) -> tuple[bytes, dict[str, int]] | None:
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         """The picture in twice the resolution of the screen, and its size there."""
-        if _shown_inline():
-            return None  # in whatever format the user wants
         buffer = BytesIO()
         self.savefig(buffer, format="png", dpi=2 * self.dpi, bbox_inches="tight")
         png = buffer.getvalue()
@@ -80,11 +78,6 @@ def new_figure(figsize: Sequence[float]) -> Figure:
     pyplot = sys.modules.get("matplotlib.pyplot")
     make = Picture if pyplot is None else partial(pyplot.figure, FigureClass=Picture)
     return make(figsize=(width, height), layout="constrained")
-
-
-def _shown_inline() -> bool:
-    """Whether IPython shows pyplot's Figures; to ask for the backend would import pyplot."""
-    return "matplotlib.pyplot" in sys.modules and "inline" in get_backend()
 
 
 def let_go(figure: Figure) -> None:

@@ -220,7 +220,8 @@ def _draw(
         axes.imshow(holes, cmap=ListedColormap([NOT_FINITE]), interpolation="nearest")
     shown = np.ma.masked_array(matrix, masked | ~finite)
     image = axes.imshow(shown, cmap=colours, norm=scale, interpolation="nearest")
-    axes.spines[:].set(color=FRAME, linewidth=0.6)
+    for spine in axes.spines.values():
+        spine.set(color=FRAME, linewidth=0.6)
     axes.tick_params(color=FRAME, labelsize="small")
     return image
 
