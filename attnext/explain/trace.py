@@ -147,7 +147,7 @@ class Trace:
     >>> trace
     <Trace of 4 steps: X, exp, total, softmax>
     >>> [step.name for step in trace.steps]
-    ['分数', '指数', '各行之和', '注意力权重']
+    ['评分', '指数', '各行之和', '注意力权重']
     """
 
     title: str

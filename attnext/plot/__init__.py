@@ -26,3 +26,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 __all__ = ["plot_kernel_regression", "plot_loss", "show_heatmaps"]
+
+
+def __dir__() -> list[str]:
+    """What completion offers: not the files that this is made of."""
+    return __all__
