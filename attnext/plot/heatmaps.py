@@ -16,9 +16,10 @@ from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
 from attnext._core import masked_softmax
+from attnext._labels import as_labels, as_texts
 from attnext._width import columns as text_columns
 
-from .drawable import Numbers, as_numbers, as_texts
+from .drawable import Numbers, as_numbers
 from .figures import (
     FRAME,
     GRID,
@@ -116,8 +117,8 @@ def show_heatmaps(
     cells = _as_cells(matrices, valid_lens, mask)
     rows, columns, M, N = cells.values.shape
     headings = _as_headings(titles, rows, columns)
-    keys = _as_names("xticklabels", xticklabels, N, "key")
-    queries = _as_names("yticklabels", yticklabels, M, "query")
+    keys = as_labels("xticklabels", xticklabels, N, "key")
+    queries = as_labels("yticklabels", yticklabels, M, "query")
     scale, colours = cells.scale(vmin, vmax), colormaps.get_cmap(cmap)
     if fig is None:
         fig = new_figure(_fitting(cells, keys, queries) if figsize is None else figsize)
@@ -192,17 +193,6 @@ def _as_headings(titles: Sequence[str] | None, rows: int, columns: int) -> list[
         expected = f"{columns}, one for each column of pictures" + every
         raise ValueError(f"titles has {len(headings)} entries, expected {expected}")
     return headings + [""] * ((rows - 1) * columns)
-
-
-def _as_names(name: str, labels: Sequence[str] | None, size: int, which: str) -> list[str]:
-    """What each key or query is called; an empty list if they have no names."""
-    if labels is None:
-        return []
-    names = as_texts(name, labels)
-    if len(names) != size:
-        expected = f"{size}, one for each {which}"
-        raise ValueError(f"{name} has {len(names)} entries, expected {expected}")
-    return names
 
 
 # ---- how it is drawn -----------------------------------------------------------------------------
