@@ -273,7 +273,7 @@ def test_masked_and_unmasked_zeros_are_told_apart() -> None:
 
 @pytest.mark.parametrize(
     ("strange", "note"),
-    [([np.nan], "NaN"), ([np.inf], "inf"), ([-np.inf], "inf"), ([np.nan, np.inf], "NaN or inf")],
+    [([np.nan], "NaN"), ([np.inf], "inf"), ([-np.inf], "-inf"), ([np.nan, np.inf], "NaN or inf")],
 )
 def test_cells_that_are_not_finite_have_their_own_colour(strange: list[float], note: str) -> None:
     matrix = np.array([[0.5, 0.5, *strange]])

@@ -37,9 +37,9 @@ _STYLE = """<style>
   padding: .15em .5em; min-width: 1.6em; text-align: right;
   font-variant-numeric: tabular-nums; color: inherit; }
 .attnext table.numbers th { font-weight: normal; opacity: .7; border-color: transparent; }
-.attnext table.pixels th { padding: 0 .3em; font-size: 10px; line-height: 1; }
+.attnext table.pixels th { padding: 0 .3em; min-width: 0; font-size: 10px; line-height: 1; }
 .attnext table.pixels tr:first-child th:not(:first-child) { writing-mode: vertical-rl;
-  transform: rotate(180deg); text-align: left; padding: .3em 0; }
+  padding: .3em 0; }
 .attnext table.pixels td { width: 9px; min-width: 9px; height: 9px; padding: 0;
   border: 1px solid rgba(128,128,128,.12); }
 .attnext .masked { background: repeating-linear-gradient(45deg,

@@ -240,9 +240,10 @@ def _explain(fig: Figure | SubFigure, cells: _Cells) -> None:
     if cells.masked.any():
         notes.append(Patch(facecolor=MASKED, edgecolor=HATCH, hatch="/////", label="masked"))
     if cells.not_finite.size:
-        nan = ["NaN"] if np.isnan(cells.not_finite).any() else []
-        inf = ["inf"] if np.isinf(cells.not_finite).any() else []
-        notes.append(Patch(facecolor=NOT_FINITE, label=" or ".join(nan + inf)))
+        x = cells.not_finite
+        kinds = {"NaN": np.isnan(x), "inf": x == np.inf, "-inf": x == -np.inf}
+        found = [name for name, cells_of_it in kinds.items() if cells_of_it.any()]
+        notes.append(Patch(facecolor=NOT_FINITE, label=" or ".join(found)))
     if notes:
         note = fig.legend(handles=notes, loc="outside lower center", ncols=2, fontsize="small")
         note.set_frame_on(False)
