@@ -30,6 +30,15 @@ def rjust(text: str, width: int) -> str:
     return " " * (width - columns(text)) + text
 
 
+def shorten(text: str, width: int) -> str:
+    """`text`, or as much of it as leaves room for an ellipsis."""
+    if columns(text) <= width:
+        return text
+    while columns(text) >= width:
+        text = text[:-1]
+    return text + "…"
+
+
 def wrap(text: str, width: int) -> list[str]:
     """Lines of at most so many columns; a longer word, a path say, has a line of its own.
 

@@ -21,6 +21,11 @@ Array: TypeAlias = NDArray[np.float64]
 Gradients: TypeAlias = ArrayLike | Mapping[str, Any] | Sequence[Any] | None
 
 
+def __dir__() -> list[str]:
+    """What completion offers: not what this is written with."""
+    return __all__
+
+
 def numerical_gradient(
     f: Callable[[Array], ArrayLike],
     x: ArrayLike,

@@ -109,11 +109,11 @@ def test_the_text_of_the_book_in_chinese() -> None:
    output = weights @ values
    对每个查询，用该行的权重对值加权求和。
 
-   批量 0
+   样本 0
    查询\\特征   0   1   2   3
            0   2   3   4   5
 
-   批量 1
+   样本 1
    查询\\特征   0   1   2   3
            0  10  11  12  13"""
     assert str(toy("zh")["output"]) == text

@@ -134,14 +134,15 @@ def test_leave_one_out_is_what_d2l_builds(n: int) -> None:
 # ---- the kernels --------------------------------------------------------------------------------
 
 
-KERNELS = ("gaussian", "boxcar", "triangular", "epanechikov", "constant")
-BOUNDED = ("boxcar", "triangular", "epanechikov")
+KERNELS = ("gaussian", "boxcar", "triangular", "epanechikov", "epanechnikov", "constant")
+BOUNDED = ("boxcar", "triangular", "epanechikov", "epanechnikov")
 
 D2L_KERNELS: dict[str, Callable[[Any], Any]] = {
     "gaussian": lambda d: torch.exp(-(d**2) / 2),
     "boxcar": lambda d: torch.abs(d) < 1.0,
     "triangular": lambda d: torch.clamp(1 - torch.abs(d), min=0),
     "epanechikov": lambda d: torch.clamp(1 - torch.abs(d), min=0),
+    "epanechnikov": lambda d: torch.clamp(0.75 * (1 - d**2), min=0),  # not d2l's
     "constant": lambda d: 1.0 + 0 * d,
 }
 
@@ -181,7 +182,8 @@ def test_every_kernel_is_what_d2l_computes(kernel: str, sigma: float, n: int, N:
 def test_the_logarithm_of_a_kernel_is_a_score(kernel: str) -> None:
     x, x_train, y_train = random(6), random(9, seed=1), random(9, seed=2)
     u = np.abs(x[:, None].astype(float) - x_train) / 0.8
-    k = (u < 1).astype(float) if kernel == "boxcar" else np.maximum(1 - u, 0)
+    k = np.maximum(1 - (u**2 if kernel == "epanechnikov" else u), 0)
+    k = np.sign(k) if kernel == "boxcar" else k
     scores = np.log(np.where(k > 0, k, 1).astype(F32))
     by_softmax = masked_softmax(scores, mask=k > 0)
     weights = nadaraya_watson(x, x_train, y_train, 0.8, kernel=kernel, return_weights=True)[1]
@@ -191,9 +193,10 @@ def test_the_logarithm_of_a_kernel_is_a_score(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", BOUNDED)
 def test_the_edge_of_a_bounded_kernel_is_outside(kernel: str) -> None:
-    """Distances 2, 1 and 0 at sigma = 2: the triangle is 0, 1/2 and 1 there, the boxcar 0, 1, 1."""
+    """Distances 2, 1, 0 at sigma = 2: the triangle is 0, 1/2, 1 there, the parabola 0, 3/4, 1."""
     _, weights = nadaraya_watson([2], [0, 1, 2, 4], [1] * 4, 2, kernel=kernel, return_weights=True)
-    expected = [0, 1 / 2, 1 / 2, 0] if kernel == "boxcar" else [0, 1 / 3, 2 / 3, 0]
+    near = {"boxcar": 1 / 2, "epanechnikov": 3 / 7}.get(kernel, 1 / 3)
+    expected = [0, near, 1 - near, 0]
     assert_allclose(weights[0], expected, rtol=0, atol=1e-7)
     assert weights[0, 0] == weights[0, 3] == 0
 
@@ -671,7 +674,7 @@ def test_wrong_kinds_are_named(kind: Any) -> None:
 
 
 SIGMA = "expected a finite sigma > 0 with a finite 1 / sigma"
-NAMES = "expected 'gaussian', 'boxcar', 'triangular', 'epanechikov' or 'constant'"
+NAMES = "expected 'gaussian', 'boxcar', 'triangular', 'epanechikov', 'epanechnikov' or 'constant'"
 
 
 def regress(**options: Any) -> None:

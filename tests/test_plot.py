@@ -1,4 +1,4 @@
-"""attnext.plot: what is in the pictures, that nothing else is touched, and that Jupyter shows them.
+"""attnext.plot: what is in the pictures, and that nothing else is touched.
 
 The pictures themselves were looked at; here the numbers behind them are: the cells of an image,
 the points of a line, the texts, and in a few places the colour of a pixel.
@@ -274,7 +274,7 @@ def test_masked_and_unmasked_zeros_are_told_apart() -> None:
 
 @pytest.mark.parametrize(
     ("strange", "note"),
-    [([np.nan], "NaN"), ([np.inf], "inf"), ([-np.inf], "inf"), ([np.nan, np.inf], "NaN or inf")],
+    [([np.nan], "NaN"), ([np.inf], "inf"), ([-np.inf], "-inf"), ([np.nan, np.inf], "NaN or inf")],
 )
 def test_cells_that_are_not_finite_have_their_own_colour(strange: list[float], note: str) -> None:
     matrix = np.array([[0.5, 0.5, *strange]])
@@ -567,16 +567,6 @@ print(before == dict(dict.items(matplotlib.rcParams)), len(before) > 100)
     assert run(code) == "False False\nTrue True\n"
 
 
-def test_pyplot_does_not_learn_of_the_figures() -> None:
-    from matplotlib import pyplot as plt
-
-    before = plt.get_fignums()
-    show_heatmaps(np.eye(2), "x", "y")
-    plot_loss([1.0])
-    plot_kernel_regression(X_TRAIN, Y_TRAIN, X_TEST, Y_TRUTH, Y_HAT)
-    assert plt.get_fignums() == before
-
-
 def test_without_matplotlib_the_error_says_what_to_install() -> None:
     code = """
 import sys
@@ -609,9 +599,6 @@ except ImportError as error:
     assert run(code) == "ModuleNotFoundError matplotlib.image\n"
 
 
-# ---- Jupyter ------------------------------------------------------------------------------------
-
-
 def test_a_figure_shows_itself_at_twice_the_resolution() -> None:
     figure = show_heatmaps(np.eye(4), "Keys", "Queries")
     png, size = figure._repr_png_()  # type: ignore[operator]
@@ -619,27 +606,6 @@ def test_a_figure_shows_itself_at_twice_the_resolution() -> None:
     image = importlib.import_module("matplotlib.image").imread(io.BytesIO(png))
     assert (size["height"], size["width"]) == (image.shape[0] // 2, image.shape[1] // 2)
     assert abs(size["width"] - 250) < 30  # the figure, trimmed, with a margin
-
-
-IN_JUPYTER = """
-import numpy as np
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.pylabtools import select_figure_formats  # what %matplotlib inline calls
-from attnext.plot import show_heatmaps
-shell = InteractiveShell.instance()
-formatter = shell.display_formatter
-formatter.active_types = formatter.format_types  # a notebook's; a terminal's is text alone
-"""
-
-
-def test_jupyter_shows_a_figure_once() -> None:
-    """One picture, whether or not IPython has learned of pyplot how to show a Figure."""
-    show = """
-data, metadata = formatter.format(show_heatmaps(np.eye(4), "Keys", "Queries"))
-print([kind for kind in data if kind != "text/plain"])
-"""
-    code = [IN_JUPYTER, "import matplotlib.pyplot\n", "select_figure_formats(shell, {'png'})\n"]
-    assert run(show.join([*code, ""])) == 3 * "['image/png']\n"
 
 
 # ---- fonts --------------------------------------------------------------------------------------

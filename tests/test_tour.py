@@ -51,6 +51,7 @@ def test_the_whole_tour(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timings, "BUDGET", 0.0)
+    monkeypatch.setenv("COLUMNS", "80")
     code = main([])
     text, errors = capsys.readouterr()
     assert code == 0 and errors == ""
@@ -74,7 +75,7 @@ def test_as_a_module_from_elsewhere_in_ascii_and_without_torch(tmp_path: Path) -
     result = subprocess.run(
         [sys.executable, "-m", "attnext"],
         cwd=tmp_path,  # where `-m` looks first, so this torch is found
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONWARNINGS": "error"},
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONWARNINGS": "error", "COLUMNS": "80"},
         capture_output=True,
         timeout=120,
         check=False,

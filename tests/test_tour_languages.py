@@ -43,11 +43,11 @@ TITLES = [
 # What is called the same in either language: code, formulas, units and names.
 SAME_IN_BOTH = """
     AdditiveAttention DotProductAttention NWKernelRegression NaN NumPy Python PyTorch Silverman
-    additive_attention attention_weights attnext avx avx2 avx512 backward code dropout error fill
-    float32 float64 generic grad_output grads help import keys key_size layer leave_one_out loss
-    masked_softmax masked_softmax_backward net num_hiddens output png queries query_size scalar
-    sequence_mask softmax sqrt sse2 sum tanh torch valid_len valid_lens value values w_v weights
-    W_k W_q
+    additive_attention attention_weights attnext avx avx2 avx512 backward code dropout error
+    examples fill float32 float64 generic grad_output grads help import ipynb keys key_size layer
+    leave_one_out loss masked_softmax masked_softmax_backward net num_hiddens output png queries
+    query_size scalar scoring_functions sequence_mask softmax sqrt sse2 sum tanh torch valid_len
+    valid_lens value values w_v weights W_k W_q
 """.split()
 
 

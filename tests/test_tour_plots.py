@@ -67,6 +67,7 @@ def test_the_whole_tour(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(timings, "BUDGET", 0.0)
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["--plots", "new/plots"]) == 0
     text, errors = capsys.readouterr()
     assert errors == ""

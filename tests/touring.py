@@ -30,11 +30,13 @@ def run(
     stream: io.TextIOBase | None = None,
     language: Language = "en",
     plots: Path | None = None,
+    width: int = 80,
 ) -> tuple[int, str]:
     """The exit code and text of a tour of these parts, of all without any; timings are short."""
     stream = stream or io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timings, "BUDGET", 0.0)
+        patch.setenv("COLUMNS", str(width))
         if parts:
             patch.setattr(_tour, "PARTS", parts)
         code = _tour.run(stream, language, plots)  # type: ignore[arg-type]
@@ -89,10 +91,10 @@ def columns(text: str) -> int:
     return sum(2 if letter >= "\u2e80" else 1 for letter in text)
 
 
-def check_layout(text: str) -> None:
-    """Within 80 columns, no blank at the end of a line, no colour."""
+def check_layout(text: str, width: int = 80) -> None:
+    """Within so many columns, no blank at the end of a line, no colour."""
     for line in text.splitlines():
-        assert columns(line) <= 80, line
+        assert columns(line) <= width, line
         assert line == line.rstrip(), line
     assert "\x1b" not in text
 

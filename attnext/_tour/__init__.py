@@ -22,7 +22,7 @@ from typing import TextIO
 
 import attnext
 from attnext._tour import gradients, masks, motorcycle, scores, timings
-from attnext._tour.page import WIDTH, Language, Page, Tour
+from attnext._tour.page import Language, Page, Tour
 from attnext._tour.peer import load_peer
 from attnext._width import columns, rjust
 
@@ -72,7 +72,9 @@ def _opening(tour: Tour, wanted: Language) -> None:
     )
     page.line()
     page.line(
-        "  " + page.style(name, "bold") + page.style(rjust(motto, WIDTH - 4 - columns(name)), "dim")
+        "  "
+        + page.style(name, "bold")
+        + page.style(rjust(motto, page.width - 4 - columns(name)), "dim")
     )
     page.rule()
     if page.language != wanted:
@@ -113,7 +115,7 @@ def _verdict(tour: Tour, seconds: float) -> None:
         )
     verdict = f"  {mark} {text}"
     took = page.text(en=f"{seconds:.1f} seconds", zh=f"{seconds:.1f}秒")
-    page.line(page.style(verdict, style, "bold") + rjust(took, WIDTH - 2 - columns(verdict)))
+    page.line(page.style(verdict, style, "bold") + rjust(took, page.width - 2 - columns(verdict)))
     for story in missed:
         page.missed(story)
     if tour.figures:
@@ -121,5 +123,11 @@ def _verdict(tour: Tour, seconds: float) -> None:
         text = page.text(en=f"{drawn} figures are in {folder}", zh=f"{drawn}张图，保存在 {folder}")
         page.line(f"      {text}")
     text = page.text(en="next, in Python: ", zh="下一步，在Python中：")
-    page.line(f"      {text}import attnext; help(attnext.AdditiveAttention)")
+    page.indented(f"{text}import attnext; help(attnext.AdditiveAttention)")
+    page.indented(
+        page.text(
+            en="then the notebooks of the clone: examples/scoring_functions.ipynb and on",
+            zh="然后是克隆目录中的笔记本：从examples/scoring_functions.ipynb开始",
+        )
+    )
     page.line()

@@ -19,7 +19,7 @@ import attnext
 from attnext import kernel_regression as kr
 from attnext._tour.page import Page
 from attnext.plot import plot_kernel_regression, plot_loss, show_heatmaps
-from attnext.plot.figures import LINES, TRUTH, axes_to_draw_in, new_figure
+from attnext.plot.figures import LINES, TRUTH, axes_to_draw_in, let_go, new_figure
 
 if TYPE_CHECKING:
     from attnext._tour.gradients import Spread
@@ -174,6 +174,7 @@ class Figures:
     def _write(self, name: str, figure: Figure) -> None:
         file = f"{name}.png"
         figure.savefig(self.folder / file, dpi=150)
+        let_go(figure)  # a file is all that was asked for
         self.written.append(file)
         self.page.note(self.page.text(en=f"figure: {file}", zh=f"图：{file}"))
 

@@ -28,8 +28,10 @@ class Spread(NamedTuple):
     gradient: float  # size of the median query's
     off: float  # distance of the gradients from torch's, relative; 0 without it
 
-    def __str__(self) -> str:
-        return f"{self.variance:>11.2f}{self.top:>8.2f}{self.gradient:>12.6f}"
+    def row(self, *widths: int) -> str:
+        """In columns of these widths."""
+        numbers = f"{self.variance:.2f}", f"{self.top:.2f}", f"{self.gradient:.6f}"
+        return "".join(map(rjust, numbers, widths))
 
 
 def scaling(tour: Tour) -> None:
@@ -51,10 +53,16 @@ def scaling(tour: Tour) -> None:
         "梯度：masked_softmax_backward所返回梯度的大小，取各查询的中位数。",
     )
     page.line()
-    head = rjust(text(en="variance", zh="方差"), 11) + rjust(text(en="top", zh="峰值"), 8)
-    head += rjust(text(en="gradient", zh="梯度"), 12)
-    page.note(f"{'':>4}{'q . k':>20}{'q . k / sqrt(d)':>41}")
-    page.note(f"{'d':>4}{head}{'':5}{head}")
+    widths, gap = ((9, 5, 10), "  ") if page.narrow else ((11, 8, 12), " " * 5)
+    heads = (
+        text(en="variance", zh="方差"),
+        text(en="top", zh="峰值"),
+        text(en="gradient", zh="梯度"),
+    )
+    head = "".join(map(rjust, heads, widths))
+    whole = sum(widths)
+    page.note(f"{'':4}{'q . k':^{whole}}{gap}{'q . k / sqrt(d)':^{whole}}")
+    page.note(f"{'d':>4}{head}{gap}{head}")
     rng = np.random.default_rng(5)
     raw, scaled = [], []
     for d in SIZES:
@@ -64,7 +72,7 @@ def scaling(tour: Tour) -> None:
         raw.append(_spread(tour, queries, keys, grad, 1.0))
         scaled.append(_spread(tour, queries, keys, grad, d**-0.5))
         tour.result(
-            f"{d:>4}{raw[-1]}{'':5}{scaled[-1]}",
+            f"{d:>4}{raw[-1].row(*widths)}{gap}{scaled[-1].row(*widths)}",
             Check(f"variance of the scores over d, d = {d}", raw[-1].variance / d, 1, 0.1),
             Check(f"variance of the scaled scores, d = {d}", scaled[-1].variance, 1, 0.1),
         )
@@ -167,19 +175,20 @@ def _gradient_table(
 ) -> None:
     """Each of our gradients, its distance from the numerical one and from torch's."""
     text = tour.page.text
+    a, b, c, d, e = (8, 10, 7, 18, 11) if tour.page.narrow else (14, 12, 8, 21, 13)
     tour.page.note(
-        ljust(text(en="gradient of", zh="变量"), 14)
-        + ljust(text(en="shape", zh="形状"), 12)
-        + rjust(text(en="largest", zh="最大值"), 8)
-        + rjust(text(en="off the numerical", zh="与数值梯度相差"), 21)
-        + ("" if theirs is None else rjust(text(en="off torch", zh="与torch相差"), 13))
+        ljust(text(en="input", zh="变量"), a)
+        + ljust(text(en="shape", zh="形状"), b)
+        + rjust(text(en="largest", zh="最大值"), c)
+        + rjust(text(en="off the numerical", zh="与数值梯度相差"), d)
+        + ("" if theirs is None else rjust(text(en="off torch", zh="与torch差"), e))
     )
     for i, (name, ours) in enumerate(gradients.items()):
         off = largest_difference(ours, numerical(name))
         beside = None if theirs is None else theirs[i]
         tour.result(
-            f"{name:<14}{ours.shape!s:<12}{np.abs(ours).max():>8.4f}{off:>21.0e}"
-            + ("" if beside is None else f"{largest_difference(ours, beside):>13.0e}"),
+            f"{name:<{a}}{ours.shape!s:<{b}}{np.abs(ours).max():>{c}.4f}{off:>{d}.0e}"
+            + ("" if beside is None else f"{largest_difference(ours, beside):>{e}.0e}"),
             Check(f"gradient of {name}, relative error", off, 0, EXACT),
             *tour.beside(f"gradient of {name}", ours, beside),
         )

@@ -91,7 +91,7 @@ def _softmax_table(
 ) -> None:
     text = tour.page.text
     tour.page.line()
-    tour.page.line(f"      {title}")
+    tour.page.indented(title)
     lens = np.broadcast_to(np.array(valid_lens).reshape(2, -1), X.shape[:2])
     theirs = tour.theirs("masked_softmax", X, valid_lens=valid_lens)
     tour.table(

@@ -123,12 +123,13 @@ def _tell_training(tour: Tour, training: Training, unit: float) -> None:
     page.code("net.backward(2 * error / 133)")
     page.code(f"net.w -= {LEARNING_RATE:g} * net.grads['w']")
     page.line()
-    bars = page.sparkline([losses[step] for step in SHOWN])
-    sigmas = [f"{unit / training.w[step]:.2f}" for step in SHOWN]
-    page.note(ljust(text(en="step", zh="步数"), 6) + "".join(f"{step:>6}" for step in SHOWN))
+    shown = SHOWN[::2] if page.narrow else SHOWN
+    bars = page.sparkline([losses[step] for step in shown])
+    sigmas = [f"{unit / training.w[step]:.2f}" for step in shown]
+    page.note(ljust(text(en="step", zh="步数"), 6) + "".join(f"{step:>6}" for step in shown))
     for name, row in [
         (text(en="ms", zh="毫秒"), sigmas),
-        (text(en="loss", zh="损失"), [f"{losses[step]:.3f}" for step in SHOWN]),
+        (text(en="loss", zh="损失"), [f"{losses[step]:.3f}" for step in shown]),
     ]:
         page.line("      " + ljust(name, 6) + "".join(f"{number:>6}" for number in row))
     page.line(page.style(f"      {'':<6}" + "".join(f"{bar:>6}" for bar in bars), "cyan"))
@@ -153,8 +154,8 @@ def _tell_gradients(tour: Tour, training: Training, x: Array, y: Array) -> None:
     n, off = len(SHOWN), largest_difference(ours, theirs)
     tour.result(
         tour.page.text(
-            en=f"the gradients at these {n} steps: {off:.0e} from those of torch's autograd",
-            zh=f"这{n}步的梯度：与torch的自动微分相差{off:.0e}",
+            en=f"the gradients at {n} of the steps: {off:.0e} from torch's autograd",
+            zh=f"其中{n}步的梯度：与torch的自动微分相差{off:.0e}",
         ),
         *tour.beside("gradients of w", ours, theirs),
     )
@@ -189,7 +190,7 @@ def _tell_errors(
         (gaussian + rule, f"Gaussian, {fixed:.1f} ms", by_rule, exact(fixed)),
         (gaussian + descent, f"Gaussian, {learned:.1f} ms", by_descent, exact(learned)),
     ]:
-        bar = page.style("█" * round(ours / average * 32), "cyan")
+        bar = page.style("█" * round(ours / average * (page.width - 48)), "cyan")
         check = Check(f"{what}, leave-one-out error", ours, known, 1e-4 * known)
         tour.result(ljust(name, 35) + f"{ours:>5.1f}  {bar}", check)
 
@@ -238,7 +239,7 @@ def _check_curves(tour: Tour, times: Array, accelerations: Array, sigma: float) 
 
 def _draw(tour: Tour, times: Array, accelerations: Array, sigma: float) -> None:
     page, text = tour.page, tour.page.text
-    canvas = Canvas(page, (0, 60), (-140, 80), height=22, width=70)
+    canvas = Canvas(page, (0, 60), (-140, 80), height=22, width=page.width - 10)
     canvas.level(float(accelerations.mean()), "dim")
     canvas.points(times, accelerations, "yellow")
     canvas.curve(lambda x: kr.nadaraya_watson(x, times, accelerations, sigma), "cyan")
@@ -247,8 +248,11 @@ def _draw(tour: Tour, times: Array, accelerations: Array, sigma: float) -> None:
         (f"{canvas.ink * 2} " + text(en="learned kernel", zh="学得的核"), "cyan"),
         (text(en="╌╌ average pooling", zh="╌╌ 平均汇聚"), "dim"),
     ]
-    keys = "    ".join(page.style(*entry) for entry in legend)
+    axes = text(en="g over ms:", zh="纵轴g，横轴毫秒：")
     page.line()
-    page.line("      " + text(en="g over ms:    ", zh="纵轴g，横轴毫秒：    ") + keys)
+    if page.narrow:
+        page.line("      " + axes)
+    head, gap = ("", "  ") if page.narrow else (axes + " " * 4, " " * 4)
+    page.line("      " + head + gap.join(page.style(*entry) for entry in legend))
     for line in canvas.lines(range(0, 60, 10), (50, 0, -50, -100)):
         page.line(line)

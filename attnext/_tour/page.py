@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Literal, TextIO, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnext._tour.peer import Array, Peer
-from attnext._width import columns, ljust, wrap
+from attnext._width import columns, ljust, rjust, wrap
 
 if TYPE_CHECKING:
     from attnext._tour.figures import Figures
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 Rows = NDArray[np.floating]
 Language: TypeAlias = Literal["en", "zh"]
 
-WIDTH = 80
+NARROWEST, ORDINARY, WIDEST = 60, 80, 120  # columns; tables shrink below the ordinary width
 
 # Tolerances of checks.
 ROUNDED = 6e-5  # an answer known to four decimals
@@ -38,7 +40,7 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 
 
 class Page:
-    """A stream, and what its reader can see: colours or not, Unicode or ASCII, which language."""
+    """A stream, and what its reader can see: colours, Unicode, which language, how many columns."""
 
     def __init__(self, stream: TextIO, language: Language = "en") -> None:
         self.stream = stream
@@ -46,6 +48,8 @@ class Page:
         self.unicode = self._can_encode(_FANCY + "".join(_MARKS) + _BRAILLE)
         self.language: Language = language if self._can_encode(_CHINESE) else "en"
         self.colour = _wants_colour(stream)
+        self.width = min(max(get_terminal_size((ORDINARY, 24)).columns, NARROWEST), WIDEST)
+        self.narrow = self.width < ORDINARY
         self.tick, self.cross = _MARKS if self.unicode else ("ok", "XX")
 
     def text(self, *, en: str, zh: str) -> str:
@@ -65,24 +69,36 @@ class Page:
         text = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
         self.stream.write(text.rstrip() + "\n")
 
+    def fit(self, text: str, indent: int) -> list[str]:
+        """`text` as it is if there is room for it behind the indent; or cut at gaps and wrapped."""
+        room = self.width - indent
+        if columns(text) <= room:
+            return [text]
+        return [line for part in re.split(" {3,}", text) for line in wrap(part, room)]
+
+    def indented(self, text: str, *styles: str) -> None:
+        """What stands under the results, wrapped only if it must be."""
+        for line in self.fit(text, 6):
+            self.line("      " + self.style(line, *styles))
+
     def say(self, *, en: str, zh: str) -> None:
         """Prose, wrapped."""
-        for line in wrap(self.text(en=en, zh=zh), WIDTH - 4):
+        for line in wrap(self.text(en=en, zh=zh), self.width - 4):
             self.line("  " + line)
 
     def missed(self, text: str) -> None:
         """What was missed, wrapped, in red."""
-        for line in wrap(self.text(en="MISSED ", zh="未通过 ") + text, WIDTH - 8):
+        for line in wrap(self.text(en="MISSED ", zh="未通过 ") + text, self.width - 8):
             self.line("      " + self.style(line, "red", "bold"))
 
     def rule(self) -> None:
         """A line across the page."""
-        self.line(self.style("─" * WIDTH, "dim"))
+        self.line(self.style("─" * self.width, "dim"))
 
     def heading(self, number: int, title: str) -> None:
         """The title of a part."""
         left = f"── {number} "
-        right = " " + "─" * (WIDTH - columns(left + title) - 1)
+        right = " " + "─" * (self.width - columns(left + title) - 1)
         self.line()
         self.line(self.style(left, "dim") + self.style(title, "bold") + self.style(right, "dim"))
         self.line()
@@ -90,11 +106,11 @@ class Page:
 
     def code(self, text: str) -> None:
         """A call, or shapes."""
-        self.line("      " + self.style(text, "cyan"))
+        self.indented(text, "cyan")
 
     def note(self, text: str) -> None:
         """The head of a table, or what stands aside."""
-        self.line("      " + self.style(text, "dim"))
+        self.indented(text, "dim")
 
     def sparkline(self, values: Sequence[float]) -> str:
         """One bar a value, the largest value at full height."""
@@ -165,7 +181,10 @@ class Tour:
         wrong = [check for check in checks if not check.found]
         self.checked += len(checks)
         mark, style = (page.cross, "red") if wrong else (page.tick, "green")
-        page.line(f"  {page.style(f'{mark:<2}', style)}  {text}")
+        first, *rest = page.fit(text, 6)
+        page.line(f"  {page.style(f'{mark:<2}', style)}  {first}")
+        for line in rest:
+            page.line("      " + line)
         for check in wrong:
             self._miss(check.story(page))
 
@@ -182,18 +201,25 @@ class Tour:
         show: Callable[[ArrayLike], str],
         width: int = 17,
     ) -> None:
-        """Our rows, the peer's beside them, each checked; in a column `width` wide."""
+        """Our rows, the peer's beside them, each checked; in a column `width` wide.
+
+        Where there is no room beside ours, the peer's stand below.
+        """
         indent = max(map(columns, [header, *lefts])) + 3
-        beside = "" if theirs is None else "torch"
+        longest = max(columns(show(row)) for row in ours)
+        below = theirs is not None and 6 + indent + width + longest > self.page.width
+        beside = "" if theirs is None or below else "torch"
         self.page.note(ljust(header, indent) + ljust("attnext", width) + beside)
         for i, (left, row, answer) in enumerate(zip(lefts, ours, known, strict=True)):
             other = None if theirs is None else theirs[i]
-            shown = ljust(show(row), width) + ("" if other is None else show(other))
+            shown = ljust(show(row), width) + ("" if other is None or below else show(other))
             self.result(
                 ljust(left, indent) + shown,
                 Check(f"{what} {i}", row, answer, tolerance),
                 *self.beside(f"{what} {i}", row, other),
             )
+            if other is not None and below:
+                self.page.note(rjust("torch", indent - 3) + "   " + show(other))
 
     def theirs(self, function: str, *arrays: ArrayLike, **options: object) -> Array | None:
         """What the peer's function of that name gives; None without a peer."""

@@ -9,7 +9,6 @@ import attnext
 from attnext import reference
 from attnext._tour.page import (
     EXACT,
-    ROUNDED,
     Check,
     Page,
     Tour,
@@ -101,19 +100,6 @@ def dot_product_attention(tour: Tour) -> None:
     )
     page.line()
     _four_steps(tour, rng)
-    page.line()
-    row = np.array([[1.2474, -0.6254, 1.4849, 2.9333, -0.1787]], np.float32)
-    theirs = tour.theirs("masked_softmax", row)
-    tour.table(
-        page.text(en="scores of five keys", zh="五个键的评分"),
-        [numbers_text(row)],
-        "weight of the 4th key",
-        attnext.masked_softmax(row)[:, 3:4],
-        None if theirs is None else theirs[:, 3:4],
-        [[0.6697]],
-        tolerance=ROUNDED,
-        show=lambda weight: page.text(en="4th: ", zh="第4个：") + weights_text(weight),
-    )
 
 
 def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
@@ -124,7 +110,8 @@ def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
     weights = attnext.masked_softmax(scores)
     output = weights @ x2
     head = ljust(text(en="step", zh="步骤"), 25) + ljust(text(en="shape", zh="形状"), 12)
-    page.note(head + text(en="of x1[0, 0]", zh="x1[0, 0]处的数值"))
+    numbers = text(en="of x1[0, 0]", zh="x1[0, 0]处的数值")
+    _one_or_two_lines(page, head, numbers, "dim")
     for step, array in [
         ("1  x1", x1),
         (text(en="2  scores = x1 x2^T", zh="2  评分 = x1 x2^T"), scores),
@@ -132,7 +119,7 @@ def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
         (text(en="4  output = weights x2", zh="4  输出 = 权重 x2"), output),
     ]:
         row = weights_text(array[0, 0]) if array is weights else numbers_text(array[0, 0], 3)
-        page.line("      " + ljust(step, 25) + f"{array.shape!s:<12}{row}")
+        _one_or_two_lines(page, ljust(step, 25) + f"{array.shape!s:<12}", row)
     off, beside, checks = tour.differences(
         "one call",
         attnext.dot_product_attention(x1, x2, x2, scale=1.0),
@@ -148,6 +135,14 @@ def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
     )
     if tour.figures:
         tour.figures.four_steps(weights)
+
+
+def _one_or_two_lines(page: Page, left: str, numbers: str, *styles: str) -> None:
+    """The numbers of a step behind its name, or below it where there is no room."""
+    if page.narrow:
+        page.indented(left, *styles)
+        left = " " * 3
+    page.indented(left + numbers, *styles)
 
 
 def _book_values() -> Array:

@@ -20,7 +20,8 @@ Array = NDArray[np.float32]
 Contest = tuple[str, str, Callable[[], Array], Callable[[], Array], Callable[[], object] | None]
 
 BUDGET = 0.1  # seconds for each contender
-_CHINESE = {"dot product": "点积", "additive": "加性", "  and backward": "  加上反向传播"}
+SAME = 1e-5  # how far results may be apart, relative to the largest
+_CHINESE = {"dot product": "点积", "additive": "加性", "and backward": "加上反向传播"}
 
 
 def timings(tour: Tour) -> None:
@@ -30,10 +31,11 @@ def timings(tour: Tour) -> None:
     page.say(
         en="Milliseconds: the best of several runs taken in turn, in float32, each library with "
         "its default threads; NumPy runs the formulas as written. x: how many times as long as "
-        "attnext. Machines differ and are busy: compare within a line.",
+        f"attnext. Machines differ and are busy: compare within a line. {page.tick}: the results "
+        f"of attnext and NumPy are the same, within {SAME:g}.",
         zh="单位是毫秒：各库轮流运行多次，取最快的一次；数据为float32，线程数取各库的默认值；"
         "NumPy照公式直接计算。x：用时是attnext的几倍。机器有快有慢，也有忙有闲：只宜在同一行内"
-        "比较。",
+        f"比较。{page.tick}表示attnext与NumPy的结果相同，相差不超过{SAME:g}。",
     )
     page.line()
     config = attnext.show_config("dicts")
@@ -44,17 +46,22 @@ def timings(tour: Tour) -> None:
         en=f"{version}: {chosen}, {threads} threads.  {'.  '.join(peers)}.",
         zh=f"{version}：{chosen}，{threads}个线程；{'；'.join(peers)}。",
     )
-    page.line(f"      {contenders}")
+    page.indented(contenders)
     page.line()
-    page.note(f"{'':<16}{'B x M x N':<20}{'attnext':>8}{'NumPy':>9}{'torch' if peer else '':>15}")
+    a, b, c = (13, 20, 8) if page.narrow else (16, 20, 8)
+    head = f"{'NumPy':>{6 if page.narrow else 9}}"
+    if peer:
+        head += f"{'torch':>{6 if page.narrow else 15}}"
+    page.note(f"{'':<{a}}{'B x M x N':<{b}}{'attnext':>{c}}{head}")
     for name, size, ours, plain, theirs in _contests(peer):
         off = largest_difference(ours(), plain())
         first, *others = _fastest([ours, plain] if theirs is None else [ours, plain, theirs])
-        cells = "".join(f"{_number(1e3 * t):>9} {_ratio(t / first):<5}" for t in others)
+        times = "".join(f"{_number(1e3 * t):>9} {_ratio(t / first):<5}" for t in others)
+        cells = "".join(f"{_ratio(t / first):>6}" for t in others) if page.narrow else times
         tour.result(
-            ljust(text(en=name, zh=_CHINESE[name]), 16)
-            + f"{size:<20}{_number(1e3 * first):>8}{cells}",
-            Check(f"{name.strip()} {size}, relative difference from NumPy", off, 0, 1e-5),
+            ljust(text(en=name, zh=_CHINESE[name]), a)
+            + f"{size:<{b}}{_number(1e3 * first):>{c}}{cells}",
+            Check(f"{name.strip()} {size}, relative difference from NumPy", off, 0, SAME),
         )
 
 
@@ -118,7 +125,7 @@ def _contests(peer: Peer | None) -> Iterator[Contest]:
         return layer.backward(grad)[0]
 
     yield (
-        "  and backward",
+        "and backward",
         "8 x 64 x 128, h 64",
         ours,
         lambda: _plain_additive_gradients(grad, *inputs, *W)[0],

@@ -78,3 +78,8 @@ __all__ = [
     "gaussian_attention",
     "gaussian_attention_backward",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion offers: not the files that this is made of."""
+    return __all__

@@ -62,3 +62,8 @@ __all__ = [
     "masked_softmax",
     "masked_softmax_backward",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion offers: not the files that this is made of."""
+    return __all__

@@ -1,7 +1,7 @@
 """An explanation as HTML for a notebook: no script, nothing to load, legible on light and dark.
 
 Colours are transparent ones over whatever the notebook's background is, and letters keep the
-colour that the notebook gives them.
+colour that the notebook gives them. Where a number stands, the hatching behind it is faint.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ _STYLE = """<style>
   padding: .15em .5em; min-width: 1.6em; text-align: right;
   font-variant-numeric: tabular-nums; color: inherit; }
 .attnext table.numbers th { font-weight: normal; opacity: .7; border-color: transparent; }
+.attnext table.pixels th { padding: 0 .3em; min-width: 0; font-size: 10px; line-height: 1; }
+.attnext table.pixels tr:first-child th:not(:first-child) { writing-mode: vertical-rl;
+  padding: .3em 0; }
 .attnext table.pixels td { width: 9px; min-width: 9px; height: 9px; padding: 0;
   border: 1px solid rgba(128,128,128,.12); }
-.attnext table.numbers .masked { background: repeating-linear-gradient(45deg,
+.attnext .masked { background: repeating-linear-gradient(45deg,
+  transparent 0 5px, rgba(128,128,128,.3) 5px 6px); }
+.attnext table.pixels .masked { background: repeating-linear-gradient(45deg,
   transparent 0 3px, rgba(128,128,128,.6) 3px 4px); }
 .attnext .legend { margin-top: .2em; }
 .attnext .swatch { display: inline-block; width: 1.6em; height: 1em; margin: 0 .4em;
   vertical-align: -.15em; border: 1px solid rgba(128,128,128,.3); }
-.attnext .swatch.masked { background: repeating-linear-gradient(45deg,
-  transparent 0 3px, rgba(128,128,128,.6) 3px 4px); }
 .attnext .foot { opacity: .8; }
 </style>"""
 
@@ -84,7 +87,8 @@ def _step(step: Step, number: str) -> str:
     top = _top(step)
     pixels = top is not None and is_cut(step, Limits())  # a heat map without numbers
     drawn = list(tables(step, PIXELS if pixels else Limits()))
-    html = "".join(_table(table, top, pixels) for table in drawn)
+    headed = not pixels or any(step.labels[-2:])  # names, but not the numbers of small cells
+    html = "".join(_table(table, top, pixels, headed) for table in drawn)
     lines.append(f'<div class="tables">{html}</div>')
     lines.append(_legend(top, any(table.masked.any() for table in drawn), step.lang))
     return '<div class="step">' + "\n".join(lines) + "</div>"
@@ -98,19 +102,19 @@ def _top(step: Step) -> float | None:
     return float(np.max(finite, initial=0.0)) or 1.0
 
 
-def _table(table: Table, top: float | None, pixels: bool) -> str:
+def _table(table: Table, top: float | None, pixels: bool, headed: bool) -> str:
     rows = []
-    if not pixels:
+    if headed:
         headings = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
         rows.append(f"<tr><th>{escape(table.corner)}</th>{headings}</tr>")
     for i, heading in enumerate(table.rows):
-        cells = "" if pixels else f"<th>{escape(heading)}</th>"
+        cells = f"<th>{escape(heading)}</th>" if headed else ""
         for j, text in enumerate(table.cells[i]):
             style = ' class="masked"' if table.masked[i, j] else _colour(table.numbers[i, j], top)
             cells += f"<td{style}>{'' if pixels else escape(text)}</td>"
         rows.append(f"<tr>{cells}</tr>")
     kind = "numbers pixels" if pixels else "numbers"
-    label = ", ".join(filter(None, [table.label, table.corner if pixels else ""]))
+    label = ", ".join(filter(None, [table.label, "" if headed else table.corner]))
     label = f'<div class="label">{escape(label)}</div>' if label else ""
     return f'<div>{label}<table class="{kind}">{"".join(rows)}</table></div>'
 

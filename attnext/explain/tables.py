@@ -82,21 +82,37 @@ def tables(step: Step, limits: Limits, decimals: int = 4) -> Iterator[Table]:
     # a masked score is -inf, and the step that makes it so shows it
     dotted = masked & (numbers != -np.inf)
     cells = np.where(dotted, DOT, _texts(numbers, masked, decimals))
+    *names, columns = headings(step, corner)
     if numbers.ndim == 1:
         numbers, masked, cells = numbers[None], masked[None], cells[None]
         rows, corner_text = [""], step.axes[-1]
     else:
-        rows = [str(i) for i in range(corner[-2])]
+        *names, rows = names
         corner_text = f"{step.axes[-2]}\\{step.axes[-1]}"
-    columns = [str(j) for j in range(corner[-1])]
     cut = corner != step.shape
     for lead in np.ndindex(*corner[:-2]):
-        label = ", ".join(f"{axis} {i}" for axis, i in zip(step.axes, lead, strict=False))
+        label = ", ".join(
+            f"{axis} {of_axis[i]}" for axis, of_axis, i in zip(step.axes, names, lead, strict=False)
+        )
         if cut:
             label = "[" + ", ".join([*map(str, lead), *(f":{n}" for n in corner[-2:])]) + "]"
         yield Table(
             label, corner_text, rows, columns, cells[lead].tolist(), numbers[lead], masked[lead]
         )
+
+
+def headings(step: Step, corner: tuple[int, ...]) -> list[list[str]]:
+    """By axis, what stands at each place of the corner that is shown: its label, or its index."""
+    labels = step.labels or ((),) * len(corner)
+    return [
+        [_printable(text) for text in names[:size]] if names else [str(i) for i in range(size)]
+        for names, size in zip(labels, corner, strict=True)
+    ]
+
+
+def _printable(label: str) -> str:
+    """A token may be a line break."""
+    return label if label.isprintable() else repr(label)[1:-1]
 
 
 def _texts(numbers: NDArray[Any], masked: NDArray[np.bool_], decimals: int) -> NDArray[Any]:

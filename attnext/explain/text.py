@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnext import _width
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 INDENT = "   "
+LABEL = 10  # columns that a name may take, so that six of them fit beside each other
 
 # What is tried, in this order, until a table fits: how many columns it may have at most, digits
 # after the point, blanks between columns.
@@ -55,7 +57,7 @@ def _table_lines(step: Step) -> list[str]:
     """The tables in the first style in which all lines fit; the last one always does."""
     for columns, decimals, blanks in _FITS:
         limits = Limits(columns=columns)
-        drawn = list(tables(step, limits, decimals))
+        drawn = [_with_short_names(table) for table in tables(step, limits, decimals)]
         texts = [text for table in drawn for row in (table.columns, *table.cells) for text in row]
         size = max(map(width, texts), default=0) + blanks
         lines = [line for table in drawn for line in ("", *_one_table(table, size))]
@@ -64,6 +66,11 @@ def _table_lines(step: Step) -> list[str]:
     if summary := summary_text(step, limits):
         lines = wrap(summary, INDENT) + lines
     return lines
+
+
+def _with_short_names(table: Table) -> Table:
+    rows, columns = ([_width.shorten(x, LABEL) for x in xs] for xs in (table.rows, table.columns))
+    return replace(table, rows=rows, columns=columns)
 
 
 def _one_table(table: Table, size: int) -> list[str]:

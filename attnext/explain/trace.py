@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnext._labels import as_labels
 from attnext.explain import html, text
+from attnext.explain.words import AXES
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ class Step:
         The range of the numbers that take part.
     lang : {'en', 'zh'}
         The language of the words.
+    labels : tuple of tuple of str
+        By axis, what each place along it is called in place of its index; empty where it has no
+        names. `Trace.with_labels` gives them.
 
     Examples
     --------
@@ -102,6 +108,7 @@ class Step:
     masked: NDArray[np.bool_] | None
     summary: Summary
     lang: str
+    labels: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Step {self.key}, shape {self.shape}>"
@@ -118,7 +125,7 @@ class Trace:
     """A computation, step by step; the last step is what the fast function returned.
 
     ``print(trace)`` is text of 80 columns; in a notebook a trace shows itself as HTML.
-    ``trace["scores"]`` is the step of that key.
+    ``trace["scores"]`` is the step of that key; `with_labels` calls queries and keys by names.
 
     Parameters
     ----------
@@ -147,7 +154,7 @@ class Trace:
     >>> trace
     <Trace of 4 steps: X, exp, total, softmax>
     >>> [step.name for step in trace.steps]
-    ['分数', '指数', '各行之和', '注意力权重']
+    ['评分', '指数', '各行之和', '注意力权重']
     """
 
     title: str
@@ -165,6 +172,62 @@ class Trace:
                 return step
         keys = ", ".join(step.key for step in self.steps)
         raise KeyError(f"there is no step {key!r}, expected one of: {keys}")
+
+    def with_labels(
+        self, *, queries: Sequence[str] | None = None, keys: Sequence[str] | None = None
+    ) -> Trace:
+        """Call queries and keys by names, tokens for instance, in place of their indices.
+
+        Parameters
+        ----------
+        queries : sequence of M str, optional
+            What each query is called; the same in every entry of the batch and every head.
+        keys : sequence of N str, optional
+            What each key is called.
+
+        Returns
+        -------
+        trace : Trace
+            The same explanation, in which the rows and columns of queries and keys have names.
+
+        Raises
+        ------
+        TypeError
+            If the labels are no sequence of strings.
+        ValueError
+            If there are more or fewer labels than queries or keys.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnext import explain
+        >>> q, k, v = np.array([[1.0, 0.0]]), np.eye(2), np.array([[10.0], [20.0]])
+        >>> trace = explain.dot_product_attention(q, k, v, scale=1)
+        >>> print(trace.with_labels(queries=["chat"], keys=["cat", "dog"])["weights"])
+        Attention weights  (1, 2)
+           weights = softmax(scores)
+           exp(score) over the sum of those in its row, so that each row sums to 1.
+        <BLANKLINE>
+           query\\key     cat     dog
+                chat  0.7311  0.2689
+        """
+        M, N = (1, *self.weights.shape)[-2:]
+        rows = as_labels("queries", queries, M, "query")
+        named = {"query": rows, "key": as_labels("keys", keys, N, "key"), "row": rows}
+        names = {AXES[axis][self.lang]: labels for axis, labels in named.items()}
+
+        def labels(step: Step) -> tuple[tuple[str, ...], ...]:
+            """A row is one of the queries; an axis that is broadcast has no names."""
+            found = (
+                (names.get(axis, []), size)
+                for axis, size in zip(step.axes, step.shape, strict=True)
+            )
+            return tuple(
+                tuple(labels * (size // len(labels))) if labels and size % len(labels) == 0 else ()
+                for labels, size in found
+            )
+
+        return replace(self, steps=tuple(replace(s, labels=labels(s)) for s in self.steps))
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self.steps)} steps: {', '.join(s.key for s in self.steps)}>"

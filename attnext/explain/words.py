@@ -26,7 +26,7 @@ _SOFTMAX = {
     "X": Words(
         "scores = X",
         ("Scores", "A row for each query, a column for each key: the larger, the better they fit."),
-        ("分数", "每个查询占一行，每个键占一列；分数越大，二者越匹配。"),
+        ("评分", "每个查询占一行，每个键占一列；评分越高，二者越匹配。"),
     ),
     "lens": Words(
         "lens = {expanded}",
@@ -39,7 +39,7 @@ _SOFTMAX = {
     "flat": Words(
         "scores = X.reshape(-1, {N})",
         ("Flattened scores", "All rows stand one below the other, in the order of the lengths."),
-        ("展平后的分数", "所有行依次排成二维，与展开后的有效长度逐行对应。"),
+        ("展平后的评分", "所有行依次排成二维，与展开后的有效长度逐行对应。"),
     ),
     "takes_part": Words(
         "takes_part[i, j] = {conditions}",
@@ -53,7 +53,7 @@ _SOFTMAX = {
             "A pair that takes no part gets -inf, where d2l's code puts -1e6: its exponential is "
             "exactly 0.",
         ),
-        ("掩蔽后的分数", "不参与的位置记为-inf（d2l的代码用-1e6），其指数恰好为0。"),
+        ("掩蔽后的评分", "不参与的位置记为-inf（d2l的代码用-1e6），其指数恰好为0。"),
     ),
     "empty_rows": Words(
         "empty = not any(takes_part)",
@@ -73,7 +73,7 @@ _SOFTMAX = {
             "Exponentials",
             "Taking off the largest score of the row changes no weight, and nothing overflows.",
         ),
-        ("指数", "减去本行的最大分数不改变权重，却能避免上溢。"),
+        ("指数", "减去本行的最高评分不改变权重，却能避免上溢。"),
     ),
     "total": Words(
         "total = sum(e)",
@@ -109,14 +109,14 @@ _SCORES = {
             "softmax does not saturate.",
         ),
         (
-            "缩放后的分数",
+            "缩放后的评分",
             "若各特征方差为1，则点积的方差为{D}；除以sqrt({D})使其回到1，softmax才不致饱和。",
         ),
     ),
     "scaled_by": Words(
         "scores = {scale:.6g} * raw",
         ("Scaled scores", "The dot products times the scale that was given."),
-        ("缩放后的分数", "点积乘以给定的缩放系数scale。"),
+        ("缩放后的评分", "点积乘以给定的缩放系数scale。"),
     ),
     "hidden_q": Words(
         "hidden_q = queries @ W_q^T",
@@ -141,7 +141,7 @@ _SCORES = {
     "additive": Words(
         "scores = activations @ w_v",
         ("Scores", "w_v weighs the {H} hidden units of a pair and sums them to one number."),
-        ("分数", "w_v对每一对的{H}个隐藏单元加权求和，得到一个标量。"),
+        ("评分", "w_v对每一对的{H}个隐藏单元加权求和，得到一个标量。"),
     ),
     "distance": Words(
         "distance[i, j] = |queries[i] - keys[j]|",
@@ -154,7 +154,7 @@ _SCORES = {
             "Scores",
             "The logarithm of a Gaussian kernel of bandwidth {sigma:.6g}: near keys score high.",
         ),
-        ("分数", "带宽为{sigma:.6g}的高斯核的对数：越近的键，分数越高。"),
+        ("评分", "带宽为{sigma:.6g}的高斯核的对数：越近的键，评分越高。"),
     ),
     "unit_q": Words(
         "unit_q = queries / max(|queries|, {eps:g})",
@@ -169,7 +169,7 @@ _SCORES = {
     "cosine": Words(
         "scores = {scale:.6g} * unit_q @ unit_k^T",
         ("Scores", "The cosine of the angle between query and key, times the scale."),
-        ("分数", "查询与键夹角的余弦，再乘以缩放系数scale。"),
+        ("评分", "查询与键夹角的余弦，再乘以缩放系数scale。"),
     ),
 }
 
@@ -189,7 +189,7 @@ _POOLING = {
     "bias": Words(
         "scores = scores + bias",
         ("Biased scores", "The bias is added before softmax; -inf in it masks."),
-        ("加偏置后的分数", "偏置在softmax之前加到分数上；其中的-inf起掩蔽作用。"),
+        ("加偏置后的评分", "偏置在softmax之前加到评分上；其中的-inf起掩蔽作用。"),
     ),
     "weights": Words(
         "weights = softmax(scores)",
@@ -197,7 +197,7 @@ _POOLING = {
             "Attention weights",
             "exp(score) over the sum of those in its row, so that each row sums to 1.",
         ),
-        ("注意力权重", "本行各分数取指数后除以其总和：权重非负，每行之和为1。"),
+        ("注意力权重", "本行各评分取指数后除以其总和：权重非负，每行之和为1。"),
     ),
     "keep": Words(
         "keep = {rule}",
@@ -268,7 +268,7 @@ _BACKWARD = {
             "The weight, times how far its gradient is from the row's mean; exactly 0 for a pair "
             "that takes no part.",
         ),
-        ("分数的梯度", "权重乘以其梯度与本行加权平均之差；不参与的位置恰好为0。"),
+        ("评分的梯度", "权重乘以其梯度与本行加权平均之差；不参与的位置恰好为0。"),
     ),
     "d_softcap": Words(
         "d_scores = d_scores * (1 - tanh(scores / {cap:.6g})^2)",
@@ -325,7 +325,7 @@ TITLES = {
 }
 
 AXES = {
-    "batch": {"en": "batch", "zh": "批量"},
+    "batch": {"en": "batch", "zh": "样本"},
     "group": {"en": "group", "zh": "组"},
     "head": {"en": "head", "zh": "头"},
     "query": {"en": "query", "zh": "查询"},

@@ -26,3 +26,8 @@ __all__ = [
     "leave_one_out_error",
     "nadaraya_watson",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion offers: not the files that this is made of."""
+    return __all__

@@ -15,10 +15,12 @@ from .inputs import as_float32
 if TYPE_CHECKING:
     from .inputs import Array
 
-    Kernel: TypeAlias = Literal["gaussian", "boxcar", "triangular", "epanechikov", "constant"]
+    Kernel: TypeAlias = Literal[
+        "gaussian", "boxcar", "triangular", "epanechikov", "epanechnikov", "constant"
+    ]
     EmptyRows: TypeAlias = Literal["uniform", "zero", "nan"]
 
-_KERNELS = ("gaussian", "boxcar", "triangular", "epanechikov", "constant")
+_KERNELS = ("gaussian", "boxcar", "triangular", "epanechikov", "epanechnikov", "constant")
 
 
 def average_pooling(x_test: ArrayLike, y_train: ArrayLike) -> Array:
@@ -107,10 +109,11 @@ def nadaraya_watson(
         Large: the prediction approaches `average_pooling`.
     kernel : str, default "gaussian"
         How the weight falls with the distance, one of "gaussian", "boxcar", "triangular",
-        "epanechikov" (another name of "triangular") and "constant": see Notes.
+        "epanechnikov", "constant", and "epanechikov", which is d2l's name of "triangular": see
+        Notes.
     empty_rows : {"uniform", "zero", "nan"}, default "uniform"
-        What a query predicts that has no training input within reach, as it can happen with a
-        boxcar or a triangular kernel: the mean of all targets, 0, or NaN.
+        What a query predicts that has no training input within reach, as it can happen with
+        every kernel that has an edge: the mean of all targets, 0, or NaN.
     return_weights : bool, default False
         Return the attention weights too.
 
@@ -133,7 +136,8 @@ def nadaraya_watson(
     Notes
     -----
     With u = (x - x_i) / sigma, f(x) = sum_i k(u_i) y_i / sum_j k(u_j): Nadaraya, "On estimating
-    regression", 1964; Watson, "Smooth regression analysis", 1964. The kernels are those of d2l:
+    regression", 1964; Watson, "Smooth regression analysis", 1964. The kernels are those of d2l, and
+    Epanechnikov's, "Non-parametric estimation of a multivariate probability density", 1969:
 
     ============= ================= ====================================
     kernel        k(u)              score log k(u)
@@ -141,8 +145,12 @@ def nadaraya_watson(
     gaussian      exp(-u^2 / 2)     -u^2 / 2
     boxcar        1 if abs(u) < 1   0, masked from abs(u) = 1 on
     triangular    1 - abs(u)        log(1 - abs(u)), masked likewise
+    epanechnikov  3/4 (1 - u^2)     log(1 - u^2), masked likewise
     constant      1                 0: `average_pooling`, without a width
     ============= ================= ====================================
+
+    A factor such as 3/4, which makes a kernel integrate to 1, changes no weight and is left out of
+    the score. What d2l 1.0 calls "epanechikov" is the triangular kernel, under that name here too.
 
     Every kernel regression is an attention: k / sum k = softmax(log k), so the logarithm of the
     kernel is the score. Where the kernel is 0, its logarithm -inf is a mask; a query that all
@@ -150,9 +158,6 @@ def nadaraya_watson(
     for these. Dividing by the sum of the kernel, as d2l does, gives NaN there. The
     Gaussian reaches everywhere: its softmax never becomes 0/0, however far a query lies from
     every key.
-
-    "epanechikov" is what d2l 1.0 calls the triangular kernel; the one that statistics knows as
-    Epanechnikov's is a parabola, 1 - u^2.
 
     Examples
     --------
@@ -209,7 +214,8 @@ def _log_kernel(kernel: str, x: Array, x_train: Array, sigma: float) -> Array:
     """(n, N): log k((x - x_train) / sigma), -inf where k is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):  # log 0 is -inf, inf - inf is NaN
         # float64 up to here: near the edge, 1 - u in float32 would be mostly rounding.
-        k = np.maximum(1 - np.abs(x[:, None].astype(np.float64) - x_train) / sigma, 0)
+        u = np.abs(x[:, None].astype(np.float64) - x_train) / sigma
+        k = np.maximum(1 - (u**2 if kernel == "epanechnikov" else u), 0)
         if kernel == "boxcar":
             k = np.ceil(k)  # 1 wherever the triangle is above 0
         return np.log(k.astype(np.float32))

@@ -1,10 +1,13 @@
 """Pictures of attention: heat maps of weights, curves of a kernel regression and of a loss.
 
 Needs matplotlib. The first call of each, and its picture, are those of *Dive into Deep Learning*
-(d2l). Every function returns the Figure it has drawn: the last line of a notebook cell shows it,
-and ``savefig`` writes it to a file. Nothing is drawn into pyplot's current figure, no setting of
-matplotlib is changed, and pyplot is not even imported; to see a picture in a window of pyplot's,
-have it drawn there: ``show_heatmaps(..., fig=plt.figure())``, ``plot_loss(..., ax=plt.gca())``.
+(d2l). Every function returns the Figure it has drawn, and ``savefig`` writes it to a file.
+
+Where ``matplotlib.pyplot`` has been imported, as d2l does, the Figure is a new one of pyplot's: it
+is shown at the end of a notebook's cell, wherever in the cell it was drawn, and by ``plt.show()``
+in a script. Where it has not, nothing is kept anywhere and pyplot is not imported: a Figure that
+is the last line of a cell shows itself. No setting of matplotlib is changed in either case. To
+have a picture drawn elsewhere: ``show_heatmaps(..., fig=figure)``, ``plot_loss(..., ax=axes)``.
 
     heatmaps.py     show_heatmaps
     curves.py       plot_kernel_regression, plot_loss
@@ -23,3 +26,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 __all__ = ["plot_kernel_regression", "plot_loss", "show_heatmaps"]
+
+
+def __dir__() -> list[str]:
+    """What completion offers: not the files that this is made of."""
+    return __all__

@@ -10,7 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from .drawable import Numbers, as_texts, as_vector
+from attnext._labels import as_texts
+
+from .drawable import Numbers, as_vector
 from .figures import LINES, POINTS, TRUTH, axes_to_draw_in, finish, whole_numbers
 
 _FEW = 20  # so many losses are drawn as points too, a single one as nothing else

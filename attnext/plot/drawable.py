@@ -1,8 +1,7 @@
-"""The arguments of a plot: numbers from arrays, lists and tensors, labels, or a clear error."""
+"""The arguments of a plot: numbers from arrays, lists and tensors, or a clear error."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,13 +37,6 @@ def as_vector(name: str, value: Any, size: int | str) -> Numbers:
     if vector.size == 0:
         raise ValueError(f"{name} has shape {array.shape}, expected at least one number")
     return vector
-
-
-def as_texts(name: str, value: Sequence[str]) -> list[str]:
-    """The value as a list of strings; a string is not taken for a sequence of letters."""
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        raise TypeError(f"{name} is of type {type(value).__name__}, expected a sequence of strings")
-    return [str(text) for text in value]
 
 
 def _without_gradient(value: Any) -> Any:

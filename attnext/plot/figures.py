@@ -1,11 +1,13 @@
-"""What all pictures share: the Figure that shows itself, the colours, the fonts."""
+"""What all pictures share: the Figure, and who shows it; the colours, the fonts."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from functools import partial
 from io import BytesIO
 
-from matplotlib import font_manager
+from matplotlib import font_manager, get_backend
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -40,12 +42,17 @@ CHINESE_FONTS = (
 
 
 class Picture(Figure):
-    """A Figure that Jupyter shows even where nobody has used pyplot.
+    """A Figure that a notebook shows once, whether pyplot is in use or not.
 
-    IPython learns how to show a Figure from pyplot's first one, or from ``%matplotlib inline``;
-    until then it prints the Figure's name. Where it has learned, its own way to make a PNG goes
-    before the one below, so there is one picture in either case.
+    IPython learns how to show a Figure from pyplot's first one, and shows all of pyplot's at the
+    end of the cell; before it has learned, it would print the Figure's name.
     """
+
+    def _ipython_display_(self) -> None:
+        """Asked before all others: pyplot is not to show once more what is shown already."""
+        if "matplotlib.pyplot" in sys.modules and "inline" in get_backend():
+            let_go(self)
+        raise NotImplementedError  # which has IPython ask the others
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         """The picture in twice the resolution of the screen, and its size there."""
@@ -58,13 +65,26 @@ class Picture(Figure):
 
 
 def new_figure(figsize: Sequence[float]) -> Figure:
-    """An empty Figure that pyplot knows nothing of; whatever is drawn gets the room it needs."""
+    """An empty Figure, which gives whatever is drawn the room it needs.
+
+    Where pyplot is in use it is one of pyplot's: the cell of a notebook, or ``plt.show()``, shows
+    it as any other. Nobody imports pyplot for that.
+    """
     try:
         width, height = map(float, figsize)
     except (TypeError, ValueError):
         expected = "a pair of numbers (width, height), in inches"
         raise TypeError(f"figsize is {figsize!r}, expected {expected}") from None
-    return Picture(figsize=(width, height), layout="constrained")
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    make = Picture if pyplot is None else partial(pyplot.figure, FigureClass=Picture)
+    return make(figsize=(width, height), layout="constrained")
+
+
+def let_go(figure: Figure) -> None:
+    """Pyplot, if it is in use, forgets this Figure, and does not show it again."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        pyplot.close(figure)
 
 
 def axes_to_draw_in(ax: Axes | None, figsize: Sequence[float]) -> Axes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure, SubFigure
@@ -15,9 +16,10 @@ from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
 from attnext._core import masked_softmax
+from attnext._labels import as_labels, as_texts
 from attnext._width import columns as text_columns
 
-from .drawable import Numbers, as_numbers, as_texts
+from .drawable import Numbers, as_numbers
 from .figures import (
     FRAME,
     GRID,
@@ -98,7 +100,7 @@ def show_heatmaps(
     one scale that the colour bar shows, from the smallest to the largest cell that takes part;
     from 0 if all lie between 0 and 1, as weights do. Cells that are NaN or infinite have a colour
     of their own, and a note below says what it means, as it does for masked cells.
-    The Figure is returned, not shown.
+    The Figure is returned; it is shown as the module says.
 
     Examples
     --------
@@ -115,16 +117,16 @@ def show_heatmaps(
     cells = _as_cells(matrices, valid_lens, mask)
     rows, columns, M, N = cells.values.shape
     headings = _as_headings(titles, rows, columns)
-    keys = _as_names("xticklabels", xticklabels, N, "key")
-    queries = _as_names("yticklabels", yticklabels, M, "query")
-    scale = cells.scale(vmin, vmax)
+    keys = as_labels("xticklabels", xticklabels, N, "key")
+    queries = as_labels("yticklabels", yticklabels, M, "query")
+    scale, colours = cells.scale(vmin, vmax), colormaps.get_cmap(cmap)
     if fig is None:
         fig = new_figure(_fitting(cells, keys, queries) if figsize is None else figsize)
     else:
         _make_room(fig)
     grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for (i, j), axes in np.ndenumerate(grid):
-        image = _draw(axes, cells.values[i, j], cells.masked[i, j], scale, cmap)
+        image = _draw(axes, cells.values[i, j], cells.masked[i, j], scale, colours)
         axes.set_title(headings[i * columns + j], fontsize="medium")
         axes.set_xlabel(xlabel if i == rows - 1 else "")
         axes.set_ylabel(ylabel if j == 0 else "")
@@ -193,22 +195,11 @@ def _as_headings(titles: Sequence[str] | None, rows: int, columns: int) -> list[
     return headings + [""] * ((rows - 1) * columns)
 
 
-def _as_names(name: str, labels: Sequence[str] | None, size: int, which: str) -> list[str]:
-    """What each key or query is called; an empty list if they have no names."""
-    if labels is None:
-        return []
-    names = as_texts(name, labels)
-    if len(names) != size:
-        expected = f"{size}, one for each {which}"
-        raise ValueError(f"{name} has {len(names)} entries, expected {expected}")
-    return names
-
-
 # ---- how it is drawn -----------------------------------------------------------------------------
 
 
 def _draw(
-    axes: Axes, matrix: Numbers, masked: NDArray[np.bool_], scale: Normalize, cmap: str | Colormap
+    axes: Axes, matrix: Numbers, masked: NDArray[np.bool_], scale: Normalize, colours: Colormap
 ) -> AxesImage:
     """One picture. Where the image has a hole, the hatched background shows through."""
     finite = np.isfinite(matrix)
@@ -218,7 +209,7 @@ def _draw(
         holes = np.ma.masked_array(np.ones(matrix.shape), finite | masked)
         axes.imshow(holes, cmap=ListedColormap([NOT_FINITE]), interpolation="nearest")
     shown = np.ma.masked_array(matrix, masked | ~finite)
-    image = axes.imshow(shown, cmap=cmap, norm=scale, interpolation="nearest")
+    image = axes.imshow(shown, cmap=colours, norm=scale, interpolation="nearest")
     for spine in axes.spines.values():
         spine.set(color=FRAME, linewidth=0.6)
     axes.tick_params(color=FRAME, labelsize="small")
@@ -249,9 +240,10 @@ def _explain(fig: Figure | SubFigure, cells: _Cells) -> None:
     if cells.masked.any():
         notes.append(Patch(facecolor=MASKED, edgecolor=HATCH, hatch="/////", label="masked"))
     if cells.not_finite.size:
-        nan = ["NaN"] if np.isnan(cells.not_finite).any() else []
-        inf = ["inf"] if np.isinf(cells.not_finite).any() else []
-        notes.append(Patch(facecolor=NOT_FINITE, label=" or ".join(nan + inf)))
+        x = cells.not_finite
+        kinds = {"NaN": np.isnan(x), "inf": x == np.inf, "-inf": x == -np.inf}
+        found = [name for name, cells_of_it in kinds.items() if cells_of_it.any()]
+        notes.append(Patch(facecolor=NOT_FINITE, label=" or ".join(found)))
     if notes:
         note = fig.legend(handles=notes, loc="outside lower center", ncols=2, fontsize="small")
         note.set_frame_on(False)

@@ -63,3 +63,8 @@ __all__ = [
     "merge_attention_backward",
     "sequence_mask",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion offers: not the files that this is made of."""
+    return __all__

@@ -142,7 +142,9 @@ def heading(record: Row) -> str:
 
 LEGEND = (
     "attnext: the minimum of many calls. Peers: how many times as long, in the same run. Of limit: "
-    "the least\ntime the arithmetic or the memory of this CPU allows, as a part of attnext's time."
+    "the least\ntime the arithmetic or the memory of this CPU allows, as a part of attnext's time. "
+    "Of a\nmasked softmax it is a copy of the scores by NumPy into new memory, timed in the same "
+    "run: no bound\nbut a yardstick: above 100% attnext's best call was faster than the best copy."
 )
 
 
