@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from attnext._options import Dropout, Masks, Saved, Shared
+from attnext._options import Dropout, Masks, Saved, Shared, Sink
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
@@ -56,7 +56,7 @@ class _Forward(Shared, total=False):
     out: _Array | None
 
 @type_check_only
-class _Backward(Masks, Dropout, Saved, total=False): ...
+class _Backward(Masks, Sink, Dropout, Saved, total=False): ...
 
 # default, type, paragraph, takers; parameters, gradients, own keywords with their defaults
 OPTIONS: dict[str, tuple[Any, str, str, tuple[str, ...]]]
@@ -135,6 +135,7 @@ def dot_product_attention_backward(
     scale: _Number | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
@@ -148,6 +149,7 @@ def dot_product_attention_backward(
     scale: _Number | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
@@ -161,8 +163,9 @@ def dot_product_attention_backward(
     scale: _Number | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
     **options: Unpack[_Backward],
-) -> tuple[_Array, _Array, _Array] | tuple[_Array, _Array, _Array, _Array | None]: ...
+) -> tuple[_Array, _Array, _Array, *tuple[_Array | None, ...]]: ...
 def dot_product_scores(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -249,6 +252,7 @@ def cosine_attention_backward(
     eps: _Number = 1e-8,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
@@ -263,6 +267,7 @@ def cosine_attention_backward(
     eps: _Number = 1e-8,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
@@ -277,8 +282,9 @@ def cosine_attention_backward(
     eps: _Number = 1e-8,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
     **options: Unpack[_Backward],
-) -> tuple[_Array, _Array, _Array] | tuple[_Array, _Array, _Array, _Array | None]: ...
+) -> tuple[_Array, _Array, _Array, *tuple[_Array | None, ...]]: ...
 def cosine_scores(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -387,6 +393,7 @@ def additive_attention_backward(
     b_h: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> AdditiveGradients: ...
 @overload
@@ -403,6 +410,7 @@ def additive_attention_backward(
     b_h: ArrayLike | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[AdditiveGradients, _Array]: ...
 @overload
@@ -419,8 +427,9 @@ def additive_attention_backward(
     b_h: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
     **options: Unpack[_Backward],
-) -> AdditiveGradients | tuple[AdditiveGradients, _Array | None]: ...
+) -> AdditiveGradients | tuple[AdditiveGradients, *tuple[_Array | None, ...]]: ...
 def additive_scores(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -510,6 +519,7 @@ def gaussian_attention_backward(
     sigma: _OneNumber | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, np.float32]: ...
 @overload
@@ -524,6 +534,7 @@ def gaussian_attention_backward(
     sigma: _OneNumber | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, np.float32, _Array]: ...
 @overload
@@ -538,11 +549,9 @@ def gaussian_attention_backward(
     sigma: _OneNumber | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
     **options: Unpack[_Backward],
-) -> (
-    tuple[_Array, _Array, _Array, np.float32]
-    | tuple[_Array, _Array, _Array, np.float32, _Array | None]
-): ...
+) -> tuple[_Array, _Array, _Array, np.float32, *tuple[_Array | None, ...]]: ...
 def gaussian_scores(
     queries: ArrayLike,
     keys: ArrayLike,

@@ -41,6 +41,12 @@ class Bias(TypedDict, total=False):
     bias: ArrayLike | None
 
 
+class Sink(TypedDict, total=False):
+    """One more logit in each row's softmax."""
+
+    sink: ArrayLike | None
+
+
 class Dropout(TypedDict, total=False):
     """Which weights are left out of the pooling."""
 
@@ -49,7 +55,7 @@ class Dropout(TypedDict, total=False):
     dropout_mask: ArrayLike | None
 
 
-class Shared(Masks, Bias, Dropout, total=False):
+class Shared(Masks, Bias, Sink, Dropout, total=False):
     """What a forward and its backward share."""
 
 
@@ -70,6 +76,7 @@ class Chain(Flow, total=False):
     """What a backward takes and returns beside the gradients of the output and of the inputs."""
 
     return_grad_bias: bool
+    return_grad_sink: bool
 
 
 class Saved(Flow, total=False):

@@ -51,6 +51,7 @@ SCORES_FUNCTION = {
     "cosine": "cosine_scores",
 }
 PARAMETERS = {"dot": (), "additive": ("W_q", "W_k", "w_v", "b_h"), "gaussian": ("w",), "cosine": ()}
+SHARED = ("bias", "sink")  # arrays that pairs share, whose gradients are asked for
 EMPTY_ROWS = ("uniform", "zero", "nan")
 
 # Machines whose every CPU has fused multiply-add: there the generic kernels give scalar's bits.
@@ -77,16 +78,18 @@ class Problem:
         function = getattr(module, FUNCTION[self.score] + "_backward")
         d = function(**self.grads, **self.inputs, **self.options, **more)
         names = ["queries", "keys", "values", *PARAMETERS[self.score]]
-        if more.get("return_grad_bias"):
-            names.append("bias")
-            d = (*d[0], d[1]) if self.score == "additive" else d
+        asked = [name for name in SHARED if more.get(f"return_grad_{name}")]
+        if asked:
+            names += asked
+            d = (*d[0], *d[1:]) if self.score == "additive" else d
         assert len(d) == len(names)
         return {f"d_{name}": x for name, x in zip(names, d, strict=True) if x is not None}
 
     def run(self, module: ModuleType = attnext) -> dict[str, Array]:
-        """Output, weights, lse and every gradient, that of a bias included."""
+        """Output, weights, lse and every gradient, those of bias and sink included."""
         output, weights, lse = self.forward(module, return_weights=True, return_lse=True)
-        more = {} if self.options.get("bias") is None else {"return_grad_bias": True}
+        given = [name for name in SHARED if self.options.get(name) is not None]
+        more = {f"return_grad_{name}": True for name in given}
         return {"output": output, "weights": weights, "lse": lse, **self.backward(module, **more)}
 
     def takes_part(self) -> Array:
@@ -255,7 +258,8 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
     handed: the backward takes the forward's output and lse instead of computing them again.
     """
     live = problem.takes_part()
-    empty = ~live.any(axis=-1, keepdims=True)
+    sink = _sink(problem, live.shape[:-1], dtype)
+    empty = ~live.any(axis=-1, keepdims=True) & np.isneginf(sink)
     mode = problem.options.get("empty_rows", "uniform")
     N = live.shape[-1]
     x = _inputs(problem, dtype)
@@ -268,9 +272,10 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
         bias = np.asarray(bias, dtype=dtype)
         s = s + bias
     s = np.where(live, s, -np.inf)
-    top = np.where(empty, 0, s.max(axis=-1, keepdims=True, initial=-np.inf)).astype(dtype)
-    e = np.exp(s - top)
-    total = e.sum(axis=-1, keepdims=True)
+    top = np.maximum(s.max(axis=-1, keepdims=True, initial=-np.inf), sink)
+    top = np.where(empty, 0, top).astype(dtype)
+    e, e_sink = np.exp(s - top), np.exp(sink - top)
+    total = e.sum(axis=-1, keepdims=True) + e_sink
     fill = {"uniform": 1 / max(N, 1), "zero": 0, "nan": np.nan}[mode]
     w = np.where(empty, dtype(fill), e / np.where(empty, 1, total))  # type: ignore[operator]
     with np.errstate(divide="ignore"):
@@ -301,6 +306,11 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
         result[f"d_{name}"] = over_groups(np.sum, result[f"d_{name}"], problem.inputs[name].shape)
     if bias is not None:
         result["d_bias"] = over_broadcast(np.sum, d_s, bias.shape)
+    if problem.options.get("sink") is not None:
+        d_lse = g.get("grad_lse", np.zeros(lse.shape, dtype))[..., None]
+        d_sink = e_sink / np.where(empty, 1, total) * (d_lse - mean)
+        d_sink = np.where(np.isneginf(sink), 0, d_sink)[..., 0]
+        result["d_sink"] = over_broadcast(np.sum, d_sink, np.shape(problem.options["sink"]))
     return result
 
 
@@ -401,6 +411,13 @@ def _w(problem: Problem, dtype: DTypeLike) -> Array:
     if sigma is not None:
         w = 1 / np.float64(sigma).item()
     return np.asarray(1 if w is None else w, dtype=dtype).reshape(())
+
+
+def _sink(problem: Problem, rows: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """(..., M, 1); -inf: none."""
+    sink = problem.options.get("sink")
+    sink = np.asarray(-np.inf if sink is None else sink, dtype=dtype)
+    return np.broadcast_to(sink, rows)[..., None]
 
 
 def _keep(problem: Problem, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

@@ -74,6 +74,16 @@ def as_bias(value: ArrayLike, shape: tuple[int, ...]) -> Array:
     return array.astype(np.float64, order="C", copy=False)
 
 
+def as_sink(value: ArrayLike, rows: tuple[int, ...]) -> Array:
+    """Numbers that broadcast to rows = (..., M), -inf among them."""
+    sink = as_array("sink", value)
+    _check_broadcasts("sink", sink, rows)
+    if not (sink < np.inf).all():  # NaN is not either
+        worst = "nan" if np.isnan(sink).any() else "inf"
+        raise ValueError(f"sink contains {worst}, expected finite numbers, or -inf for none")
+    return sink
+
+
 def _check_broadcasts(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
     try:
         np.broadcast_to(array, shape)

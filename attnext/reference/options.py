@@ -35,6 +35,7 @@ class Options:
     causal: bool = False
     causal_offset: ArrayLike = 0
     window: tuple[int, int] | None = None
+    sink: ArrayLike | None = None
     enable_gqa: bool = False
     dropout_p: ArrayLike = 0.0
     seed: int | None = None
@@ -76,6 +77,7 @@ class Backward(Options):
     output: ArrayLike | None = None
     lse: ArrayLike | None = None
     return_grad_bias: bool = False
+    return_grad_sink: bool = False
 
 
 # What is otherwise here than in the fast functions.

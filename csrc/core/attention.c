@@ -82,9 +82,9 @@ drop(const attn_block *block, float *P)
 
 /* Nothing seen yet. */
 static void
-start_sums(attn_block *block)
+start_sums(attn_block *block, bool sinks)
 {
-    attn_row_start(block);
+    attn_row_start(block, sinks);
     memset(block->O, 0, (size_t)(block->call->p->Dv * block->lanes) * sizeof(float));
 }
 
@@ -121,7 +121,7 @@ attn_forward_part(attn_block *block, int64_t part)
 {
     const int64_t first = part * ATTN_PART, end = first + ATTN_PART;
     const int64_t low = block->rows.low, high = block->rows.high;
-    start_sums(block);
+    start_sums(block, part == 0);
     block->rows.low = low > first ? low : first;
     block->rows.high = high < end ? high : end;
     forward_tiles(block);
@@ -346,8 +346,8 @@ attn_backward_block(attn_block *block)
     c->p->score->load_backward(block);
     attn_simd->pack(block->dO, block->lanes, dout.data, Dv, block->rows.count, Dv,
                     1.0f);
-    attn_row_start(block);
-    if (saved->weights == NULL) {
+    attn_row_start(block, true);
+    if (saved->weights == NULL || c->dsink.rows != NULL) {
         if (saved->lse == NULL || one_tile || !attn_row_restore(block)) {
             softmax_rows(block);
         }
@@ -365,6 +365,7 @@ attn_backward_block(attn_block *block)
                     attn_rows_finite(block, dout, Dv);
     gradient_tiles(block, one_tile, P_in_S);
     attn_modify_store_backward(block);
+    attn_row_store_sinks(block);
     c->p->score->store_backward(block);
     attn_settle_queries(c, &block->rows);
 }
@@ -374,9 +375,10 @@ attn_settle_queries(const attn_call *c, const attn_rows *rows)
 {
     const int64_t Dq = c->p->Dq, row = rows->b * c->p->M + rows->m0;
     for (uint64_t w = rows->empty; w != 0; w &= w - 1) {
-        float *dquery = c->d->queries + (row + __builtin_ctzll(w)) * Dq;
+        int l = __builtin_ctzll(w);
+        float *dquery = c->d->queries + (row + l) * Dq;
         for (int64_t d = 0; d < Dq; d++) {
-            dquery[d] = rows->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f;
+            dquery[d] = rows->nan >> l & 1 ? NAN : 0.0f;
         }
     }
 }

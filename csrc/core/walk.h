@@ -17,6 +17,7 @@
 #include "keys.h"
 #include "mask.h"
 #include "operand.h"
+#include "rowwise.h"
 #include "work.h"
 
 /* Keys of a part: however many keys there are, sums (sums.h) run over so many, and the
@@ -108,6 +109,8 @@ struct attn_call {
     /* plan_backward.c: the queries of an entry are cut into groups of so many; group i
      * of all is group i % groups of entry i / groups */
     int64_t groups, group_queries;
+
+    attn_rowwise dsink;
 
     int modifiers; /* modifier.h: those that apply; whether they do, backward */
     const attn_modifier *modifier[ATTN_MODIFIERS_MAX];

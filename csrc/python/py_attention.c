@@ -204,6 +204,10 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
         (d->bias = py_new_float32(in->bias_ndim, in->bias_dims)) == NULL) {
         return -1;
     }
+    if (call->options.return_grad_sink && in->arrays[ARG_SINK] != NULL &&
+        (d->sink = py_new_float32(in->sink_ndim, in->sink_dims)) == NULL) {
+        return -1;
+    }
     return make_parameter_gradients(call->score, in, d);
 }
 
@@ -241,7 +245,8 @@ run_backward(const attnext_state *state, const py_inputs *in,
                .keys = py_data(d->keys),
                .values = py_data(d->values),
                .scale = &d->scale,
-               .bias = is_empty(d->bias) ? NULL : py_data(d->bias)},
+               .bias = is_empty(d->bias) ? NULL : py_data(d->bias),
+               .sink = is_empty(d->sink) ? NULL : py_data(d->sink)},
         .from = {.output = py_data(flows[GRAD_OUTPUT]),
                  .weights = py_data(flows[GRAD_WEIGHTS]),
                  .lse = py_data(flows[GRAD_LSE])},
@@ -344,4 +349,5 @@ py_gradients_clear(py_gradients *d)
         Py_CLEAR(d->parameters[i]);
     }
     Py_CLEAR(d->bias);
+    Py_CLEAR(d->sink);
 }

@@ -11,7 +11,7 @@
  *     py_arrays.c      from there to float32 arrays and bools of known shape
  *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
- *     py_masks.c       mask, bias, dropout_mask, causal and window
+ *     py_masks.c       mask, bias, dropout_mask, sink, causal and window
  *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
@@ -292,6 +292,12 @@ PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
 PyArrayObject *py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
                         PyArrayObject *out, attn_view *view,
                         attn_axis axes[PY_MAX_AXES]);
+
+/* The same of numbers that pairs share, real ones, finite or, if minus_inf, -inf: of a
+ * shape that broadcasts to dims = (..., M) or to its `lead` leading axes alone. */
+PyArrayObject *py_shared(PyObject *object, const char *name, bool minus_inf, int lead,
+                         int ndim, const npy_intp *dims, PyArrayObject *out,
+                         attn_view *view, attn_axis axes[PY_MAX_AXES]);
 
 /* Fills *band from window, causal, and causal_offset, an int or integers of shape
  * rows[:1], NULL if not given; *offsets is the private copy it points into. */

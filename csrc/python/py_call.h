@@ -22,7 +22,7 @@ typedef struct {
     bool has_scale; /* false: the score's default */
     float scale;    /* what it is: attn.h */
     float eps;      /* 0: the default */
-    bool return_weights, return_lse, return_grad_bias;
+    bool return_weights, return_lse, return_grad_bias, return_grad_sink;
 } py_options;
 
 /* A call to any attention, forward, backward or scores: Python objects (borrowed, not
@@ -44,18 +44,19 @@ typedef struct {
     PyArrayObject *arrays[PY_INPUTS]; /* valid_lens: int64 in 0..N, in the shape given;
                                          NULL: every key, or, unless the caller keeps
                                          the inputs, few_lens */
-    bool masked;          /* there may be arrays behind valid_lens */
+    bool masked;                      /* there may be arrays behind valid_lens */
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
-    int bias_ndim;
+    int bias_ndim, sink_ndim;
 
     /* Long, read only as far as they were written, and so not set to zero first. */
     npy_intp leading[PY_MAX_AXES];     /* the first ndim - 2 dims of queries */
     npy_intp key_leading[PY_MAX_AXES]; /* ... of keys and values */
-    npy_intp bias_dims[PY_MAX_AXES];
+    npy_intp bias_dims[PY_MAX_AXES], sink_dims[PY_MAX_AXES];
     npy_intp sizes[PY_LETTERS]; /* if the score has parameters: of their axes */
     int64_t few_lens[PY_FEW_LENS];
     attn_axis mask_axes[PY_MAX_AXES], bias_axes[PY_MAX_AXES], dropout_axes[PY_MAX_AXES];
+    attn_axis sink_axes[PY_MAX_AXES];
 } py_inputs;
 
 /* Its arrays from here on are NULL. */
@@ -91,7 +92,8 @@ typedef struct {
 /* New arrays, owned, each in the shape of what it belongs to; NULL where there is no
  * such input, or its gradient was not asked for. */
 typedef struct {
-    PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS], *bias;
+    PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
+    PyArrayObject *bias, *sink;
     float scale; /* of a score whose scale has a gradient */
 } py_gradients;
 

@@ -185,12 +185,13 @@ forward(PyObject *module, py_score_number number, PyObject *const *args,
 }
 
 /* dq, dk, dv, then those of the parameters, as a named tuple if there are any; that of
- * a bandwidth; and, if it was asked for, that of the bias, None without one. */
+ * a bandwidth; and, as far as they were asked for, those of bias and sink, None without
+ * one. */
 static PyObject *
 pack_gradients(const py_call *call, const py_gradients *d)
 {
     const py_score *score = call->score;
-    PyObject *parts[3 + ATTN_PARAMETERS + 2] = {
+    PyObject *parts[3 + ATTN_PARAMETERS + 3] = {
         (PyObject *)d->queries, (PyObject *)d->keys, (PyObject *)d->values};
     PyObject *scale = NULL, *named = NULL, *result = NULL;
     int count = 3;
@@ -216,6 +217,9 @@ pack_gradients(const py_call *call, const py_gradients *d)
     }
     if (call->options.return_grad_bias) {
         parts[count++] = py_or_none(d->bias);
+    }
+    if (call->options.return_grad_sink) {
+        parts[count++] = py_or_none(d->sink);
     }
     result = pack(parts, count);
 done:

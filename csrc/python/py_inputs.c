@@ -235,6 +235,29 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
                          in->dropout_axes, in);
 }
 
+/* ---- what whole rows share ------------------------------------------------------- */
+
+/* sink, if given. Its shape is noted as that of the bias. */
+static int
+convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
+{
+    npy_intp dims[PY_MAX_AXES];
+    PyObject *given = call->given[ARG_SINK];
+    if (!py_is_given(given)) {
+        return 0;
+    }
+    in->masked = true;
+    py_query_shape(in, in->problem.M, 0, dims);
+    PyArrayObject *a = py_shared(given, "sink", true, in->ndim - 2, in->ndim - 1, dims,
+                                 out, &in->problem.sink, in->sink_axes);
+    in->arrays[ARG_SINK] = a;
+    if (a == NULL) {
+        return -1;
+    }
+    in->sink_ndim = py_note_shape(a, in->sink_dims);
+    return 0;
+}
+
 /* ---- all of them ----------------------------------------------------------------- */
 
 /* torch's of cosine_similarity. */
@@ -265,7 +288,7 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
     }
     p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, p->Dq);
     p->eps = o->eps > 0.0f ? o->eps : DEFAULT_EPS;
-    return convert_masks(call, out, in);
+    return convert_masks(call, out, in) < 0 ? -1 : convert_sink(call, out, in);
 }
 
 void
