@@ -25,6 +25,7 @@ _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
 _Number: TypeAlias = float | np.floating[Any] | np.integer[Any]
 _OneNumber: TypeAlias = _Number | ArrayLike
+_Scale: TypeAlias = _Number | ArrayLike
 _EmptyRows: TypeAlias = Literal["uniform", "zero", "nan"]
 _Parts: TypeAlias = Sequence[ArrayLike] | ArrayLike
 
@@ -71,7 +72,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
     **options: Unpack[_Forward],
@@ -83,7 +84,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
     **options: Unpack[_Forward],
@@ -95,7 +96,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
     **options: Unpack[_Forward],
@@ -107,7 +108,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
     **options: Unpack[_Forward],
@@ -119,7 +120,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
     **options: Unpack[_Forward],
@@ -132,10 +133,11 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
     return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
@@ -146,10 +148,11 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
     return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
@@ -160,17 +163,18 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
     return_grad_sink: bool = False,
+    return_grad_scale: bool = False,
     **options: Unpack[_Backward],
-) -> tuple[_Array, _Array, _Array, *tuple[_Array | None, ...]]: ...
+) -> tuple[_Array, _Array, _Array, *tuple[_Array | np.float32 | None, ...]]: ...
 def dot_product_scores(
     queries: ArrayLike,
     keys: ArrayLike,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
 ) -> _Array: ...
 
 # ---- cosine attention -----------------------------------------------------------------
@@ -182,7 +186,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
@@ -195,7 +199,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
@@ -208,7 +212,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
@@ -221,7 +225,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: Literal[True],
     return_lse: Literal[True],
@@ -234,7 +238,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: bool = False,
     return_lse: bool = False,
@@ -248,11 +252,12 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
     return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
@@ -263,11 +268,12 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
     return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
@@ -278,18 +284,19 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
     return_grad_sink: bool = False,
+    return_grad_scale: bool = False,
     **options: Unpack[_Backward],
-) -> tuple[_Array, _Array, _Array, *tuple[_Array | None, ...]]: ...
+) -> tuple[_Array, _Array, _Array, *tuple[_Array | np.float32 | None, ...]]: ...
 def cosine_scores(
     queries: ArrayLike,
     keys: ArrayLike,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
 ) -> _Array: ...
 

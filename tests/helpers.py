@@ -51,7 +51,7 @@ SCORES_FUNCTION = {
     "cosine": "cosine_scores",
 }
 PARAMETERS = {"dot": (), "additive": ("W_q", "W_k", "w_v", "b_h"), "gaussian": ("w",), "cosine": ()}
-SHARED = ("bias", "sink")  # arrays that pairs share, whose gradients are asked for
+SHARED = ("bias", "sink", "scale")  # what pairs share, and has a gradient that is asked for
 EMPTY_ROWS = ("uniform", "zero", "nan")
 
 # Machines whose every CPU has fused multiply-add: there the generic kernels give scalar's bits.
@@ -86,11 +86,15 @@ class Problem:
         return {f"d_{name}": x for name, x in zip(names, d, strict=True) if x is not None}
 
     def run(self, module: ModuleType = attnext) -> dict[str, Array]:
-        """Output, weights, lse and every gradient, those of bias and sink included."""
+        """Output, weights, lse and every gradient, those of arrays that pairs share included."""
         output, weights, lse = self.forward(module, return_weights=True, return_lse=True)
-        given = [name for name in SHARED if self.options.get(name) is not None]
-        more = {f"return_grad_{name}": True for name in given}
+        more = {f"return_grad_{name}": True for name in SHARED if self.shares(name)}
         return {"output": output, "weights": weights, "lse": lse, **self.backward(module, **more)}
+
+    def shares(self, name: str) -> bool:
+        """Is this one of the options, and an array? A scale is a number mostly."""
+        given = self.options.get(name)
+        return given is not None and (name != "scale" or np.ndim(given) > 0)
 
     def takes_part(self) -> Array:
         """(..., M, N): which keys each query attends to."""
@@ -322,15 +326,22 @@ def _textbook_score_backward(
     problem: Problem, dtype: DTypeLike, x: dict[str, Array], d_s: Array, t: Array | None
 ) -> dict[str, Array]:
     q, k = x["queries"], x["keys"]
+    d_scale = {}
+    if problem.shares("scale"):
+        one = textbook_scores(problem.but(scale=1.0), dtype)[0]
+        d_of = np.where(d_s == 0, 0, d_s * one).sum(axis=(-1, -2))
+        d_scale["d_scale"] = over_broadcast(np.sum, d_of, np.shape(problem.options["scale"]))
     if problem.score == "dot":
         scale = _scale(problem, dtype)
-        return {"d_queries": scale * (d_s @ k), "d_keys": scale * (d_s.swapaxes(-1, -2) @ q)}
+        d_q, d_k = scale * (d_s @ k), scale * (d_s.swapaxes(-1, -2) @ q)
+        return {"d_queries": d_q, "d_keys": d_k, **d_scale}
     if problem.score == "cosine":
         scale, nq, nk = _scale(problem, dtype), _norm(problem, q), _norm(problem, k)
         d_q, d_k = scale * (d_s @ (k / nk)), scale * (d_s.swapaxes(-1, -2) @ (q / nq))
         return {
             "d_queries": _across(problem, d_q, q) / nq,
             "d_keys": _across(problem, d_k, k) / nk,
+            **d_scale,
         }
     if problem.score == "gaussian":
         w, difference = _w(problem, dtype), q[..., :, None, :] - k[..., None, :, :]
@@ -403,7 +414,8 @@ def _scale(problem: Problem, dtype: DTypeLike) -> Array:
     if scale is None:
         D = problem.inputs["queries"].shape[-1]
         scale = 1 if problem.score == "cosine" else 1 / max(D, 1) ** 0.5
-    return np.asarray(scale, dtype=dtype)
+    lead = problem.inputs["queries"].shape[:-2]
+    return np.broadcast_to(np.asarray(scale, dtype=dtype), lead)[..., None, None]
 
 
 def _w(problem: Problem, dtype: DTypeLike) -> Array:

@@ -84,6 +84,18 @@ def as_sink(value: ArrayLike, rows: tuple[int, ...]) -> Array:
     return sink
 
 
+def as_scale(value: ArrayLike, lead: tuple[int, ...]) -> Array:
+    """Finite numbers that broadcast to the leading axes."""
+    scale = as_array("scale", value)
+    _check_broadcasts("scale", scale, lead)
+    if scale.ndim == 0:
+        return np.array(as_finite("scale", value))
+    if not np.isfinite(scale).all():
+        worst = scale[~np.isfinite(scale)][0]
+        raise ValueError(f"scale contains {worst}, expected finite numbers")
+    return scale
+
+
 def _check_broadcasts(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
     try:
         np.broadcast_to(array, shape)

@@ -30,7 +30,7 @@ from .arguments import (
 )
 from .dropout import dropout_keep
 from .masks import pairs_that_take_part
-from .options import Backward, Forward, Options
+from .options import Backward, Forward, Options, ScaledBackward
 from .sharing import broadcast_backward, share_heads, share_heads_backward
 from .softmax import empty_row_weight, softmax, softmax_backward
 
@@ -42,9 +42,10 @@ class Score(Protocol):
     """A scoring function: one query against n keys, forward and backward."""
 
     parameters: dict[str, Array | None]  # in the order of their gradients; None if not given
+    scale: Array = np.ones(())  # multiplies what forward gives; broadcasts to the leading axes
 
     def forward(self, q: Array, k: Array) -> Array:
-        """Scores s (n,) of a query q (Dq,) against keys k (n, Dk)."""
+        """Scores (n,) of a query q (Dq,) against keys k (n, Dk), before the scale."""
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
         """Gradients d_q (Dq,) and d_k (n, Dk), and those of the parameters by their names."""
@@ -78,10 +79,12 @@ def attend(
     weights = np.zeros((*rows, N))
     lse = np.full(rows, -np.inf)
     bias, sink = np.broadcast_to(pairs.bias, weights.shape), np.broadcast_to(pairs.sink, rows)
+    scale = np.broadcast_to(score.scale, rows[:-1])
     for row in np.ndindex(*rows):  # row = (..., m), one query
         batch, live = row[:-1], pairs.takes_part[row]
         if live.any() or sink[row] > -np.inf:
-            s = score.forward(queries[row], keys[batch][live]) + bias[row][live]  # (n,)
+            u = score.forward(queries[row], keys[batch][live])  # (n,)
+            s = scale[batch] * u + bias[row][live]
             w, lse[row] = softmax(np.append(s, sink[row]))  # (n + 1,)
             weights[row][live] = w[:-1]
             pooled = live
@@ -102,6 +105,7 @@ class Gradients:
     values: Array
     bias: Array
     sink: Array
+    scale: Array
     parameters: dict[str, Array]  # those of the score, by name
 
 
@@ -120,7 +124,8 @@ def attend_backward(
     *rows, N = pairs.takes_part.shape
     d_queries, d_keys, d_values = (np.zeros_like(x) for x in (queries, keys, values))
     bias, sink = np.broadcast_to(pairs.bias, (*rows, N)), np.broadcast_to(pairs.sink, rows)
-    d_bias, d_sink = np.zeros(bias.shape), np.zeros(sink.shape)
+    scale = np.broadcast_to(score.scale, rows[:-1])
+    d_bias, d_sink, d_scale = np.zeros(bias.shape), np.zeros(sink.shape), np.zeros(scale.shape)
     given = {name: x for name, x in score.parameters.items() if x is not None}
     d_parameters = {name: np.zeros_like(x)[()] for name, x in given.items()}  # numbers of numbers
     for row in np.ndindex(*rows):
@@ -137,7 +142,8 @@ def attend_backward(
                 d_queries[row] = np.nan
             continue
         q, k, v = queries[row], keys[batch][live], values[batch][live]
-        w_and_sink, _ = softmax(np.append(score.forward(q, k) + bias[row][live], sink[row]))
+        u = score.forward(q, k)  # (n,)
+        w_and_sink, _ = softmax(np.append(scale[batch] * u + bias[row][live], sink[row]))
         w, kept = w_and_sink[:-1], pairs.keep[row][live]  # (n,)
 
         # forward was: output = (w * kept) @ v, and w itself may have been used too
@@ -146,9 +152,10 @@ def attend_backward(
         # forward was: w and the sink's weight, which nobody uses, and lse = softmax(s and sink)
         d_s_and_sink = softmax_backward(np.append(d_w, 0), d_lse[row], w_and_sink)
         d_s = d_s_and_sink[:-1]  # (n,)
-        # forward was: s = score.forward(q, k) + bias
-        d_q, d_k, d_of = score.backward(d_s, q, k)
+        # forward was: s = scale * u + bias, u = score.forward(q, k)
+        d_q, d_k, d_of = score.backward(scale[batch] * d_s, q, k)
         d_bias[row][live] = d_s
+        d_scale[batch] += d_s @ u
         d_sink[row] = d_s_and_sink[-1] if sink[row] > -np.inf else 0  # -inf is none
 
         d_queries[row] = d_q
@@ -156,10 +163,11 @@ def attend_backward(
         d_values[batch][live] += d_v  # their gradients are sums
         for name in d_parameters:
             d_parameters[name] += d_of[name]
-    # forward was: bias = np.broadcast_to(pairs.bias, ...), and the sink likewise
+    # forward was: bias = np.broadcast_to(pairs.bias, ...), and sink and scale likewise
     d_bias = broadcast_backward(d_bias, pairs.bias.shape)
     d_sink = broadcast_backward(d_sink, pairs.sink.shape)
-    return Gradients(d_queries, d_keys, d_values, d_bias, d_sink, d_parameters)
+    d_scale = broadcast_backward(d_scale, score.scale.shape)
+    return Gradients(d_queries, d_keys, d_values, d_bias, d_sink, d_scale, d_parameters)
 
 
 # ---- what all attentions share -----------------------------------------------------------------
@@ -196,10 +204,11 @@ def attention_backward(
     grad_output: ArrayLike,
     inputs: Inputs,
     options: Mapping[str, Any],
+    kind: type[Backward] = Backward,
 ) -> tuple[Any, ...]:
-    """Gradients of queries, keys, values, parameters and, if asked for, bias and sink."""
+    """Gradients of queries, keys, values, parameters and, if asked for, bias, sink and scale."""
     queries, keys, values, valid_lens = inputs
-    o = Backward.of(function, valid_lens, options)
+    o = kind.of(function, valid_lens, options)
     q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
     score, pairs = make_score(q, k), all_pairs(q, k, o)
     rows, lead = q.shape[:-1], q.shape[:-2]
@@ -217,7 +226,8 @@ def attention_backward(
     d_parameters = (d.parameters.get(name) for name in score.parameters)
     d_bias = [None if o.bias is None else d.bias] * o.return_grad_bias
     d_sink = [None if o.sink is None else d.sink] * o.return_grad_sink
-    return (d.queries, d_keys, d_values, *d_parameters, *d_bias, *d_sink)
+    d_scale = [d.scale[()]] if isinstance(o, ScaledBackward) and o.return_grad_scale else []
+    return (d.queries, d_keys, d_values, *d_parameters, *d_bias, *d_sink, *d_scale)
 
 
 def all_scores(make_score: MakeScore, queries: ArrayLike, keys: ArrayLike) -> Array:
@@ -228,4 +238,5 @@ def all_scores(make_score: MakeScore, queries: ArrayLike, keys: ArrayLike) -> Ar
     with np.errstate(all="ignore"):
         for row in np.ndindex(scores.shape[:-1]):
             scores[row] = score.forward(q[row], k[row[:-1]])
+        scores *= np.broadcast_to(score.scale, q.shape[:-2])[..., None, None]
     return scores

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     class BackwardOptions(_options.Backward, total=False):
         """`Backward`, likewise."""
 
+    class ScaledBackwardOptions(BackwardOptions, total=False):
+        """`ScaledBackward`, likewise."""
+
+        return_grad_scale: bool
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,6 +85,13 @@ class Backward(Options):
     return_grad_sink: bool = False
 
 
+@dataclass(frozen=True)
+class ScaledBackward(Backward):
+    """And one whose score has a scale."""
+
+    return_grad_scale: bool = False
+
+
 # What is otherwise here than in the fast functions.
 _AGAIN = {"doc": "What the forward returned. Only its shape is looked at: it is computed again."}
 _OWN_WORDS: dict[str, dict[str, Any]] = {
@@ -105,4 +117,4 @@ def _spelling(kind: type[Any]) -> Callable[[F], F]:
     return Taken({name: field.type for name, field in shared.items()}, own).spelled_out
 
 
-_SPELLING: dict[type, Any] = {kind: _spelling(kind) for kind in (Forward, Backward)}
+_SPELLING: dict[type, Any] = {kind: _spelling(kind) for kind in (Forward, Backward, ScaledBackward)}

@@ -230,20 +230,40 @@ row_dots(attn_block *block)
     }
 }
 
+/* forward was: S = scale * U, U the scores at scale 1.  So now: dscale = sum dS U. */
+static void
+dscale_tile(attn_block *block)
+{
+    const attn_tile *t = &block->tile;
+    block->call->p->score->unscaled_tile(block,
+                                         block->unscaled + t->first * block->lanes,
+                                         t->k0 + t->first, t->end - t->first);
+    attn_simd->dot_tile(block->dscale, block->dP, block->unscaled, block->lanes,
+                        t->keys, t->scored);
+}
+
 /* forward was: P = softmax(S), lse = log sum exp S.  So now:
  *     dS = P * (dP - dots) + P * dlse,
  * into block->dP, times the gain that the scoring function asked for. */
 static void
 dscore_tile(attn_block *block)
 {
-    const attn_problem *p = block->call->p;
+    const attn_call *c = block->call;
+    const attn_score *score = c->p->score;
     const attn_tile *t = &block->tile;
-    const float gain = p->score->dscore_gain == NULL ? 1.0f : p->score->dscore_gain(p);
-    const bool modified = attn_modifiers_flow(block->call);
+    const float gain = score->dscore_gain == NULL ? 1.0f : score->dscore_gain(block);
+    const bool at_once = !attn_modifiers_flow(c) && c->dscale.rows == NULL;
     attn_simd->dscore_tile(block->dP, block->S, block->dots, block->dlse,
-                           modified ? 1.0f : gain, block->lanes, t->keys, t->scored);
-    if (modified) {
-        attn_modify_tile_backward(block, block->dP, gain);
+                           at_once ? gain : 1.0f, block->lanes, t->keys, t->scored);
+    if (at_once) {
+        return;
+    }
+    attn_modify_tile_backward(block, block->dP);
+    if (c->dscale.rows != NULL) {
+        dscale_tile(block);
+    }
+    for (int i = 0; i < t->keys * block->lanes; i++) {
+        block->dP[i] *= gain;
     }
 }
 
@@ -366,6 +386,7 @@ attn_backward_block(attn_block *block)
     gradient_tiles(block, one_tile, P_in_S);
     attn_modify_store_backward(block);
     attn_row_store_sinks(block);
+    attn_row_store_scales(block);
     c->p->score->store_backward(block);
     attn_settle_queries(c, &block->rows);
 }

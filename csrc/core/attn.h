@@ -155,8 +155,10 @@ typedef struct {
     int64_t B, M, N, Dq, Dk, Dv;
     int64_t group; /* query heads that share one key head: see above */
     const attn_score *score;
-    float scale; /* what it is: attn_scale_kind */
-    float eps;   /* cosine: a norm counts as at least this */
+    float scale;      /* what it is: attn_scale_kind */
+    attn_view scales; /* of floats, one for each entry (stride_m and stride_j 0), in the
+                       * place of a scale that is a factor */
+    float eps;        /* cosine: a norm counts as at least this */
     int64_t H;
     const float
         *parameters[ATTN_PARAMETERS]; /* in the score's order; NULL: not given */
@@ -213,10 +215,10 @@ int attn_forward(float *output, float *weights, float *lse, const attn_inputs *i
 
 /* Where the gradients go; each is C-contiguous, has the shape of what it belongs to and
  * is overwritten. queries, keys and values are always wanted, and those of the
- * parameters that are given. scale: one number, wanted if the score's is a bandwidth:
- * the gradient of w = 1 / bandwidth. Those of bias and sink (their own shapes,
- * C-contiguous, as the views of them then must be) or NULL, as for one without
- * elements. */
+ * parameters that are given. scale: if the score's is a bandwidth, one number, wanted:
+ * the gradient of w = 1 / bandwidth; if it is a factor, that of scale, or of scales, or
+ * NULL. Those of bias, sink and scales have their own shapes, C-contiguous, as the
+ * views of them then must be; NULL: not wanted, or there are no elements. */
 typedef struct {
     float *queries, *keys, *values;
     float *parameters[ATTN_PARAMETERS];

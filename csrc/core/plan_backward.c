@@ -127,6 +127,9 @@ lay_out_backward(backward_plan *plan, attn_arena *a, int threads)
     if (c->d->sink != NULL) {
         attn_take_rowwise(&c->dsink, &c->p->sink, c->p, a);
     }
+    if (attn_wants_dscale(c)) {
+        attn_take_rowwise(&c->dscale, &c->p->scales, c->p, a);
+    }
 }
 
 /* The share of a task of this wave. */
@@ -265,6 +268,9 @@ run_backward(backward_plan *plan)
     if (c->dsink.rows != NULL) {
         attn_add_rowwise(c->d->sink, &c->dsink, &c->p->sink, c->p);
     }
+    if (c->dscale.rows != NULL) {
+        attn_add_rowwise(c->d->scale, &c->dscale, &c->p->scales, c->p);
+    }
     return attn_finish(c);
 }
 
@@ -291,7 +297,7 @@ zero_parameters(const attn_gradients *d, const attn_problem *p)
                           shape[1] == 0 ? 1 : attn_letter_size(p, shape[1]));
         }
     }
-    attn_set_zero(d->scale, 1, 1, 1);
+    attn_set_zero(d->scale, attn_rowwise_size(&p->scales, p), 1, 1);
 }
 
 static void

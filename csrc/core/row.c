@@ -78,6 +78,9 @@ attn_row_start(attn_block *block, bool sinks)
         if (block->call->backward) {
             block->dots[l] = 0.0f;
         }
+        if (block->dscale != NULL) {
+            block->dscale[l] = 0.0f;
+        }
     }
     sinks = sinks && block->call->p->sink.data != NULL;
     for (int l = 0; sinks && l < block->rows.count; l++) {
@@ -200,5 +203,15 @@ attn_row_store_sinks(const attn_block *block)
         *dsink = sink == -INFINITY           ? 0.0f
                  : has(block->rows.empty, l) ? block->dlse[l]
                                              : P * (block->dlse[l] - block->dots[l]);
+    }
+}
+
+void
+attn_row_store_scales(const attn_block *block)
+{
+    float *dscales = block->call->dscale.rows;
+    if (dscales != NULL) {
+        memcpy(dscales + attn_row_offset(block, 1), block->dscale,
+               (size_t)block->rows.count * sizeof(float));
     }
 }

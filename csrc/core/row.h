@@ -24,8 +24,10 @@ void attn_row_weights(const attn_block *block, float *weights);
 bool attn_row_restore(attn_block *block);
 void attn_row_restore_dots(attn_block *block);
 
-/* The block's rows of the sink's gradient, at the end of its backward. */
+/* The block's rows of the gradients of sink and scale, if they are wanted, at the end of
+ * its backward. */
 void attn_row_store_sinks(const attn_block *block);
+void attn_row_store_scales(const attn_block *block);
 
 /* dlse = the gradient of lse. forward was: lse = log sum_j exp s_j, so d lse / d s_j =
  * P_j. */

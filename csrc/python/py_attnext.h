@@ -11,7 +11,7 @@
  *     py_arrays.c      from there to float32 arrays and bools of known shape
  *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
- *     py_masks.c       mask, bias, dropout_mask, sink, causal and window
+ *     py_masks.c       mask, bias, dropout_mask, sink and scale, causal and window
  *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
@@ -95,6 +95,9 @@ py_is_given(PyObject *object)
 /* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so,
  * any array or list of one element. bool and complex: TypeError. May be inf or nan. */
 int py_number(PyObject *object, const char *name, bool one_element, double *number);
+
+/* Is it a Python number, and no bool? */
+bool py_is_number(PyObject *object);
 
 /* One that is finite as float32, else ValueError. */
 int py_finite(PyObject *object, const char *name, bool one_element, float *number);
@@ -322,8 +325,9 @@ int py_run(const attnext_state *state, double work, py_workspace *workspace,
 
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
-/* Who takes an option of py_options.def. */
-enum { FORWARD = 1, BACKWARD = 2, LAYER = 4 };
+/* Who takes an option of py_options.def; SCALED: the backward of a score whose scale is
+ * a factor. */
+enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCALED = 8 };
 
 /* An exposed function. Its docstring is the signature, `before`, a paragraph for each
  * option of py_options.def that the signature has, and `after`. */

@@ -19,10 +19,11 @@ typedef struct {
     float dropout_p; /* > 0 needs the seed or a dropout_mask */
     py_seed seed;
     attn_empty_rows empty_rows;
-    bool has_scale; /* false: the score's default */
+    bool has_scale; /* false: the score's default, or an array */
     float scale;    /* what it is: attn.h */
     float eps;      /* 0: the default */
-    bool return_weights, return_lse, return_grad_bias, return_grad_sink;
+    bool return_weights, return_lse;
+    bool return_grad_bias, return_grad_sink, return_grad_scale;
 } py_options;
 
 /* A call to any attention, forward, backward or scores: Python objects (borrowed, not
@@ -47,17 +48,25 @@ typedef struct {
     bool masked;                      /* there may be arrays behind valid_lens */
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
-    int bias_ndim, sink_ndim;
+    int bias_ndim, sink_ndim, scale_ndim;
 
     /* Long, read only as far as they were written, and so not set to zero first. */
     npy_intp leading[PY_MAX_AXES];     /* the first ndim - 2 dims of queries */
     npy_intp key_leading[PY_MAX_AXES]; /* ... of keys and values */
-    npy_intp bias_dims[PY_MAX_AXES], sink_dims[PY_MAX_AXES];
+    npy_intp bias_dims[PY_MAX_AXES], sink_dims[PY_MAX_AXES], scale_dims[PY_MAX_AXES];
     npy_intp sizes[PY_LETTERS]; /* if the score has parameters: of their axes */
     int64_t few_lens[PY_FEW_LENS];
     attn_axis mask_axes[PY_MAX_AXES], bias_axes[PY_MAX_AXES], dropout_axes[PY_MAX_AXES];
-    attn_axis sink_axes[PY_MAX_AXES];
+    attn_axis sink_axes[PY_MAX_AXES], scale_axes[PY_MAX_AXES];
 } py_inputs;
+
+/* scale of a score where it is a factor, or NULL. */
+static inline PyObject *
+py_given_scale(const py_call *call)
+{
+    PyObject *scale = call->given[ARG_SCALE];
+    return py_is_given(scale) ? scale : call->given[ARG_SCALE_OF_ONE];
+}
 
 /* Its arrays from here on are NULL. */
 static inline int
@@ -93,8 +102,8 @@ typedef struct {
  * such input, or its gradient was not asked for. */
 typedef struct {
     PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
-    PyArrayObject *bias, *sink;
-    float scale; /* of a score whose scale has a gradient */
+    PyArrayObject *bias, *sink, *scales;
+    float scale; /* of a bandwidth; of a factor that is a number, if it was asked for */
 } py_gradients;
 
 /* On failure everything is cleared; on success the caller clears inputs, outputs,

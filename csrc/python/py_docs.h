@@ -55,6 +55,11 @@ extern const py_argument_row py_argument_rows[ARG_COUNT];
 "dsink : ndarray, float32, shape of `sink`\n" \
 "    Only with `return_grad_sink`: gradient with respect to `sink`, likewise.\n"
 
+#define DOC_GRADIENT_OF_SCALE \
+"dscale : ndarray, float32, shape of `scale`\n" \
+"    Only with `return_grad_scale`: gradient with respect to `scale`, summed over all\n" \
+"    pairs that share it; a float32 number if `scale` is one, or is not given.\n"
+
 #define DOC_RAISES \
 "Raises\n" \
 "------\n" \

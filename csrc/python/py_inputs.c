@@ -235,7 +235,7 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
                          in->dropout_axes, in);
 }
 
-/* ---- what whole rows share ------------------------------------------------------- */
+/* ---- what rows share ------------------------------------------------------------- */
 
 /* sink, if given. Its shape is noted as that of the bias. */
 static int
@@ -255,6 +255,25 @@ convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
         return -1;
     }
     in->sink_ndim = py_note_shape(a, in->sink_dims);
+    return 0;
+}
+
+/* scale, if it is an array. */
+static int
+convert_scale(const py_call *call, PyArrayObject *out, py_inputs *in)
+{
+    PyObject *given = py_given_scale(call);
+    if (given == NULL || call->options.has_scale) {
+        return 0;
+    }
+    in->masked = true;
+    PyArrayObject *a = py_shared(given, "scale", false, in->ndim - 2, in->ndim - 2,
+                                 in->leading, out, &in->problem.scales, in->scale_axes);
+    in->arrays[ARG_SCALE] = a;
+    if (a == NULL) {
+        return -1;
+    }
+    in->scale_ndim = py_note_shape(a, in->scale_dims);
     return 0;
 }
 
@@ -288,7 +307,9 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
     }
     p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, p->Dq);
     p->eps = o->eps > 0.0f ? o->eps : DEFAULT_EPS;
-    return convert_masks(call, out, in) < 0 ? -1 : convert_sink(call, out, in);
+    return convert_masks(call, out, in) < 0 || convert_sink(call, out, in) < 0
+               ? -1
+               : convert_scale(call, out, in);
 }
 
 void

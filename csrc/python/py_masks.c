@@ -1,7 +1,7 @@
 /*
  * py_masks.c -- who takes part, apart from the lengths: mask, bias and dropout_mask as
  * the core reads them, and the band of causal, causal_offset and window; likewise what
- * whole rows share, the sink.
+ * rows share, sink and scale.
  *
  * A mask is not expanded and, unless it must be, not copied: an attn_view says how the
  * core walks through the array in its own shape. What is in it is nobody's business
