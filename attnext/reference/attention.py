@@ -42,13 +42,17 @@ class Score(Protocol):
     """A scoring function: one query against n keys, forward and backward."""
 
     parameters: dict[str, Array | None]  # in the order of their gradients; None if not given
-    scale: Array = np.ones(())  # multiplies what forward gives; broadcasts to the leading axes
+    scale: Array = np.ones(())  # of a score that has one; broadcasts to the leading axes
+
+    def at(self, batch: tuple[int, ...]) -> Score:
+        """The score in this entry of the leading axes, if it is not the same in all."""
+        return self
 
     def forward(self, q: Array, k: Array) -> Array:
-        """Scores (n,) of a query q (Dq,) against keys k (n, Dk), before the scale."""
+        """Scores s (n,) of a query q (Dq,) against keys k (n, Dk)."""
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
-        """Gradients d_q (Dq,) and d_k (n, Dk), and those of the parameters by their names."""
+        """Gradients d_q (Dq,) and d_k (n, Dk), and those of parameters and scale by their names."""
 
 
 MakeScore: TypeAlias = Callable[[Array, Array], Score]  # for these queries and keys
@@ -79,12 +83,10 @@ def attend(
     weights = np.zeros((*rows, N))
     lse = np.full(rows, -np.inf)
     bias, sink = np.broadcast_to(pairs.bias, weights.shape), np.broadcast_to(pairs.sink, rows)
-    scale = np.broadcast_to(score.scale, rows[:-1])
     for row in np.ndindex(*rows):  # row = (..., m), one query
         batch, live = row[:-1], pairs.takes_part[row]
         if live.any() or sink[row] > -np.inf:
-            u = score.forward(queries[row], keys[batch][live])  # (n,)
-            s = scale[batch] * u + bias[row][live]
+            s = score.at(batch).forward(queries[row], keys[batch][live]) + bias[row][live]  # (n,)
             w, lse[row] = softmax(np.append(s, sink[row]))  # (n + 1,)
             weights[row][live] = w[:-1]
             pooled = live
@@ -124,8 +126,7 @@ def attend_backward(
     *rows, N = pairs.takes_part.shape
     d_queries, d_keys, d_values = (np.zeros_like(x) for x in (queries, keys, values))
     bias, sink = np.broadcast_to(pairs.bias, (*rows, N)), np.broadcast_to(pairs.sink, rows)
-    scale = np.broadcast_to(score.scale, rows[:-1])
-    d_bias, d_sink, d_scale = np.zeros(bias.shape), np.zeros(sink.shape), np.zeros(scale.shape)
+    d_bias, d_sink, d_scale = np.zeros(bias.shape), np.zeros(sink.shape), np.zeros(rows[:-1])
     given = {name: x for name, x in score.parameters.items() if x is not None}
     d_parameters = {name: np.zeros_like(x)[()] for name, x in given.items()}  # numbers of numbers
     for row in np.ndindex(*rows):
@@ -142,8 +143,8 @@ def attend_backward(
                 d_queries[row] = np.nan
             continue
         q, k, v = queries[row], keys[batch][live], values[batch][live]
-        u = score.forward(q, k)  # (n,)
-        w_and_sink, _ = softmax(np.append(scale[batch] * u + bias[row][live], sink[row]))
+        s = score.at(batch).forward(q, k) + bias[row][live]  # (n,)
+        w_and_sink, _ = softmax(np.append(s, sink[row]))
         w, kept = w_and_sink[:-1], pairs.keep[row][live]  # (n,)
 
         # forward was: output = (w * kept) @ v, and w itself may have been used too
@@ -152,10 +153,10 @@ def attend_backward(
         # forward was: w and the sink's weight, which nobody uses, and lse = softmax(s and sink)
         d_s_and_sink = softmax_backward(np.append(d_w, 0), d_lse[row], w_and_sink)
         d_s = d_s_and_sink[:-1]  # (n,)
-        # forward was: s = scale * u + bias, u = score.forward(q, k)
-        d_q, d_k, d_of = score.backward(scale[batch] * d_s, q, k)
+        # forward was: s = score.forward(q, k) + bias
+        d_q, d_k, d_of = score.at(batch).backward(d_s, q, k)
         d_bias[row][live] = d_s
-        d_scale[batch] += d_s @ u
+        d_scale[batch] += d_of.get("scale", 0)
         d_sink[row] = d_s_and_sink[-1] if sink[row] > -np.inf else 0  # -inf is none
 
         d_queries[row] = d_q
@@ -237,6 +238,5 @@ def all_scores(make_score: MakeScore, queries: ArrayLike, keys: ArrayLike) -> Ar
     scores = np.zeros(q.shape[:-1] + k.shape[-2:-1])
     with np.errstate(all="ignore"):
         for row in np.ndindex(scores.shape[:-1]):
-            scores[row] = score.forward(q[row], k[row[:-1]])
-        scores *= np.broadcast_to(score.scale, q.shape[:-2])[..., None, None]
+            scores[row] = score.at(row[:-1]).forward(q[row], k[row[:-1]])
     return scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
@@ -21,18 +22,25 @@ class Cosine(Score):
 
     def __init__(self, q: Array, k: Array, scale: ArrayLike, eps: ArrayLike) -> None:
         check_same_features(q, k)
-        self.scale, self.eps = as_scale(scale, q.shape[:-2]), as_positive("eps", eps)
+        self.lead = q.shape[:-2]
+        self.scale, self.eps = as_scale(scale, self.lead), as_positive("eps", eps)
         self.parameters: dict[str, Array | None] = {}
 
+    def at(self, batch: tuple[int, ...]) -> Score:
+        one = copy(self)
+        one.scale = np.broadcast_to(self.scale, self.lead)[batch]
+        return one
+
     def forward(self, q: Array, k: Array) -> Array:
-        u: Array = self._to_length_1(k) @ self._to_length_1(q)
-        return u
+        s: Array = self.scale * (self._to_length_1(k) @ self._to_length_1(q))
+        return s
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
-        # forward was: s_j = u_j . t, where t and u_j are q and k_j brought to length 1
-        d_t = d_s @ self._to_length_1(k)  # (D,)
-        d_u = np.outer(d_s, self._to_length_1(q))  # (n, D)
-        return self._to_length_1_backward(d_t, q), self._to_length_1_backward(d_u, k), {}
+        # forward was: s_j = scale * u_j . t, where t and u_j are q and k_j brought to length 1
+        t, u = self._to_length_1(q), self._to_length_1(k)
+        d_q = self._to_length_1_backward(self.scale * (d_s @ u), q)  # (D,)
+        d_k = self._to_length_1_backward(self.scale * np.outer(d_s, t), k)  # (n, D)
+        return d_q, d_k, {"scale": d_s @ (u @ t)}
 
     def _to_length_1(self, x: Array) -> Array:
         """x (..., D) over its norm; a shorter x than eps stays shorter than 1, and 0 stays 0."""

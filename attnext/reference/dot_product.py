@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
@@ -23,16 +24,24 @@ class DotProduct(Score):
     def __init__(self, q: Array, k: Array, scale: ArrayLike | None) -> None:
         check_same_features(q, k)
         D = q.shape[-1]
-        self.scale = as_scale(1 / math.sqrt(max(D, 1)) if scale is None else scale, q.shape[:-2])
+        self.lead = q.shape[:-2]
+        self.scale = as_scale(1 / math.sqrt(max(D, 1)) if scale is None else scale, self.lead)
         self.parameters: dict[str, Array | None] = {}
 
+    def at(self, batch: tuple[int, ...]) -> Score:
+        one = copy(self)
+        one.scale = np.broadcast_to(self.scale, self.lead)[batch]
+        return one
+
     def forward(self, q: Array, k: Array) -> Array:
-        u: Array = k @ q
-        return u
+        s: Array = self.scale * (k @ q)
+        return s
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
-        # forward was: u_j = sum_d k_jd * q_d, and d_s is the gradient of u
-        return d_s @ k, np.outer(d_s, q), {}  # (D,), (n, D)
+        # forward was: s_j = scale * sum_d k_jd * q_d
+        d_q = self.scale * (d_s @ k)  # (D,)
+        d_k = self.scale * np.outer(d_s, q)  # (n, D)
+        return d_q, d_k, {"scale": d_s @ (k @ q)}
 
 
 @Forward.spelled_out
