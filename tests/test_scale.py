@@ -29,6 +29,7 @@ from helpers import (
 )
 
 import attnext
+import attnext.torch
 from attnext import reference
 from attnext.testing import numerical_gradient, rel_error
 
@@ -324,3 +325,19 @@ def test_out_must_not_be_the_scale(rng: np.random.Generator) -> None:
     out = np.ones((3, 1, 1), np.float32)
     with pytest.raises(ValueError, match="out shares memory with scale"):
         problem.but(scale=out[:, 0, 0]).forward(out=out)
+
+
+@score_cases
+def test_tensors(score: str, rng: np.random.Generator) -> None:
+    """A scale that is a tensor has a gradient, of its own shape."""
+    problem = make_problem(score, rng, lead=(2, 3), M=4, N=7)
+    problem.grads = {"grad_output": problem.grads["grad_output"]}
+    inputs = {name: torch.tensor(x) for name, x in problem.inputs.items()}
+    for numbers in ([0.5, -1.0, 2.0], [[0.5], [2.0]], 0.7):
+        scale = torch.tensor(numbers, requires_grad=True)
+        output = getattr(attnext.torch, FUNCTION[score])(**inputs, scale=scale)
+        output.backward(torch.tensor(problem.grads["grad_output"]))
+        expected = problem.but(scale=np.float32(numbers))
+        np.testing.assert_array_equal(bits(output.detach().numpy()), bits(expected.forward()))
+        assert scale.grad is not None and scale.grad.shape == scale.shape
+        np.testing.assert_allclose(scale.grad.numpy(), gradient(expected), rtol=1e-5)

@@ -27,6 +27,7 @@ from helpers import (
 )
 
 import attnext
+import attnext.torch
 from attnext import reference
 from attnext.testing import numerical_gradient, rel_error
 
@@ -395,3 +396,28 @@ def test_forms_and_ownership(rng: np.random.Generator) -> None:
     out = np.ones((2, 3, 4, 3), np.float32)
     with pytest.raises(ValueError, match="out shares memory with sink"):
         problem.but(sink=out[0, :, :1, 0]).forward(out=out)
+
+
+# ---- attnext.torch -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_tensors(score: str, rng: np.random.Generator) -> None:
+    """The sink is an input, to which a gradient flows."""
+    problem = make_problem(score, rng, lead=(2, 3), M=4, N=7, w=np.float32(0.5))
+    if score != "gaussian":
+        del problem.options["w"]
+    sink = torch.tensor([[0.5], [-np.inf], [2.0]], requires_grad=True)
+    inputs = {name: torch.tensor(x) for name, x in problem.inputs.items()}
+    function = getattr(attnext.torch, FUNCTION[score])
+    output = function(**inputs, **problem.options, sink=sink)
+    output.backward(torch.tensor(problem.grads["grad_output"]))
+    problem.grads = {"grad_output": problem.grads["grad_output"]}
+    expected = problem.but(sink=sink.detach().numpy())
+    np.testing.assert_array_equal(bits(output.detach().numpy()), bits(expected.forward()))
+    d_sink = expected.backward(return_grad_sink=True)["d_sink"]
+    assert sink.grad is not None
+    np.testing.assert_allclose(sink.grad.numpy(), d_sink, rtol=1e-5)
+    for wrong in ([0.5], sink.double()):
+        with pytest.raises(TypeError, match="sink .* expected (a )?torch"):
+            function(**inputs, **problem.options, sink=wrong)
