@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from attnext._options import Dropout, Masks, Saved, Scores, Shared
+from attnext._options import Dropout, Masks, Saved, Scores, Shared, Sink
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
 _Number: TypeAlias = float | np.floating[Any] | np.integer[Any]
 _OneNumber: TypeAlias = _Number | ArrayLike
+_Scale: TypeAlias = _Number | ArrayLike
 _EmptyRows: TypeAlias = Literal["uniform", "zero", "nan"]
 _Parts: TypeAlias = Sequence[ArrayLike] | ArrayLike
 
@@ -56,7 +57,7 @@ class _Forward(Shared, total=False):
     out: _Array | None
 
 @type_check_only
-class _Backward(Scores, Masks, Dropout, Saved, total=False): ...
+class _Backward(Scores, Masks, Sink, Dropout, Saved, total=False): ...
 
 # default, type, paragraph, takers; parameters, gradients, own keywords with their defaults
 OPTIONS: dict[str, tuple[Any, str, str, tuple[str, ...]]]
@@ -72,7 +73,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
     **options: Unpack[_Forward],
@@ -84,7 +85,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
     **options: Unpack[_Forward],
@@ -96,7 +97,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
     **options: Unpack[_Forward],
@@ -108,7 +109,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
     **options: Unpack[_Forward],
@@ -120,7 +121,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
     **options: Unpack[_Forward],
@@ -133,9 +134,11 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
@@ -146,9 +149,11 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
@@ -159,16 +164,18 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
+    return_grad_scale: bool = False,
     **options: Unpack[_Backward],
-) -> tuple[_Array, _Array, _Array] | tuple[_Array, _Array, _Array, _Array | None]: ...
+) -> tuple[_Array, _Array, _Array, *tuple[_Array | np.float32 | None, ...]]: ...
 def dot_product_scores(
     queries: ArrayLike,
     keys: ArrayLike,
     *,
-    scale: _Number | None = None,
+    scale: _Scale | None = None,
     **options: Unpack[Scores],
 ) -> _Array: ...
 
@@ -181,7 +188,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
@@ -194,7 +201,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
@@ -207,7 +214,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
@@ -220,7 +227,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: Literal[True],
     return_lse: Literal[True],
@@ -233,7 +240,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     return_weights: bool = False,
     return_lse: bool = False,
@@ -247,10 +254,12 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
@@ -261,10 +270,12 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
@@ -275,17 +286,19 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
+    return_grad_scale: bool = False,
     **options: Unpack[_Backward],
-) -> tuple[_Array, _Array, _Array] | tuple[_Array, _Array, _Array, _Array | None]: ...
+) -> tuple[_Array, _Array, _Array, *tuple[_Array | np.float32 | None, ...]]: ...
 def cosine_scores(
     queries: ArrayLike,
     keys: ArrayLike,
     *,
-    scale: _Number = 1.0,
+    scale: _Scale = 1.0,
     eps: _Number = 1e-8,
     **options: Unpack[Scores],
 ) -> _Array: ...
@@ -390,6 +403,7 @@ def additive_attention_backward(
     b_h: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> AdditiveGradients: ...
 @overload
@@ -406,6 +420,7 @@ def additive_attention_backward(
     b_h: ArrayLike | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[AdditiveGradients, _Array]: ...
 @overload
@@ -422,8 +437,9 @@ def additive_attention_backward(
     b_h: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
     **options: Unpack[_Backward],
-) -> AdditiveGradients | tuple[AdditiveGradients, _Array | None]: ...
+) -> AdditiveGradients | tuple[AdditiveGradients, *tuple[_Array | None, ...]]: ...
 def additive_scores(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -514,6 +530,7 @@ def gaussian_attention_backward(
     sigma: _OneNumber | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, np.float32]: ...
 @overload
@@ -528,6 +545,7 @@ def gaussian_attention_backward(
     sigma: _OneNumber | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
     **options: Unpack[_Backward],
 ) -> tuple[_Array, _Array, _Array, np.float32, _Array]: ...
 @overload
@@ -542,11 +560,9 @@ def gaussian_attention_backward(
     sigma: _OneNumber | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
     **options: Unpack[_Backward],
-) -> (
-    tuple[_Array, _Array, _Array, np.float32]
-    | tuple[_Array, _Array, _Array, np.float32, _Array | None]
-): ...
+) -> tuple[_Array, _Array, _Array, np.float32, *tuple[_Array | None, ...]]: ...
 def gaussian_scores(
     queries: ArrayLike,
     keys: ArrayLike,

@@ -6,15 +6,20 @@ from typing import Any
 
 from attnext._core import SCORES
 
+SHARED = ("bias", "sink", "scale")  # whose gradients are returned if return_grad_... says so
 
-def names_of(function: str, with_bias: bool) -> tuple[str, ...]:
-    """What the gradients that the backward of `function` returns belong to, in order."""
+
+def names_of(function: str, with_bias: bool, *more: str) -> tuple[str, ...]:
+    """What the gradients that the backward of `function` returns belong to, in order.
+
+    more: others of `SHARED` whose gradients were asked for.
+    """
     _, gradients, _ = SCORES[function.removesuffix("_attention")]
-    return (*gradients, *["bias"] * with_bias)
+    return (*gradients, *["bias"] * with_bias, *more)
 
 
-def by_name(function: str, d: Any, with_bias: bool) -> dict[str, Any]:
+def by_name(function: str, d: Any, with_bias: bool, *more: str) -> dict[str, Any]:
     """The gradients `d` that the backward of `function` returned, by what they belong to."""
-    if with_bias and isinstance(d[0], tuple):  # a pair: the named tuple, the bias's
-        d = (*d[0], d[1])
-    return dict(zip(names_of(function, with_bias), d, strict=True))
+    if (with_bias or more) and isinstance(d[0], tuple):  # the named tuple, and what was asked for
+        d = (*d[0], *d[1:])
+    return dict(zip(names_of(function, with_bias, *more), d, strict=True))

@@ -47,6 +47,12 @@ class Bias(TypedDict, total=False):
     bias: ArrayLike | None
 
 
+class Sink(TypedDict, total=False):
+    """One more logit in each row's softmax."""
+
+    sink: ArrayLike | None
+
+
 class Dropout(TypedDict, total=False):
     """Which weights are left out of the pooling."""
 
@@ -55,7 +61,7 @@ class Dropout(TypedDict, total=False):
     dropout_mask: ArrayLike | None
 
 
-class Shared(Scores, Masks, Bias, Dropout, total=False):
+class Shared(Scores, Masks, Bias, Sink, Dropout, total=False):
     """What a forward and its backward share."""
 
 
@@ -76,6 +82,7 @@ class Chain(Flow, total=False):
     """What a backward takes and returns beside the gradients of the output and of the inputs."""
 
     return_grad_bias: bool
+    return_grad_sink: bool
 
 
 class Saved(Flow, total=False):

@@ -51,6 +51,7 @@ SCORES_FUNCTION = {
     "cosine": "cosine_scores",
 }
 PARAMETERS = {"dot": (), "additive": ("W_q", "W_k", "w_v", "b_h"), "gaussian": ("w",), "cosine": ()}
+SHARED = ("bias", "sink", "scale")  # what pairs share, and has a gradient that is asked for
 EMPTY_ROWS = ("uniform", "zero", "nan")
 
 # Machines whose every CPU has fused multiply-add: there the generic kernels give scalar's bits.
@@ -77,17 +78,23 @@ class Problem:
         function = getattr(module, FUNCTION[self.score] + "_backward")
         d = function(**self.grads, **self.inputs, **self.options, **more)
         names = ["queries", "keys", "values", *PARAMETERS[self.score]]
-        if more.get("return_grad_bias"):
-            names.append("bias")
-            d = (*d[0], d[1]) if self.score == "additive" else d
+        asked = [name for name in SHARED if more.get(f"return_grad_{name}")]
+        if asked:
+            names += asked
+            d = (*d[0], *d[1:]) if self.score == "additive" else d
         assert len(d) == len(names)
         return {f"d_{name}": x for name, x in zip(names, d, strict=True) if x is not None}
 
     def run(self, module: ModuleType = attnext) -> dict[str, Array]:
-        """Output, weights, lse and every gradient, that of a bias included."""
+        """Output, weights, lse and every gradient, those of arrays that pairs share included."""
         output, weights, lse = self.forward(module, return_weights=True, return_lse=True)
-        more = {} if self.options.get("bias") is None else {"return_grad_bias": True}
+        more = {f"return_grad_{name}": True for name in SHARED if self.shares(name)}
         return {"output": output, "weights": weights, "lse": lse, **self.backward(module, **more)}
+
+    def shares(self, name: str) -> bool:
+        """Is this one of the options, and an array? A scale is a number mostly."""
+        given = self.options.get(name)
+        return given is not None and (name != "scale" or np.ndim(given) > 0)
 
     def takes_part(self) -> Array:
         """(..., M, N): which keys each query attends to."""
@@ -264,7 +271,8 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
     handed: the backward takes the forward's output and lse instead of computing them again.
     """
     live = problem.takes_part()
-    empty = ~live.any(axis=-1, keepdims=True)
+    sink = _sink(problem, live.shape[:-1], dtype)
+    empty = ~live.any(axis=-1, keepdims=True) & np.isneginf(sink)
     mode = problem.options.get("empty_rows", "uniform")
     N = live.shape[-1]
     x = _inputs(problem, dtype)
@@ -278,9 +286,10 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
         bias = np.asarray(bias, dtype=dtype)
         s = s + bias
     s = np.where(live, s, -np.inf)
-    top = np.where(empty, 0, s.max(axis=-1, keepdims=True, initial=-np.inf)).astype(dtype)
-    e = np.exp(s - top)
-    total = e.sum(axis=-1, keepdims=True)
+    top = np.maximum(s.max(axis=-1, keepdims=True, initial=-np.inf), sink)
+    top = np.where(empty, 0, top).astype(dtype)
+    e, e_sink = np.exp(s - top), np.exp(sink - top)
+    total = e.sum(axis=-1, keepdims=True) + e_sink
     fill = {"uniform": 1 / max(N, 1), "zero": 0, "nan": np.nan}[mode]
     w = np.where(empty, dtype(fill), e / np.where(empty, 1, total))  # type: ignore[operator]
     with np.errstate(divide="ignore"):
@@ -311,6 +320,11 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
         result[f"d_{name}"] = over_groups(np.sum, result[f"d_{name}"], problem.inputs[name].shape)
     if bias is not None:
         result["d_bias"] = over_broadcast(np.sum, d_s, bias.shape)
+    if problem.options.get("sink") is not None:
+        d_lse = g.get("grad_lse", np.zeros(lse.shape, dtype))[..., None]
+        d_sink = e_sink / np.where(empty, 1, total) * (d_lse - mean)
+        d_sink = np.where(np.isneginf(sink), 0, d_sink)[..., 0]
+        result["d_sink"] = over_broadcast(np.sum, d_sink, np.shape(problem.options["sink"]))
     return result
 
 
@@ -322,15 +336,22 @@ def _textbook_score_backward(
     problem: Problem, dtype: DTypeLike, x: dict[str, Array], d_s: Array, t: Array | None
 ) -> dict[str, Array]:
     q, k = x["queries"], x["keys"]
+    d_scale = {}
+    if problem.shares("scale"):
+        one = textbook_scores(problem.but(scale=1.0), dtype)[0]
+        d_of = np.where(d_s == 0, 0, d_s * one).sum(axis=(-1, -2))
+        d_scale["d_scale"] = over_broadcast(np.sum, d_of, np.shape(problem.options["scale"]))
     if problem.score == "dot":
         scale = _scale(problem, dtype)
-        return {"d_queries": scale * (d_s @ k), "d_keys": scale * (d_s.swapaxes(-1, -2) @ q)}
+        d_q, d_k = scale * (d_s @ k), scale * (d_s.swapaxes(-1, -2) @ q)
+        return {"d_queries": d_q, "d_keys": d_k, **d_scale}
     if problem.score == "cosine":
         scale, nq, nk = _scale(problem, dtype), _norm(problem, q), _norm(problem, k)
         d_q, d_k = scale * (d_s @ (k / nk)), scale * (d_s.swapaxes(-1, -2) @ (q / nq))
         return {
             "d_queries": _across(problem, d_q, q) / nq,
             "d_keys": _across(problem, d_k, k) / nk,
+            **d_scale,
         }
     if problem.score == "gaussian":
         w, difference = _w(problem, dtype), q[..., :, None, :] - k[..., None, :, :]
@@ -403,7 +424,8 @@ def _scale(problem: Problem, dtype: DTypeLike) -> Array:
     if scale is None:
         D = problem.inputs["queries"].shape[-1]
         scale = 1 if problem.score == "cosine" else 1 / max(D, 1) ** 0.5
-    return np.asarray(scale, dtype=dtype)
+    lead = problem.inputs["queries"].shape[:-2]
+    return np.broadcast_to(np.asarray(scale, dtype=dtype), lead)[..., None, None]
 
 
 def _w(problem: Problem, dtype: DTypeLike) -> Array:
@@ -411,6 +433,13 @@ def _w(problem: Problem, dtype: DTypeLike) -> Array:
     if sigma is not None:
         w = 1 / np.float64(sigma).item()
     return np.asarray(1 if w is None else w, dtype=dtype).reshape(())
+
+
+def _sink(problem: Problem, rows: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """(..., M, 1); -inf: none."""
+    sink = problem.options.get("sink")
+    sink = np.asarray(-np.inf if sink is None else sink, dtype=dtype)
+    return np.broadcast_to(sink, rows)[..., None]
 
 
 def _keep(problem: Problem, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

@@ -22,6 +22,7 @@ from helpers import (
     EMPTY_ROWS,
     FUNCTION,
     SCORES,
+    SHARED,
     Array,
     Problem,
     assert_accurate,
@@ -94,7 +95,7 @@ def in_blocks(*arrays: Any, keys: int = 8) -> list[Any]:
 def run(problem: Problem) -> dict[str, Array]:
     """Output, weights, lse and every gradient of a problem of Dask arrays, computed together."""
     output, weights, lse = problem.forward(attnext.dask, return_weights=True, return_lse=True)
-    more = {"return_grad_bias": True} if "bias" in problem.options else {}
+    more = {f"return_grad_{name}": True for name in SHARED if problem.shares(name)}
     lazy = {"output": output, "weights": weights, "lse": lse}
     lazy |= problem.backward(attnext.dask, **more)
     (found,) = dask.compute(lazy)
@@ -120,6 +121,30 @@ def check(problem: Problem, found: dict[str, Array] | None = None, seed: int = 0
 @pytest.mark.parametrize("score", SCORES)
 def test_blocks_of_any_size(score: str, case: int, rng: np.random.Generator) -> None:
     check(make(score, rng, lead=(2, 3), M=9, N=40), seed=case)
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_sinks_and_scales_of_the_whole(case: int) -> None:
+    """The sink enters once, not in every block; rows without keys have it alone."""
+    rng = np.random.default_rng(case)
+    score = SCORES[case % 4]
+    options: dict[str, Any] = {"valid_lens": rng.integers(0, 20, size=(2, 6))}
+    options["sink"] = rng.standard_normal([(3, 1), (6,), (2, 3, 6)][case % 3]).astype(F32)
+    if case % 2:
+        options["sink"].flat[0] = -inf
+    if score in ("dot", "cosine"):
+        options["scale"] = rng.standard_normal([(3,), (2, 1)][case % 2]).astype(F32)
+    mode = EMPTY_ROWS[case // 4]
+    check(make(score, rng, lead=(2, 3), M=6, N=19, empty_rows=mode, **options), seed=case)
+
+
+def test_a_scale_that_is_a_number_and_a_sink_that_is_lazy() -> None:
+    d = attnext.dask.dot_product_attention_backward(
+        *in_blocks(*np.ones((4, 8, 2), F32), keys=3), scale=0.5, return_grad_scale=True
+    )
+    assert d[-1].shape == () and abs(d[-1].compute()) < 1e-6
+    with pytest.raises(TypeError, match="sink is a Dask array, expected numbers in memory"):
+        attnext.dask.dot_product_attention(*np.ones((3, 8, 2), F32), sink=da.ones(8))
 
 
 @pytest.mark.parametrize("case", range(12))

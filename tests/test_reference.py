@@ -657,7 +657,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "queries is a tensor that requires grad"),
     (lambda: dot(q24, k34, v35, scale=np.inf), ValueError, "scale is inf, expected a finite"),
     (lambda: dot(q24, k34, v35, scale=[1.0]), ValueError,
-     "scale has shape (1,), expected a number"),
+     "scale has shape (1,), expected a shape that broadcasts to ()"),
     (lambda: dot(q24, k34, v35, dropout_p=1.0, seed=1), ValueError, "dropout_p is 1.0"),
     (lambda: dot(q24, k34, v35, dropout_p=-0.1, seed=1), ValueError, "dropout_p is -0.1"),
     (lambda: dot(q24, k34, v35, dropout_p=np.nan, seed=1), ValueError, "dropout_p is nan"),

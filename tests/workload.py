@@ -145,13 +145,38 @@ def problems() -> Iterator[tuple[str, Problem]]:
         every = {"valid_lens": number.integers(0, 150, 2), "bias": number.bias(33, 140)}
         for cap in (0.25, 3.0):
             capped = problem_of(score, number, (2,), 33, 140, 19, 5, 9, softcap=cap, **every)
-            yield f"{score} softcap {cap}", capped
+            yield f"softcap: {score} {cap}", capped
             few = problem_of(score, number, (2,), 1, 140, 19, 5, 9, softcap=cap)
-            yield f"{score} softcap few {cap}", few
+            yield f"softcap: {score} few {cap}", few
         nasty = problem_of(score, number, (2,), 20, 150, 7, 5, 8, softcap=3.0)
         nasty.inputs["keys"][0, 3, 1] = np.nan
         nasty.inputs["queries"][1, 2, 0] = -np.inf
-        yield f"{score} softcap nasty", nasty
+        yield f"softcap: {score} nasty", nasty
+    yield from shared_problems()
+
+
+def shared_problems() -> Iterator[tuple[str, Problem]]:
+    """Sinks, and scales of heads; what is before the colon has a checksum of its own."""
+    for i, score in enumerate(SCORES):
+        number = Numbers(i + 41)
+        masks: dict[str, Any] = {
+            "valid_lens": number.integers(0, 150, 2, 33),
+            "bias": number.bias(4, 1, 140),
+            "kv_heads": 2,
+            "dropout_p": 0.3,
+            "seed": 7,
+        }
+        for mode, sink in [("uniform", (4, 1)), ("zero", (2, 1, 33)), ("nan", (33,))]:
+            options = {**masks, "empty_rows": mode, "sink": number.bias(*sink)}
+            if score in ("dot", "cosine"):
+                options["scale"] = number.floats(4)
+            made = problem_of(score, number, (2, 4), 33, 140, 8, 17, 6, **options)
+            yield f"sink: {score} {mode}", made
+        for M, N in [(1, 140), (2, 9000)]:
+            made = problem_of(
+                score, number, (2,), M, N, 3, 2, 4, sink=number.floats(2, 1, size=4.0)
+            )
+            yield f"sink: {score} {M} {N}", made
 
 
 def masks_of(number: Numbers) -> Iterator[tuple[str, dict[str, Any]]]:

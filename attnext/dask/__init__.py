@@ -17,7 +17,8 @@ The functions have the names and keywords of attnext's own. `queries`, `keys`, `
 is in memory. What comes back is lazy: float32 Dask arrays of known shape, computed by whichever
 scheduler runs. Leading axes (batch, heads) and queries are cut as the arguments are, and every
 block of them is independent; the features are never cut. Masks mean what they mean for the whole:
-lengths, diagonals and windows go across blocks. The result does not depend on the number of
+lengths, diagonals and windows go across blocks, and a sink is one more part in the merge, whose
+output is 0. The result does not depend on the number of
 workers; from that of `attnext` it differs by rounding alone.
 
 What is left out: dropout, whose pattern counts pairs across the whole array, and `out`.

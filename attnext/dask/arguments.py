@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import attnext
-from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Scores, Taken
+from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Scores, Sink, Taken
 from attnext.reference.arguments import read_array
 
 da: Any = dask.array  # most of Dask has no types
@@ -29,12 +29,18 @@ Chunks: TypeAlias = tuple[tuple[int, ...], ...]
 FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
 
 
-class Forward(Scores, Masks, Bias, Extras, total=False):
+class Forward(Scores, Masks, Bias, Sink, Extras, total=False):
     """The options of a forward."""
 
 
-class Backward(Scores, Masks, Bias, Chain, total=False):
+class Backward(Scores, Masks, Bias, Sink, Chain, total=False):
     """The options of a backward."""
+
+
+class ScaledBackward(Backward, total=False):
+    """And of one whose score has a scale."""
+
+    return_grad_scale: bool
 
 
 _LAZY = {
@@ -43,6 +49,7 @@ _LAZY = {
 }
 FORWARD = Taken(Forward.__annotations__, _LAZY)
 BACKWARD = Taken(Backward.__annotations__, _LAZY)
+SCALED_BACKWARD = Taken(ScaledBackward.__annotations__, _LAZY)
 
 
 @dataclass
@@ -55,9 +62,10 @@ class Problem:
     N: int
     empty_rows: str
     may_be_empty: bool  # could there be a row without a key?
-    bias_ndim: int  # as the caller gave it; here it has all axes
+    shapes: dict[str, tuple[int, ...]]  # of bias, sink and scale as given; here they have all axes
     options: dict[str, Any]  # keywords that are no arrays to cut up
-    arrays: Arrays = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)  # what each block is handed
+    sink: DaskArray | None = None  # (..., M).  Of the whole row, so of no block
 
     @property
     def pairs(self) -> Chunks:
@@ -83,13 +91,14 @@ def make_problem(
     _check_in_memory(rest | parameters)
     q, k, v = (as_dask(name, x) for name, x in inputs.items())
     pairs = {name: as_dask(name, x) for name, x in pairs.items() if x is not None}
-    gqa, valid_lens = rest["enable_gqa"], rest.pop("valid_lens")
+    gqa, valid_lens, sink = rest["enable_gqa"], rest.pop("valid_lens"), rest.pop("sink")
     _check_shapes(q, k, v, gqa, projected=bool(parameters))
     _check_numbers(function, (q, k, v), rest | parameters)
-    _check_masks(q.shape[:-1], k.shape[:-1], valid_lens, pairs, gqa)
+    _check_masks(q.shape[:-1], k.shape[:-1], valid_lens, sink, pairs, gqa)
 
     q, k, v = _align(q, k, v)
     empty_rows = rest.pop("empty_rows")
+    shared = {"bias": pairs.get("bias"), "sink": sink, "scale": rest.get("scale")}
     problem = Problem(
         function=function,
         lead=_leading_axes(q),
@@ -97,7 +106,7 @@ def make_problem(
         N=k.shape[-2],
         empty_rows=empty_rows if k.shape[-2] > 0 else "zero",  # over no keys: always 0
         may_be_empty=bool(pairs),
-        bias_ndim=pairs["bias"].ndim if "bias" in pairs else 0,
+        shapes={name: np.shape(x) for name, x in shared.items()},
         options=rest,
     )
     _add_inputs(problem, q, k, v)
@@ -107,6 +116,8 @@ def make_problem(
     _add_lengths(problem, valid_lens)
     _add_band(problem)
     _add_pairs(problem, pairs)
+    _add_scale(problem)
+    _add_sink(problem, sink)
     return problem
 
 
@@ -209,6 +220,29 @@ def _add_pairs(problem: Problem, pairs: Mapping[str, DaskArray]) -> None:
         problem.arrays[name] = cut, (*problem.lead, "m", "n")
 
 
+def _add_scale(problem: Problem) -> None:
+    """A scale that is an array is cut up as the leading axes are."""
+    if problem.shapes["scale"]:
+        chunks = problem.pairs[:-2]
+        scale = np.array(problem.options.pop("scale"))  # a copy: it may be trained meanwhile
+        scale = _with_all_axes(scale, len(chunks))
+        problem.arrays["scale"] = da.from_array(scale, _like(scale.shape, chunks)), problem.lead
+
+
+def _add_sink(problem: Problem, sink: ArrayLike | None) -> None:
+    """One number for each row; a row is empty only where it is -inf."""
+    if sink is not None:
+        chunks = problem.pairs[:-1]
+        numbers = _with_all_axes(np.array(sink, np.float32), len(chunks))
+        cut = da.from_array(numbers, _like(numbers.shape, chunks))
+        problem.sink = da.broadcast_to(cut, tuple(map(sum, chunks)), chunks=chunks)
+        problem.may_be_empty &= bool(np.isneginf(numbers).any())
+
+
+def _with_all_axes(x: NDArray[Any], ndim: int) -> NDArray[Any]:
+    return x.reshape((1,) * (ndim - x.ndim) + x.shape)
+
+
 def _add_lengths(problem: Problem, valid_lens: ArrayLike | None) -> None:
     if valid_lens is None:
         return
@@ -275,13 +309,16 @@ def _check_masks(
     rows: tuple[int, ...],
     keys: tuple[int, ...],
     valid_lens: ArrayLike | None,
+    sink: ArrayLike | None,
     pairs: Mapping[str, DaskArray],
     gqa: bool,
 ) -> None:
     """All that is about rows (..., M), and the dtypes of mask and bias, at N = 0 and D = 0."""
     queries, none = (np.empty((*x, 0), np.float32) for x in (rows, (*keys[:-1], 0)))
     dtypes: dict[str, Any] = {name: np.empty(0, x.dtype) for name, x in pairs.items()}
-    attnext.dot_product_attention(queries, none, none, valid_lens, **dtypes, enable_gqa=gqa)
+    attnext.dot_product_attention(
+        queries, none, none, valid_lens, **dtypes, sink=sink, enable_gqa=gqa
+    )
     shape = (*rows, keys[-1])
     for name, x in pairs.items():
         sizes = zip(x.shape[::-1], shape[::-1], strict=False)

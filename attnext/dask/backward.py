@@ -8,13 +8,22 @@ from typing import Any, Unpack
 from numpy.typing import ArrayLike
 
 from attnext import AdditiveGradients
-from attnext._gradients import names_of
+from attnext._gradients import SHARED, names_of
+from attnext._options import Taken
 
-from .arguments import BACKWARD, Backward, DaskArray, incoming, make_problem
+from .arguments import (
+    BACKWARD,
+    SCALED_BACKWARD,
+    Backward,
+    DaskArray,
+    ScaledBackward,
+    incoming,
+    make_problem,
+)
 from .graph import gradients
 
 
-@BACKWARD.spelled_out
+@SCALED_BACKWARD.spelled_out
 def dot_product_attention_backward(
     grad_output: Any,
     queries: Any,
@@ -22,8 +31,8 @@ def dot_product_attention_backward(
     values: Any,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: float | None = None,
-    **options: Unpack[Backward],
+    scale: ArrayLike | None = None,
+    **options: Unpack[ScaledBackward],
 ) -> tuple[DaskArray | None, ...]:
     """Gradients of `dot_product_attention`, the keys in blocks.
 
@@ -35,7 +44,7 @@ def dot_product_attention_backward(
         As in the forward, like everything up to `empty_rows`.
     valid_lens : None, int or array_like of integers, optional
         As in the forward.
-    scale : float, optional
+    scale : float or array_like, optional
         As in the forward.
     **options : optional
         As in `attnext.dot_product_attention`.
@@ -45,8 +54,9 @@ def dot_product_attention_backward(
     dq, dk, dv : dask.array.Array, float32
         Gradients with respect to `queries`, `keys` and `values`, in their shapes. Those of the
         queries are sums over the blocks of keys, the others over the blocks of queries.
-    dbias : dask.array.Array, float32, shape of `bias`
-        Only with `return_grad_bias`: gradient with respect to `bias`; None without a bias.
+    dbias, dsink, dscale : dask.array.Array, float32, shape of `bias`, `sink`, `scale`
+        Only with `return_grad_bias`, `return_grad_sink`, `return_grad_scale`: gradients with
+        respect to them; None without a bias or a sink.
 
     Raises
     ------
@@ -81,10 +91,12 @@ def dot_product_attention_backward(
     """
     inputs = {"queries": queries, "keys": keys, "values": values}
     own = {"valid_lens": valid_lens, "scale": scale}
-    return _gradients("dot_product_attention", grad_output, inputs, own, options)
+    return _gradients(
+        "dot_product_attention", grad_output, inputs, own, options, taken=SCALED_BACKWARD
+    )
 
 
-@BACKWARD.spelled_out
+@SCALED_BACKWARD.spelled_out
 def cosine_attention_backward(
     grad_output: Any,
     queries: Any,
@@ -92,9 +104,9 @@ def cosine_attention_backward(
     values: Any,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: float = 1.0,
+    scale: ArrayLike = 1.0,
     eps: float = 1e-8,
-    **options: Unpack[Backward],
+    **options: Unpack[ScaledBackward],
 ) -> tuple[DaskArray | None, ...]:
     """Gradients of `cosine_attention`, the keys in blocks.
 
@@ -106,7 +118,7 @@ def cosine_attention_backward(
         As in the forward, like everything up to `empty_rows`.
     valid_lens : None, int or array_like of integers, optional
         As in the forward.
-    scale, eps : float, optional
+    scale, eps : optional
         As in the forward.
     **options : optional
         As in `attnext.dot_product_attention`.
@@ -115,8 +127,8 @@ def cosine_attention_backward(
     -------
     dq, dk, dv : dask.array.Array, float32
         As from `dot_product_attention_backward`.
-    dbias : dask.array.Array, float32, shape of `bias`
-        Only with `return_grad_bias`, likewise.
+    dbias, dsink, dscale : dask.array.Array, float32
+        Only if asked for, likewise.
 
     Raises
     ------
@@ -143,7 +155,7 @@ def cosine_attention_backward(
     """
     inputs = {"queries": queries, "keys": keys, "values": values}
     own = {"valid_lens": valid_lens, "scale": scale, "eps": eps}
-    return _gradients("cosine_attention", grad_output, inputs, own, options)
+    return _gradients("cosine_attention", grad_output, inputs, own, options, taken=SCALED_BACKWARD)
 
 
 @BACKWARD.spelled_out
@@ -179,8 +191,8 @@ def gaussian_attention_backward(
         As from `dot_product_attention_backward`.
     dw : dask.array.Array, float32, shape ()
         Gradient with respect to ``w = 1 / sigma``, whichever of the two was given.
-    dbias : dask.array.Array, float32, shape of `bias`
-        Only with `return_grad_bias`, as from `dot_product_attention_backward`.
+    dbias, dsink : dask.array.Array, float32
+        Only if asked for, as from `dot_product_attention_backward`.
 
     Raises
     ------
@@ -246,8 +258,8 @@ def additive_attention_backward(
     gradients : attnext.AdditiveGradients of dask.array.Array, float32
         A named tuple of seven: queries, keys, values, W_q, W_k, w_v, b_h, each in the shape of what
         it belongs to; b_h is None if no `b_h` was given.
-    dbias : dask.array.Array, float32, shape of `bias`
-        Only with `return_grad_bias`, as from `dot_product_attention_backward`: what is returned is
+    dbias, dsink : dask.array.Array, float32
+        Only if asked for, as from `dot_product_attention_backward`: what is returned is
         then a tuple of the two.
 
     Raises
@@ -292,13 +304,15 @@ def _gradients(
     grad_output: Any,
     inputs: Mapping[str, Any],
     own: Mapping[str, Any],
-    options: Backward,
+    options: Backward | ScaledBackward,
     parameters: Mapping[str, ArrayLike] | None = None,
+    taken: Taken = BACKWARD,
 ) -> tuple[DaskArray | None, ...]:
     """In the order in which attnext returns them; None where there is nothing they belong to."""
-    BACKWARD.check(f"{function}_backward", options)
-    rest = {**own, **BACKWARD.defaults, **options}
-    grad_lse, with_bias = rest.pop("grad_lse"), rest.pop("return_grad_bias")
+    taken.check(f"{function}_backward", options)
+    rest = {**own, **taken.defaults, **options}
+    grad_lse = rest.pop("grad_lse")
+    shared = [name for name in SHARED if rest.pop(f"return_grad_{name}", False)]
     problem = make_problem(function, inputs, rest, parameters)
-    d = gradients(problem, incoming(problem, grad_output, grad_lse), with_bias)
-    return tuple(d.get(name) for name in names_of(function, with_bias))
+    d = gradients(problem, incoming(problem, grad_output, grad_lse), shared)
+    return tuple(d.get(name) for name in names_of(function, False, *shared))

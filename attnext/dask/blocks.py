@@ -137,7 +137,7 @@ def weights(*blocks: Array, call: Call) -> Array:
 
 
 @np.errstate(all="ignore")
-def gradients(*blocks: Array, call: Call, return_grad_bias: bool) -> dict[str, Array]:
+def gradients(*blocks: Array, call: Call, shared: tuple[str, ...]) -> dict[str, Array]:
     """The block's contribution to every gradient, by the name of what it belongs to."""
     a = arguments(call, blocks)
     whole, grad, grad_lse = a.pop("whole"), a.pop("grad_output"), a.pop("grad_lse", 0.0)
@@ -161,12 +161,24 @@ def gradients(*blocks: Array, call: Call, return_grad_bias: bool) -> dict[str, A
         grad_lse=d_lse,
         output=output,
         lse=lse,
-        return_grad_bias=return_grad_bias,
+        **{f"return_grad_{name}": True for name in shared},
     )
-    named = by_name(call.function, d, return_grad_bias)
+    named = by_name(call.function, d, False, *shared)
     result = {name: np.asarray(x) for name, x in named.items() if x is not None}
     _add_empty_rows(result, is_empty(whole), grad, call)
     return result
+
+
+@np.errstate(all="ignore")
+def sink_gradient(*blocks: Array, names: tuple[str, ...]) -> Array:
+    """The rows' parts of the sink's gradient, (..., m, 1)."""
+    a = dict(zip(names, blocks, strict=True))
+    output, lse = a["whole"][..., :-1], a["whole"][..., -1]
+    # merge was: whole = sum of share * output over the parts, and the sink's output is 0.  So:
+    d_lse = share_of(a["sink"], lse) * (
+        a.get("grad_lse", 0.0) - (output * a["grad_output"]).sum(-1)
+    )
+    return np.where(np.isneginf(a["sink"]), 0, d_lse).astype(np.float32)[..., None]
 
 
 def pick(pieces: dict[str, Array], *, name: str, axes: tuple[int, ...]) -> Array:

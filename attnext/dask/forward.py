@@ -21,7 +21,7 @@ def dot_product_attention(
     values: Any,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: float | None = None,
+    scale: ArrayLike | None = None,
     **options: Unpack[Forward],
 ) -> Attended:
     """Pool values by the softmax of scaled dot products, the keys in blocks.
@@ -38,7 +38,7 @@ def dot_product_attention(
     valid_lens : None, int or array_like of integers, optional
         How many of all N keys take part, the first ones: one int for all queries, or of shape
         (B,), (B, M) or ``queries.shape[:-1]``, as in `attnext.dot_product_attention`.
-    scale : float, optional
+    scale : float or array_like, optional
         What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
     **options : optional
         As in `attnext.dot_product_attention`.
@@ -96,7 +96,7 @@ def cosine_attention(
     values: Any,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: float = 1.0,
+    scale: ArrayLike = 1.0,
     eps: float = 1e-8,
     **options: Unpack[Forward],
 ) -> Attended:
@@ -108,7 +108,7 @@ def cosine_attention(
         Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
     valid_lens : None, int or array_like of integers, optional
         As in `dot_product_attention`.
-    scale : float, optional
+    scale : float or array_like, optional
         What the cosines are multiplied by, finite.
     eps : float, optional
         A norm below it counts as it, > 0.

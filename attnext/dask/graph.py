@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,15 +31,17 @@ def attention(problem: Problem, return_weights: bool, return_lse: bool) -> Any:
     return (output, *extras) if extras else output
 
 
-def gradients(problem: Problem, incoming: Arrays, return_grad_bias: bool) -> dict[str, DaskArray]:
+def gradients(problem: Problem, incoming: Arrays, shared: Collection[str]) -> dict[str, DaskArray]:
     """Every gradient, by the name of what it belongs to.
 
-    incoming: the gradients grad_output and, if any, grad_lse.
+    incoming: the gradients grad_output and, if any, grad_lse; shared: which of those of bias, sink
+    and scale are wanted.
     """
     rows = (*problem.lead, "m", "f")
-    arrays = problem.arrays | incoming | {"whole": (_whole(problem), rows)}
-    with_bias = return_grad_bias and "bias" in arrays
-    task = partial(blocks.gradients, call=_call(problem, arrays), return_grad_bias=with_bias)
+    whole = _whole(problem)
+    arrays = problem.arrays | incoming | {"whole": (whole, rows)}
+    of_blocks = tuple(name for name in shared if name in arrays or name == "scale")
+    task = partial(blocks.gradients, call=_call(problem, arrays), shared=of_blocks)
     # A task for each pair of a block of queries and one of keys. What it returns is a dict, so this
     # array is good for nothing but to be picked from.
     pieces = _blockwise(task, (*problem.lead, "m", "n", "f"), arrays)
@@ -52,8 +54,11 @@ def gradients(problem: Problem, incoming: Arrays, return_grad_bias: bool) -> dic
     for name in names_of(problem.function, False)[3:]:
         if name in arrays or name == "w":
             d[name] = _of_parameter(pieces, problem, name)
-    if with_bias:
-        d["bias"] = _of_bias(pieces, problem)
+    for name in of_blocks:
+        array = name in arrays
+        d[name] = (_of_shared if array else _of_parameter)(pieces, problem, name)
+    if "sink" in shared and problem.sink is not None:
+        d["sink"] = _of_sink(problem, whole, incoming)
     return d
 
 
@@ -70,7 +75,15 @@ def _whole(problem: Problem) -> DaskArray:
     task = partial(blocks.attend, call=_call(problem, problem.arrays))
     axes = ("n", *problem.lead, "m", "f")
     parts = _blockwise(task, axes, problem.arrays, {"n": 1, "f": features})
+    if problem.sink is not None:
+        parts = da.concatenate([parts, _part_of_sink(problem.sink, features)])
     return _reduce(parts, blocks.merge, (0,))
+
+
+def _part_of_sink(sink: DaskArray, features: int) -> DaskArray:
+    """The sink as one more part: its output is 0 and its lse the sink."""
+    output = da.zeros((*sink.shape, features - 1), np.float32, chunks=(*sink.chunks, -1))
+    return da.concatenate([output, sink[..., None]], axis=-1).rechunk({sink.ndim: -1})[None]
 
 
 def _mean(problem: Problem) -> DaskArray:
@@ -113,22 +126,38 @@ def _pick(
 def _of_parameter(pieces: DaskArray, problem: Problem, name: str) -> DaskArray:
     """The gradient of what every block used: the sum over all of them."""
     every = (*problem.lead, "m", "n", "f")
-    shape = () if name == "w" else problem.arrays[name][0].shape
+    shape = problem.arrays[name][0].shape if name in problem.arrays else ()  # w, scale: numbers
     own = {f"own {i}": size for i, size in enumerate(shape)}
     over = tuple(range(len(every)))
     parts = _pick(pieces, problem, name, (*every, *own), dict.fromkeys(every, 1), over, own)
     return _reduce(parts, blocks.add, over)
 
 
-def _of_bias(pieces: DaskArray, problem: Problem) -> DaskArray:
-    """The sum over the blocks along which the bias was broadcast."""
-    bias, axes = problem.arrays["bias"]
-    over = tuple(i for i, sizes in enumerate(problem.pairs) if bias.shape[i] != sum(sizes))
+def _of_shared(pieces: DaskArray, problem: Problem, name: str) -> DaskArray:
+    """The sum over the blocks along which a bias (..., M, N) or a scale (...) was broadcast."""
+    array, _ = problem.arrays[name]
+    shape = array.shape + (1,) * (len(problem.pairs) - array.ndim)
+    axes = (*problem.lead, "m", "n")
+    over = tuple(i for i, sizes in enumerate(problem.pairs) if shape[i] != sum(sizes))
     sizes = {axes[i]: 1 for i in over} | {"f": 1}
-    parts = _pick(pieces, problem, "bias", (*axes, "f"), sizes, (-1,))[..., 0]
+    added = tuple(range(array.ndim, len(axes) + 1))
+    parts = _pick(pieces, problem, name, (*axes, "f"), sizes, added)[..., 0]
     if over:
         parts = _reduce(parts, blocks.add, over, keepdims=True)
-    return parts[(0,) * (bias.ndim - problem.bias_ndim)]
+    return parts.reshape(problem.shapes[name])
+
+
+def _of_sink(problem: Problem, whole: DaskArray, incoming: Arrays) -> DaskArray:
+    """That of one more part of the merge, whose output is 0, as `blocks.gradients` has it."""
+    rows = (*problem.lead, "m", "f")
+    arrays = {"sink": (problem.sink, rows[:-1]), "whole": (whole, rows), **incoming}
+    task = partial(blocks.sink_gradient, names=tuple(arrays))
+    parts = _blockwise(task, rows, arrays, {"f": 1})[..., 0]
+    shape = (1,) * (parts.ndim - len(problem.shapes["sink"])) + problem.shapes["sink"]
+    over = tuple(i for i, size in enumerate(parts.shape) if shape[i] != size)
+    if over:
+        parts = _reduce(parts, blocks.add, over, keepdims=True)
+    return parts.reshape(problem.shapes["sink"])
 
 
 # ---- Dask --------------------------------------------------------------------------------------

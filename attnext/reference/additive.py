@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_array, as_array_or_zeros
-from .attention import Attended, all_scores, attention, attention_backward
+from .attention import Attended, Score, all_scores, attention, attention_backward
 from .options import Backward, Forward
 
 if TYPE_CHECKING:
     from .options import BackwardOptions, ForwardOptions
 
 
-class Additive:
+class Additive(Score):
     """score(q, k) = w_v . tanh(W_q q + W_k k + b_h)"""
 
     def __init__(
@@ -174,8 +174,8 @@ def additive_attention_backward(
     gradients : AdditiveGradients
         A named tuple of the gradients with respect to `queries`, `keys`, `values`, `W_q`, `W_k`,
         `w_v` and `b_h`, each in the shape of what it belongs to; `b_h` is None if none was given.
-    dbias : ndarray of float64
-        Only with `return_grad_bias`, as from `dot_product_attention_backward`.
+    dbias, dsink : ndarray of float64
+        Only if asked for, as from `dot_product_attention_backward`.
 
     Raises
     ------

@@ -113,6 +113,28 @@ def as_bias(value: ArrayLike, shape: tuple[int, ...]) -> Array:
     return array.astype(np.float64, order="C", copy=False)
 
 
+def as_sink(value: ArrayLike, rows: tuple[int, ...]) -> Array:
+    """Numbers that broadcast to rows = (..., M), -inf among them."""
+    sink = as_array("sink", value)
+    _check_broadcasts("sink", sink, rows)
+    if not (sink < np.inf).all():  # NaN is not either
+        worst = "nan" if np.isnan(sink).any() else "inf"
+        raise ValueError(f"sink contains {worst}, expected finite numbers, or -inf for none")
+    return sink
+
+
+def as_scale(value: ArrayLike, lead: tuple[int, ...]) -> Array:
+    """Finite numbers that broadcast to the leading axes."""
+    scale = as_array("scale", value)
+    _check_broadcasts("scale", scale, lead)
+    if scale.ndim == 0:
+        return np.array(as_finite("scale", value))
+    if not np.isfinite(scale).all():
+        worst = scale[~np.isfinite(scale)][0]
+        raise ValueError(f"scale contains {worst}, expected finite numbers")
+    return scale
+
+
 def _check_broadcasts(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
     try:
         np.broadcast_to(array, shape)

@@ -24,12 +24,13 @@ from .arguments import (
     as_bias,
     as_inputs,
     as_queries_and_keys,
+    as_sink,
     check_empty_rows,
     deliver,
 )
 from .dropout import dropout_keep
 from .masks import pairs_that_take_part
-from .options import Backward, Forward, Options
+from .options import Backward, Forward, Options, ScaledBackward
 from .sharing import broadcast_backward, share_heads, share_heads_backward
 from .softcap import under_cap
 from .softmax import empty_row_weight, softmax, softmax_backward
@@ -42,12 +43,17 @@ class Score(Protocol):
     """A scoring function: one query against n keys, forward and backward."""
 
     parameters: dict[str, Array | None]  # in the order of their gradients; None if not given
+    scale: Array = np.ones(())  # of a score that has one; broadcasts to the leading axes
+
+    def at(self, batch: tuple[int, ...]) -> Score:
+        """The score in this entry of the leading axes, if it is not the same in all."""
+        return self
 
     def forward(self, q: Array, k: Array) -> Array:
         """Scores s (n,) of a query q (Dq,) against keys k (n, Dk)."""
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
-        """Gradients d_q (Dq,) and d_k (n, Dk), and those of the parameters by their names."""
+        """Gradients d_q (Dq,) and d_k (n, Dk), and those of parameters and scale by their names."""
 
 
 MakeScore: TypeAlias = Callable[[Array, Array], Score]  # for these queries and keys
@@ -63,8 +69,9 @@ class Pairs:
 
     takes_part: Mask  # (..., M, N).  Only keys and values that take part are ever looked at
     bias: Array  # broadcasts to (..., M, N).  Is added to the score
+    sink: Array  # broadcasts to (..., M).  One more score of a row, without a value; -inf: none
     keep: Array  # (..., M, N).  What dropout multiplies the weight by: 0, or 1 / (1 - p)
-    empty_rows: str  # what becomes of a query that no key takes part in
+    empty_rows: str  # what becomes of a query that no key takes part in, and no sink
 
 
 @np.errstate(all="ignore")  # inf and NaN follow the rules of arithmetic, silently
@@ -76,12 +83,13 @@ def attend(
     output = np.zeros((*rows, values.shape[-1]))
     weights = np.zeros((*rows, N))
     lse = np.full(rows, -np.inf)
-    bias = np.broadcast_to(pairs.bias, weights.shape)
+    bias, sink = np.broadcast_to(pairs.bias, weights.shape), np.broadcast_to(pairs.sink, rows)
     for row in np.ndindex(*rows):  # row = (..., m), one query
         batch, live = row[:-1], pairs.takes_part[row]
-        if live.any():
-            s = score.forward(queries[row], keys[batch][live]) + bias[row][live]  # (n,)
-            weights[row][live], lse[row] = softmax(s)
+        if live.any() or sink[row] > -np.inf:
+            s = score.at(batch).forward(queries[row], keys[batch][live]) + bias[row][live]  # (n,)
+            w, lse[row] = softmax(np.append(s, sink[row]))  # (n + 1,)
+            weights[row][live] = w[:-1]
             pooled = live
         else:
             weights[row] = empty_row_weight(N, pairs.empty_rows)
@@ -99,6 +107,8 @@ class Gradients:
     keys: Array
     values: Array
     bias: Array
+    sink: Array
+    scale: Array
     parameters: dict[str, Array]  # those of the score, by name
 
 
@@ -116,41 +126,50 @@ def attend_backward(
     """Gradients of all that went into `attend`."""
     *rows, N = pairs.takes_part.shape
     d_queries, d_keys, d_values = (np.zeros_like(x) for x in (queries, keys, values))
-    bias = np.broadcast_to(pairs.bias, pairs.takes_part.shape)
-    d_bias = np.zeros(bias.shape)
+    bias, sink = np.broadcast_to(pairs.bias, (*rows, N)), np.broadcast_to(pairs.sink, rows)
+    d_bias, d_sink, d_scale = np.zeros(bias.shape), np.zeros(sink.shape), np.zeros(rows[:-1])
     given = {name: x for name, x in score.parameters.items() if x is not None}
     d_parameters = {name: np.zeros_like(x)[()] for name, x in given.items()}  # numbers of numbers
     for row in np.ndindex(*rows):
         batch, live = row[:-1], pairs.takes_part[row]
         if not live.any():
+            # forward was: output = 0, lse = sink
+            if sink[row] > -np.inf:
+                d_sink[row] = d_lse[row]
             # forward was: output = sum_j keep_j * v_j / N, with no score in it
-            if pairs.empty_rows == "uniform":
+            elif pairs.empty_rows == "uniform":
                 d_values[batch] += np.outer(pairs.keep[row] / max(N, 1), d_output[row])
             # forward was: output = NaN
-            if pairs.empty_rows == "nan" and N > 0:
+            elif pairs.empty_rows == "nan" and N > 0:
                 d_queries[row] = np.nan
             continue
         q, k, v = queries[row], keys[batch][live], values[batch][live]
-        w, _ = softmax(score.forward(q, k) + bias[row][live])  # (n,)
-        kept = pairs.keep[row][live]  # (n,)
+        s = score.at(batch).forward(q, k) + bias[row][live]  # (n,)
+        w_and_sink, _ = softmax(np.append(s, sink[row]))
+        w, kept = w_and_sink[:-1], pairs.keep[row][live]  # (n,)
 
         # forward was: output = (w * kept) @ v, and w itself may have been used too
         d_v = np.outer(w * kept, d_output[row])  # (n, Dv)
         d_w = (v @ d_output[row]) * kept + d_weights[row][live]  # (n,)
-        # forward was: w, lse = softmax(s)
-        d_s = softmax_backward(d_w, d_lse[row], w)  # (n,)
+        # forward was: w and the sink's weight, which nobody uses, and lse = softmax(s and sink)
+        d_s_and_sink = softmax_backward(np.append(d_w, 0), d_lse[row], w_and_sink)
+        d_s = d_s_and_sink[:-1]  # (n,)
         # forward was: s = score.forward(q, k) + bias
-        d_q, d_k, d_of = score.backward(d_s, q, k)
+        d_q, d_k, d_of = score.at(batch).backward(d_s, q, k)
         d_bias[row][live] = d_s
+        d_scale[batch] += d_of.get("scale", 0)
+        d_sink[row] = d_s_and_sink[-1] if sink[row] > -np.inf else 0  # -inf is none
 
         d_queries[row] = d_q
         d_keys[batch][live] += d_k  # a key serves every query, and so do the parameters:
         d_values[batch][live] += d_v  # their gradients are sums
         for name in d_parameters:
             d_parameters[name] += d_of[name]
-    # forward was: bias = np.broadcast_to(pairs.bias, ...)
+    # forward was: bias = np.broadcast_to(pairs.bias, ...), and sink and scale likewise
     d_bias = broadcast_backward(d_bias, pairs.bias.shape)
-    return Gradients(d_queries, d_keys, d_values, d_bias, d_parameters)
+    d_sink = broadcast_backward(d_sink, pairs.sink.shape)
+    d_scale = broadcast_backward(d_scale, score.scale.shape)
+    return Gradients(d_queries, d_keys, d_values, d_bias, d_sink, d_scale, d_parameters)
 
 
 # ---- what all attentions share -----------------------------------------------------------------
@@ -160,9 +179,10 @@ def all_pairs(q: Array, k: Array, o: Options) -> Pairs:
     """What these options say of every pair."""
     takes_part = pairs_that_take_part(q.shape[:-1], k.shape[-2], o)
     bias = np.zeros(()) if o.bias is None else as_bias(o.bias, takes_part.shape)
+    sink = np.array(-np.inf) if o.sink is None else as_sink(o.sink, q.shape[:-1])
     keep = dropout_keep(takes_part.shape, o)
     check_empty_rows(o.empty_rows)
-    return Pairs(takes_part, bias, keep, o.empty_rows)
+    return Pairs(takes_part, bias, sink, keep, o.empty_rows)
 
 
 def attention(
@@ -176,7 +196,7 @@ def attention(
     lead = q.shape[:-2]
     output, weights, lse = attend(score, q, share_heads(k, lead), share_heads(v, lead), pairs)
     parameters = (x for x in score.parameters.values() if x is not None)
-    output = deliver(output, o.out, q, k, v, pairs.bias, *parameters)
+    output = deliver(output, o.out, q, k, v, pairs.bias, pairs.sink, *parameters)
     extras = [x for wanted, x in [(o.return_weights, weights), (o.return_lse, lse)] if wanted]
     return (output, *extras) if extras else output
 
@@ -187,10 +207,11 @@ def attention_backward(
     grad_output: ArrayLike,
     inputs: Inputs,
     options: Mapping[str, Any],
+    kind: type[Backward] = Backward,
 ) -> tuple[Any, ...]:
-    """Gradients of queries, keys, values, parameters and, if it is asked for, the bias."""
+    """Gradients of queries, keys, values, parameters and, if asked for, bias, sink and scale."""
     queries, keys, values, valid_lens = inputs
-    o = Backward.of(function, valid_lens, options)
+    o = kind.of(function, valid_lens, options)
     q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
     score, pairs = under_cap(make_score(q, k), o.softcap), all_pairs(q, k, o)
     rows, lead = q.shape[:-1], q.shape[:-2]
@@ -207,7 +228,9 @@ def attention_backward(
     d_values = share_heads_backward(d.values, v.shape)
     d_parameters = (d.parameters.get(name) for name in score.parameters)
     d_bias = [None if o.bias is None else d.bias] * o.return_grad_bias
-    return (d.queries, d_keys, d_values, *d_parameters, *d_bias)
+    d_sink = [None if o.sink is None else d.sink] * o.return_grad_sink
+    d_scale = [d.scale[()]] if isinstance(o, ScaledBackward) and o.return_grad_scale else []
+    return (d.queries, d_keys, d_values, *d_parameters, *d_bias, *d_sink, *d_scale)
 
 
 def all_scores(
@@ -219,5 +242,5 @@ def all_scores(
     scores = np.zeros(q.shape[:-1] + k.shape[-2:-1])
     with np.errstate(all="ignore"):
         for row in np.ndindex(scores.shape[:-1]):
-            scores[row] = score.forward(q[row], k[row[:-1]])
+            scores[row] = score.at(row[:-1]).forward(q[row], k[row[:-1]])
     return scores

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, as_finite, as_positive, check_same_features
-from .attention import Attended, all_scores, attention, attention_backward
-from .options import Backward, Forward
+from .arguments import Array, as_positive, as_scale, check_same_features
+from .attention import Attended, Score, all_scores, attention, attention_backward
+from .options import Forward, ScaledBackward
 
 if TYPE_CHECKING:
-    from .options import BackwardOptions, ForwardOptions
+    from .options import ForwardOptions, ScaledBackwardOptions
 
 
-class Cosine:
+class Cosine(Score):
     """score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))"""
 
     def __init__(self, q: Array, k: Array, scale: ArrayLike, eps: ArrayLike) -> None:
         check_same_features(q, k)
-        self.scale, self.eps = as_finite("scale", scale), as_positive("eps", eps)
+        self.lead = q.shape[:-2]
+        self.scale, self.eps = as_scale(scale, self.lead), as_positive("eps", eps)
         self.parameters: dict[str, Array | None] = {}
 
+    def at(self, batch: tuple[int, ...]) -> Score:
+        one = copy(self)
+        one.scale = np.broadcast_to(self.scale, self.lead)[batch]
+        return one
+
     def forward(self, q: Array, k: Array) -> Array:
-        return self.scale * (self._to_length_1(k) @ self._to_length_1(q))
+        s: Array = self.scale * (self._to_length_1(k) @ self._to_length_1(q))
+        return s
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
         # forward was: s_j = scale * u_j . t, where t and u_j are q and k_j brought to length 1
-        d_t = self.scale * (d_s @ self._to_length_1(k))  # (D,)
-        d_u = self.scale * np.outer(d_s, self._to_length_1(q))  # (n, D)
-        return self._to_length_1_backward(d_t, q), self._to_length_1_backward(d_u, k), {}
+        t, u = self._to_length_1(q), self._to_length_1(k)
+        d_q = self._to_length_1_backward(self.scale * (d_s @ u), q)  # (D,)
+        d_k = self._to_length_1_backward(self.scale * np.outer(d_s, t), k)  # (n, D)
+        return d_q, d_k, {"scale": d_s @ (u @ t)}
 
     def _to_length_1(self, x: Array) -> Array:
         """x (..., D) over its norm; a shorter x than eps stays shorter than 1, and 0 stays 0."""
@@ -68,8 +77,8 @@ def cosine_attention(
         Any leading axes (batch, heads), the same for all three, or none.
     valid_lens : None, int or array_like of integers, optional
         As in `dot_product_attention`.
-    scale : float, optional
-        What the cosines are multiplied by, finite.
+    scale : float or array_like, optional
+        What the cosines are multiplied by, finite, as in `dot_product_attention`.
     eps : float, optional
         The least that a norm counts as, greater than 0.
     **options : optional
@@ -103,7 +112,7 @@ def cosine_attention(
     return attention("cosine_attention", score, inputs, options)
 
 
-@Backward.spelled_out
+@ScaledBackward.spelled_out
 def cosine_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -113,7 +122,7 @@ def cosine_attention_backward(
     *,
     scale: ArrayLike = 1.0,
     eps: ArrayLike = 1e-8,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[ScaledBackwardOptions],
 ) -> tuple[Array | None, ...]:
     """Gradients of `cosine_attention`.
 
@@ -132,8 +141,8 @@ def cosine_attention_backward(
     -------
     dq, dk, dv : ndarray of float64
         Gradients with respect to `queries`, `keys` and `values`, in their shapes.
-    dbias : ndarray of float64
-        Only with `return_grad_bias`, as from `dot_product_attention_backward`.
+    dbias, dsink, dscale : ndarray of float64
+        Only if asked for, as from `dot_product_attention_backward`.
 
     Raises
     ------
@@ -157,7 +166,8 @@ def cosine_attention_backward(
     """
     score = partial(Cosine, scale=scale, eps=eps)
     inputs = queries, keys, values, valid_lens
-    return attention_backward("cosine_attention_backward", score, grad_output, inputs, options)
+    function = "cosine_attention_backward"
+    return attention_backward(function, score, grad_output, inputs, options, ScaledBackward)
 
 
 def cosine_scores(
@@ -174,7 +184,7 @@ def cosine_scores(
     ----------
     queries, keys : array_like, shapes (..., M, D) and (..., N, D)
         Any leading axes, the same for both, or none.
-    scale, eps : float, optional
+    scale, eps : optional
         As in `cosine_attention`.
     softcap : float, optional
         As in `dot_product_scores`.

@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, as_finite, check_same_features
-from .attention import Attended, all_scores, attention, attention_backward
-from .options import Backward, Forward
+from .arguments import Array, as_scale, check_same_features
+from .attention import Attended, Score, all_scores, attention, attention_backward
+from .options import Forward, ScaledBackward
 
 if TYPE_CHECKING:
-    from .options import BackwardOptions, ForwardOptions
+    from .options import ForwardOptions, ScaledBackwardOptions
 
 
-class DotProduct:
+class DotProduct(Score):
     """score(q, k) = scale * q . k"""
 
     def __init__(self, q: Array, k: Array, scale: ArrayLike | None) -> None:
         check_same_features(q, k)
         D = q.shape[-1]
-        self.scale = 1 / math.sqrt(max(D, 1)) if scale is None else as_finite("scale", scale)
+        self.lead = q.shape[:-2]
+        self.scale = as_scale(1 / math.sqrt(max(D, 1)) if scale is None else scale, self.lead)
         self.parameters: dict[str, Array | None] = {}
 
+    def at(self, batch: tuple[int, ...]) -> Score:
+        one = copy(self)
+        one.scale = np.broadcast_to(self.scale, self.lead)[batch]
+        return one
+
     def forward(self, q: Array, k: Array) -> Array:
-        return self.scale * (k @ q)
+        s: Array = self.scale * (k @ q)
+        return s
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
         # forward was: s_j = scale * sum_d k_jd * q_d
         d_q = self.scale * (d_s @ k)  # (D,)
         d_k = self.scale * np.outer(d_s, q)  # (n, D)
-        return d_q, d_k, {}
+        return d_q, d_k, {"scale": d_s @ (k @ q)}
 
 
 @Forward.spelled_out
@@ -56,8 +64,9 @@ def dot_product_attention(
         How many keys take part, the first ones. One int for all queries; shape (B,) with
         B = ``queries.shape[0]``; (B, M), shared by the axes between; or ``queries.shape[:-1]``.
         A length above N means N. None: all keys.
-    scale : float, optional
-        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
+    scale : float or array_like, optional
+        What the dot products are multiplied by, finite: a number, or an array that broadcasts to
+        ``queries.shape[:-2]``, as one number for each head does; ``1 / sqrt(D)`` by default.
     **options : optional
         Masks, dropout, and what else to return: the fields of `options.Forward`.
 
@@ -100,7 +109,7 @@ def dot_product_attention(
     return attention("dot_product_attention", score, inputs, options)
 
 
-@Backward.spelled_out
+@ScaledBackward.spelled_out
 def dot_product_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -109,7 +118,7 @@ def dot_product_attention_backward(
     valid_lens: ArrayLike | None = None,
     *,
     scale: ArrayLike | None = None,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[ScaledBackwardOptions],
 ) -> tuple[Array | None, ...]:
     """Gradients of `dot_product_attention`.
 
@@ -128,9 +137,9 @@ def dot_product_attention_backward(
     -------
     dq, dk, dv : ndarray of float64
         Gradients with respect to `queries`, `keys` and `values`, in their shapes.
-    dbias : ndarray of float64
-        Only with `return_grad_bias`: gradient with respect to `bias`, in its shape. None if no bias
-        was given.
+    dbias, dsink, dscale : ndarray of float64
+        Only with `return_grad_bias`, `return_grad_sink`, `return_grad_scale`: gradients with
+        respect to `bias`, `sink` and `scale`, each in its shape. None if no bias or sink was given.
 
     Raises
     ------
@@ -155,7 +164,8 @@ def dot_product_attention_backward(
     """
     score = partial(DotProduct, scale=scale)
     inputs = queries, keys, values, valid_lens
-    return attention_backward("dot_product_attention_backward", score, grad_output, inputs, options)
+    function = "dot_product_attention_backward"
+    return attention_backward(function, score, grad_output, inputs, options, ScaledBackward)
 
 
 def dot_product_scores(
@@ -171,8 +181,9 @@ def dot_product_scores(
     ----------
     queries, keys : array_like, shapes (..., M, D) and (..., N, D)
         Any leading axes, the same for both, or none.
-    scale : float, optional
-        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
+    scale : float or array_like, optional
+        What the dot products are multiplied by, finite: a number, or an array that broadcasts to
+        ``queries.shape[:-2]``, as one number for each head does; ``1 / sqrt(D)`` by default.
     softcap : float, optional
         A bound on the size of scores, softcap > 0: each becomes
         ``softcap * tanh(score / softcap)``.

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_finite, as_positive, check_same_features
-from .attention import Attended, all_scores, attention, attention_backward
+from .attention import Attended, Score, all_scores, attention, attention_backward
 from .options import Backward, Forward
 
 if TYPE_CHECKING:
     from .options import BackwardOptions, ForwardOptions
 
 
-class Gaussian:
+class Gaussian(Score):
     """score(q, k) = -(w * |q - k|)^2 / 2"""
 
     def __init__(self, q: Array, k: Array, w: ArrayLike | None, sigma: ArrayLike | None) -> None:
@@ -125,8 +125,8 @@ def gaussian_attention_backward(
         Gradients with respect to `queries`, `keys` and `values`, in their shapes.
     dw : float64
         Gradient with respect to ``w = 1 / sigma``, whichever of the two was given.
-    dbias : ndarray of float64
-        Only with `return_grad_bias`, as from `dot_product_attention_backward`.
+    dbias, dsink : ndarray of float64
+        Only if asked for, as from `dot_product_attention_backward`.
 
     Raises
     ------

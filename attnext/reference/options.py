@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     class BackwardOptions(_options.Backward, total=False):
         """`Backward`, likewise."""
 
+    class ScaledBackwardOptions(BackwardOptions, total=False):
+        """`ScaledBackward`, likewise."""
+
+        return_grad_scale: bool
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +41,7 @@ class Options:
     causal: bool = False
     causal_offset: ArrayLike = 0
     window: tuple[int, int] | None = None
+    sink: ArrayLike | None = None
     enable_gqa: bool = False
     dropout_p: ArrayLike = 0.0
     seed: int | None = None
@@ -78,6 +84,14 @@ class Backward(Options):
     output: ArrayLike | None = None
     lse: ArrayLike | None = None
     return_grad_bias: bool = False
+    return_grad_sink: bool = False
+
+
+@dataclass(frozen=True)
+class ScaledBackward(Backward):
+    """And one whose score has a scale."""
+
+    return_grad_scale: bool = False
 
 
 # What is otherwise here than in the fast functions.
@@ -105,4 +119,4 @@ def _spelling(kind: type[Any]) -> Callable[[F], F]:
     return Taken({name: field.type for name, field in shared.items()}, own).spelled_out
 
 
-_SPELLING: dict[type, Any] = {kind: _spelling(kind) for kind in (Forward, Backward)}
+_SPELLING: dict[type, Any] = {kind: _spelling(kind) for kind in (Forward, Backward, ScaledBackward)}

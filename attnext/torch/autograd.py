@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from attnext import _core
-from attnext._gradients import by_name
+from attnext._gradients import SHARED, by_name
 from attnext._options import OPTIONS, Dropout, Extras, Masks, Scores, Taken
 
 from .tensors import (
@@ -33,15 +33,18 @@ Attended: TypeAlias = Any
 class Options(Scores, Masks, Dropout, Extras, total=False):
     """The options of all attentions. There is no `out`: autograd owns what it makes."""
 
-    bias: Tensor | None  # an input, to which a gradient flows
+    bias: Tensor | None  # inputs, to which gradients flow
+    sink: Tensor | None
 
 
 _TENSORS = {
     name: option._replace(type=option.type.replace("array_like", "Tensor or array_like"))
     for name, option in OPTIONS.items()
 }
-_BIAS = OPTIONS["bias"]._replace(type="Tensor, float32, optional")
-TAKEN = Taken(Options.__annotations__, _TENSORS | {"bias": _BIAS})
+_INPUTS = {
+    name: OPTIONS[name]._replace(type="Tensor, float32, optional") for name in ("bias", "sink")
+}
+TAKEN = Taken(Options.__annotations__, _TENSORS | _INPUTS)
 
 
 class _Call(NamedTuple):
@@ -65,8 +68,10 @@ def attend(
     TAKEN.check(function, options)
     rest = {**own, **options}
     wanted = [name for name in ("weights", "lse") if rest.pop(f"return_{name}", False)]
-    if (bias := rest.pop("bias", None)) is not None:
-        inputs = {**inputs, "bias": bias}
+    for name in SHARED:
+        x = rest.get(name)
+        if x is not None and (name in _INPUTS or isinstance(x, Tensor)):  # a scale: a number mostly
+            inputs = {**inputs, name: rest.pop(name)}
     tensors = {name: check_input(name, x) for name, x in inputs.items()}
     recorded = is_recorded(tensors.values())
     more, rest = split_options(rest)
@@ -107,15 +112,15 @@ class _Attention(Function):
             if name != "output"
         }
         needed = dict(zip(call.names, ctx.needs_input_grad[1:], strict=True))
-        bias = needed.get("bias", False)
+        shared = [name for name in SHARED if needed.get(name)]
         d = getattr(_core, f"{call.function}_backward")(
             zeros_unless(grad["output"], saved["output"].shape),
             **saved,
             **ctx.options,
             **extras,
-            return_grad_bias=bias,
+            **{f"return_grad_{name}": True for name in shared},
         )
-        gradients = by_name(call.function, d, bias)
+        gradients = by_name(call.function, d, False, *shared)
         if "sigma" in saved:  # forward was: w = 1 / sigma
             gradients["sigma"] = -gradients["w"] / np.square(saved["sigma"], dtype=np.float64)
         for name in {"w", "sigma"} & saved.keys():  # from C comes a number

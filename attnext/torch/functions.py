@@ -17,7 +17,7 @@ def dot_product_attention(
     values: Tensor,
     valid_lens: Tensor | ArrayLike | None = None,
     *,
-    scale: float | None = None,
+    scale: Tensor | ArrayLike | None = None,
     **options: Unpack[Options],
 ) -> Attended:
     """Pool values by the softmax of scaled dot products of queries and keys.
@@ -32,8 +32,9 @@ def dot_product_attention(
         The values, one for each key.
     valid_lens : Tensor or array_like of integers, optional
         How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
-    scale : float, optional
-        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
+    scale : float or Tensor, optional
+        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default. A float32
+        tensor that broadcasts to ``queries.shape[:-2]`` has a gradient.
     **options : optional
         As in `attnext.dot_product_attention`.
 
@@ -61,7 +62,8 @@ def dot_product_attention(
     Notes
     -----
     ``output = softmax(scale * queries @ keys^T + bias) @ values`` (Vaswani et al. 2017, "Attention
-    is all you need", equation 1). Gradients flow to `queries`, `keys`, `values` and `bias`.
+    is all you need", equation 1). Gradients flow to `queries`, `keys`, `values`, `bias`,
+    `sink` and `scale`.
 
     Examples
     --------
@@ -92,7 +94,7 @@ def cosine_attention(
     values: Tensor,
     valid_lens: Tensor | ArrayLike | None = None,
     *,
-    scale: float = 1.0,
+    scale: Tensor | ArrayLike = 1.0,
     eps: float = 1e-8,
     **options: Unpack[Options],
 ) -> Attended:
@@ -104,8 +106,9 @@ def cosine_attention(
         Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
     valid_lens : Tensor or array_like of integers, optional
         As in `dot_product_attention`.
-    scale : float, optional
-        What the similarities are multiplied by, finite: an inverse temperature.
+    scale : float or Tensor, optional
+        What the similarities are multiplied by, finite: an inverse temperature; as in
+        `dot_product_attention`.
     eps : float, optional
         A norm counts as at least this, > 0.
     **options : optional
@@ -129,7 +132,7 @@ def cosine_attention(
     -----
     ``score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))`` (Graves, Wayne and Danihelka
     2014, "Neural Turing Machines", equation 6), as ``torch.nn.functional.cosine_similarity``.
-    Gradients flow to `queries`, `keys`, `values` and `bias`.
+    Gradients flow to `queries`, `keys`, `values`, `bias`, `sink` and `scale`.
 
     Examples
     --------
@@ -195,7 +198,7 @@ def additive_attention(
     -----
     ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015, appendix
     A.1.2). No tensor of shape (M, N, H) is ever formed, in the backward neither. Gradients flow to
-    `queries`, `keys`, `values`, the four parameters and `bias`.
+    `queries`, `keys`, `values`, the four parameters, `bias` and `sink`.
 
     Examples
     --------
@@ -259,8 +262,8 @@ def gaussian_attention(
     Notes
     -----
     ``score(q, k) = -(w * |q - k|)**2 / 2``: the regression of Nadaraya (1964) and Watson (1964)
-    with a Gaussian kernel. Gradients flow to `queries`, `keys`, `values`, `w` or `sigma`, and
-    `bias`.
+    with a Gaussian kernel. Gradients flow to `queries`, `keys`, `values`, `w` or `sigma`,
+    `bias` and `sink`.
 
     Examples
     --------

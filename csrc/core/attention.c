@@ -82,9 +82,9 @@ drop(const attn_block *block, float *P)
 
 /* Nothing seen yet. */
 static void
-start_sums(attn_block *block)
+start_sums(attn_block *block, bool sinks)
 {
-    attn_row_start(block);
+    attn_row_start(block, sinks);
     memset(block->O, 0, (size_t)(block->call->p->Dv * block->lanes) * sizeof(float));
 }
 
@@ -121,7 +121,7 @@ attn_forward_part(attn_block *block, int64_t part)
 {
     const int64_t first = part * ATTN_PART, end = first + ATTN_PART;
     const int64_t low = block->rows.low, high = block->rows.high;
-    start_sums(block);
+    start_sums(block, part == 0);
     block->rows.low = low > first ? low : first;
     block->rows.high = high < end ? high : end;
     forward_tiles(block);
@@ -233,20 +233,40 @@ row_dots(attn_block *block)
     }
 }
 
+/* forward was: S = scale * U, U the scores at scale 1.  So now: dscale = sum dS U. */
+static void
+dscale_tile(attn_block *block)
+{
+    const attn_tile *t = &block->tile;
+    block->call->p->score->unscaled_tile(block,
+                                         block->unscaled + t->first * block->lanes,
+                                         t->k0 + t->first, t->end - t->first);
+    attn_simd->dot_tile(block->dscale, block->dP, block->unscaled, block->lanes,
+                        t->keys, t->scored);
+}
+
 /* forward was: P = softmax(S), lse = log sum exp S.  So now:
  *     dS = P * (dP - dots) + P * dlse,
  * into block->dP, times the gain that the scoring function asked for. */
 static void
 dscore_tile(attn_block *block)
 {
-    const attn_problem *p = block->call->p;
+    const attn_call *c = block->call;
+    const attn_score *score = c->p->score;
     const attn_tile *t = &block->tile;
-    const float gain = p->score->dscore_gain == NULL ? 1.0f : p->score->dscore_gain(p);
-    const bool modified = attn_modifiers_flow(block->call);
+    const float gain = score->dscore_gain == NULL ? 1.0f : score->dscore_gain(block);
+    const bool at_once = !attn_modifiers_flow(c) && c->dscale.rows == NULL;
     attn_simd->dscore_tile(block->dP, block->S, block->dots, block->dlse,
-                           modified ? 1.0f : gain, block->lanes, t->keys, t->scored);
-    if (modified) {
-        attn_modify_tile_backward(block, block->dP, gain);
+                           at_once ? gain : 1.0f, block->lanes, t->keys, t->scored);
+    if (at_once) {
+        return;
+    }
+    attn_modify_tile_backward(block, block->dP);
+    if (c->dscale.rows != NULL) {
+        dscale_tile(block);
+    }
+    for (int i = 0; i < t->keys * block->lanes; i++) {
+        block->dP[i] *= gain;
     }
 }
 
@@ -349,8 +369,8 @@ attn_backward_block(attn_block *block)
     c->p->score->load_backward(block);
     attn_simd->pack(block->dO, block->lanes, dout.data, Dv, block->rows.count, Dv,
                     1.0f);
-    attn_row_start(block);
-    if (saved->weights == NULL) {
+    attn_row_start(block, true);
+    if (saved->weights == NULL || c->dsink.rows != NULL) {
         if (saved->lse == NULL || one_tile || !attn_row_restore(block)) {
             softmax_rows(block);
         }
@@ -368,6 +388,8 @@ attn_backward_block(attn_block *block)
                     attn_rows_finite(block, dout, Dv);
     gradient_tiles(block, one_tile, P_in_S);
     attn_modify_store_backward(block);
+    attn_row_store_sinks(block);
+    attn_row_store_scales(block);
     c->p->score->store_backward(block);
     attn_settle_queries(c, &block->rows);
 }
@@ -377,9 +399,10 @@ attn_settle_queries(const attn_call *c, const attn_rows *rows)
 {
     const int64_t Dq = c->p->Dq, row = rows->b * c->p->M + rows->m0;
     for (uint64_t w = rows->empty; w != 0; w &= w - 1) {
-        float *dquery = c->d->queries + (row + __builtin_ctzll(w)) * Dq;
+        int l = __builtin_ctzll(w);
+        float *dquery = c->d->queries + (row + l) * Dq;
         for (int64_t d = 0; d < Dq; d++) {
-            dquery[d] = rows->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f;
+            dquery[d] = rows->nan >> l & 1 ? NAN : 0.0f;
         }
     }
 }

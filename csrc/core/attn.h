@@ -92,7 +92,8 @@ typedef struct {
 
 const attn_score_info *attn_about(const attn_score *score);
 
-/* What a row becomes in which no key takes part. Its lse is -inf in all three. */
+/* What a row becomes in which no key takes part. Its lse is -inf in all three. (A row
+ * with a sink is not empty: its output is 0 then, and its lse the sink.) */
 typedef enum {
     ATTN_EMPTY_UNIFORM, /* weights 1/N over all N keys, as d2l for length 0 */
     ATTN_EMPTY_ZERO,    /* weights, output and gradients 0, as PyTorch's SDPA */
@@ -154,15 +155,20 @@ typedef struct {
     int64_t B, M, N, Dq, Dk, Dv;
     int64_t group; /* query heads that share one key head: see above */
     const attn_score *score;
-    float scale;   /* what it is: attn_scale_kind */
-    float eps;     /* cosine: a norm counts as at least this */
+    float scale;      /* what it is: attn_scale_kind */
+    attn_view scales; /* of floats, one for each entry (stride_m and stride_j 0), in the
+                       * place of a scale that is a factor */
+    float eps;        /* cosine: a norm counts as at least this */
     float softcap; /* scores become softcap * tanh(score / softcap); 0: they do not */
     int64_t H;
     const float
         *parameters[ATTN_PARAMETERS]; /* in the score's order; NULL: not given */
     const void *prepared; /* keys, by attn_prepare_keys; NULL: the call prepares them */
     attn_masks masks;
-    attn_empty_rows empty_rows;
+    attn_view sink; /* of floats, one for each query (stride_j 0): one more logit in the
+                     * row's softmax, which takes weight and has no value; -inf is none.
+                     * Not NaN, not +inf */
+    attn_empty_rows empty_rows; /* of rows without a sink */
     attn_dropout dropout;
 } attn_problem;
 
@@ -210,14 +216,15 @@ int attn_forward(float *output, float *weights, float *lse, const attn_inputs *i
 
 /* Where the gradients go; each is C-contiguous, has the shape of what it belongs to and
  * is overwritten. queries, keys and values are always wanted, and those of the
- * parameters that are given. scale: one number, wanted if the score's is a bandwidth:
- * the gradient of w = 1 / bandwidth. The bias's (its own shape, C-contiguous, as the
- * view of the bias then must be) or NULL, as for a bias without elements. */
+ * parameters that are given. scale: if the score's is a bandwidth, one number, wanted:
+ * the gradient of w = 1 / bandwidth; if it is a factor, that of scale, or of scales, or
+ * NULL. Those of bias, sink and scales have their own shapes, C-contiguous, as the
+ * views of them then must be; NULL: not wanted, or there are no elements. */
 typedef struct {
     float *queries, *keys, *values;
     float *parameters[ATTN_PARAMETERS];
     float *scale;
-    float *bias;
+    float *bias, *sink;
 } attn_gradients;
 
 /* What flows in, and what the forward may hand back to save recomputing it. */

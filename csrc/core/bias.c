@@ -136,23 +136,12 @@ store_backward(attn_block *block, void *own)
 
 /* ---- backward, over groups and entries ------------------------------------------- */
 
-/* How many of the B entries have a bias of their own. */
-static int64_t
-own_entries(const attn_view *v)
-{
-    int64_t entries = 1;
-    for (int i = 0; i < v->axis_count; i++) {
-        entries *= v->axes[i].stride != 0 ? v->axes[i].size : 1;
-    }
-    return entries;
-}
-
 static int64_t
 share_size(const attn_call *c)
 {
     const attn_view *v = &c->p->masks.bias;
     int64_t size;
-    if (v->stride_m != 0 && own_entries(v) == c->p->B) {
+    if (v->stride_m != 0 && attn_view_entries(v) == c->p->B) {
         return 0; /* every row of the bias belongs to one query of one entry */
     }
     return __builtin_mul_overflow(group_rows(c), columns_of(c->p), &size) ? INT64_MAX
@@ -212,7 +201,7 @@ static void
 no_gradient(const attn_call *c)
 {
     const attn_view *v = &c->p->masks.bias;
-    attn_set_zero(c->d->bias, own_entries(v), v->stride_m != 0 ? c->p->M : 1,
+    attn_set_zero(c->d->bias, attn_view_entries(v), v->stride_m != 0 ? c->p->M : 1,
                   columns_of(c->p));
 }
 

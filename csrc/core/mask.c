@@ -20,6 +20,16 @@ attn_view_row(const attn_view *v, int64_t b, int64_t m)
     return offset;
 }
 
+int64_t
+attn_view_entries(const attn_view *v)
+{
+    int64_t entries = 1;
+    for (int i = 0; i < v->axis_count; i++) {
+        entries *= v->axes[i].stride != 0 ? v->axes[i].size : 1;
+    }
+    return entries;
+}
+
 /* ---- one row --------------------------------------------------------------------- */
 
 /* Does element `at` of a mask (bytes) or a bias (floats) leave its pair in? */
@@ -145,20 +155,35 @@ max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* The empty lanes that a rule other than "zero" may be for. With no keys at all there
+ * is nothing to spread the weight over, and every mode gives 0; with a sink, that has
+ * the weight. */
+static uint64_t
+ruled_lanes(const attn_rows *rows)
+{
+    uint64_t lanes = rows->p->N > 0 ? rows->empty : 0;
+    for (uint64_t w = rows->p->sink.data == NULL ? 0 : lanes; w != 0; w &= w - 1) {
+        int l = __builtin_ctzll(w);
+        if (attn_sink_of(rows->p, rows->b, rows->m0 + l) != -INFINITY) {
+            lanes &= ~((uint64_t)1 << l);
+        }
+    }
+    return lanes;
+}
+
 /* An empty row under "uniform" is an ordinary row over all N keys whose scores are all
- * 0: one mechanism, no special case in the walk. With no keys at all there is nothing
- * to spread the weight over, and every mode gives 0. */
+ * 0: one mechanism, no special case in the walk. */
 static void
 settle_empty(attn_rows *rows)
 {
     const attn_problem *p = rows->p;
-    bool uniform = p->empty_rows == ATTN_EMPTY_UNIFORM && p->N > 0;
-    rows->uniform = uniform ? rows->empty : 0;
-    rows->empty_rows = p->N > 0 ? p->empty_rows : ATTN_EMPTY_ZERO;
+    uint64_t ruled = rows->empty == 0 ? 0 : ruled_lanes(rows);
+    rows->uniform = p->empty_rows == ATTN_EMPTY_UNIFORM ? ruled : 0;
+    rows->nan = p->empty_rows == ATTN_EMPTY_NAN ? ruled : 0;
     for (uint64_t w = rows->empty; w != 0; w &= w - 1) {
         int l = __builtin_ctzll(w);
         rows->start[l] = 0;
-        rows->limit[l] = uniform ? p->N : 0;
+        rows->limit[l] = rows->uniform >> l & 1 ? p->N : 0;
     }
 }
 

@@ -8,6 +8,7 @@
 #ifndef ATTN_MASK_H
 #define ATTN_MASK_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -24,6 +25,17 @@ attn_limit(const attn_valid_lens *v, int64_t b, int64_t m, int64_t N)
 /* Where row (b, m) of a view begins, in elements from its data. */
 int64_t attn_view_row(const attn_view *v, int64_t b, int64_t m);
 
+/* How many of the B entries have numbers of their own in a view. */
+int64_t attn_view_entries(const attn_view *v);
+
+/* The sink of query m of entry b; -inf: it has none. */
+static inline float
+attn_sink_of(const attn_problem *p, int64_t b, int64_t m)
+{
+    const float *sink = p->sink.data;
+    return sink == NULL ? -INFINITY : sink[attn_view_row(&p->sink, b, m)];
+}
+
 /* The queries of one block, one lane each. */
 typedef struct {
     const attn_problem *p;
@@ -38,7 +50,9 @@ typedef struct {
     uint64_t empty;                  /* lanes in which no key takes part ... */
     uint64_t uniform; /* ... those of them whose weights are 1/N: they attend to all N
                          keys, their scores count as 0 and have no gradient */
-    attn_empty_rows empty_rows; /* what the other empty lanes become: 0 or NaN */
+    uint64_t
+        nan; /* ... those that become NaN. The others are 0 but for their lse, which
+                     is the sink */
 } attn_rows;
 
 /* One tile of a block: keys k0 .. k0 + keys - 1. */

@@ -54,16 +54,13 @@ attn_modifiers_keep(const attn_call *c)
 }
 
 void
-attn_modify_tile_backward(attn_block *block, float *dS, float gain)
+attn_modify_tile_backward(attn_block *block, float *dS)
 {
     const attn_call *c = block->call;
     for (int i = c->modifiers - 1; i >= 0; i--) {
         if (c->flows[i]) {
             c->modifier[i]->tile_backward(block, block->modifier[i], dS);
         }
-    }
-    for (int i = 0; i < block->tile.keys * block->lanes; i++) {
-        dS[i] *= gain;
     }
 }
 

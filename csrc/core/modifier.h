@@ -49,9 +49,9 @@ struct attn_modifier {
 /* The list of a call: those that apply. */
 void attn_find_modifiers(attn_call *c);
 
-/* The tile at hand: S; dS, times gain at the end. */
+/* The tile at hand: S; dS. */
 void attn_modify_tile(attn_block *block);
-void attn_modify_tile_backward(attn_block *block, float *dS, float gain);
+void attn_modify_tile_backward(attn_block *block, float *dS);
 
 /* Does any of them have something to do backward? Does any of those need the tile's
  * scores for it, even where P is known without them? */

@@ -136,6 +136,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     attn_take_parts(c, a);
     c->block = attn_take(a, sizeof *c->block, c->workers, 1);
     int64_t keys = p->N < ATTN_KEYS ? p->N : ATTN_KEYS;
+    bool dscale = attn_wants_dscale(c);
     for (int w = 0; w < c->workers; w++) {
         attn_block local, *block = c->block == NULL ? &local : &c->block[w];
         block->call = c;
@@ -152,6 +153,8 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         block->dweights = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
         block->dots = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
         block->dlse = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;
+        block->unscaled = dscale ? attn_take_floats(a, keys, c->lanes) : NULL;
+        block->dscale = dscale ? attn_take_floats(a, 1, c->lanes) : NULL;
         for (int i = 0; i < c->modifiers; i++) {
             block->modifier[i] = c->modifier[i]->take_block(block, a);
         }

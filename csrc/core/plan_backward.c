@@ -124,6 +124,12 @@ lay_out_backward(backward_plan *plan, attn_arena *a, int threads)
         float *shares = attn_take_floats(a, plan->wave, size);
         plan->modifier_shares[i] = size == 0 ? NULL : shares;
     }
+    if (c->d->sink != NULL) {
+        attn_take_rowwise(&c->dsink, &c->p->sink, c->p, a);
+    }
+    if (attn_wants_dscale(c)) {
+        attn_take_rowwise(&c->dscale, &c->p->scales, c->p, a);
+    }
 }
 
 /* The share of a task of this wave. */
@@ -259,19 +265,26 @@ run_backward(backward_plan *plan)
             return false;
         }
     }
+    if (c->dsink.rows != NULL) {
+        attn_add_rowwise(c->d->sink, &c->dsink, &c->p->sink, c->p);
+    }
+    if (c->dscale.rows != NULL) {
+        attn_add_rowwise(c->d->scale, &c->dscale, &c->p->scales, c->p);
+    }
     return attn_finish(c);
 }
 
 /* No pair takes part, or nothing flows in and out: all gradients are 0, however large
- * the sizes are that are not 0. */
+ * the sizes are that are not 0. (Without keys a sink still has all the lse.) */
 static bool
 nothing_flows(const attn_call *c)
 {
     const attn_problem *p = c->p;
     bool no_features = p->Dv == 0 && (p->Dq == 0 || p->Dk == 0);
-    return p->B == 0 || p->M == 0 || p->N == 0 ||
-           (no_features && !attn_modifiers_flow(c) && c->grad->weights == NULL &&
-            c->grad->lse == NULL);
+    bool no_sink = c->d->sink == NULL;
+    return p->B == 0 || p->M == 0 || (p->N == 0 && no_sink) ||
+           (no_features && !attn_modifiers_flow(c) && no_sink &&
+            c->grad->weights == NULL && c->grad->lse == NULL);
 }
 
 static void
@@ -284,7 +297,7 @@ zero_parameters(const attn_gradients *d, const attn_problem *p)
                           shape[1] == 0 ? 1 : attn_letter_size(p, shape[1]));
         }
     }
-    attn_set_zero(d->scale, 1, 1, 1);
+    attn_set_zero(d->scale, attn_rowwise_size(&p->scales, p), 1, 1);
 }
 
 static void
@@ -296,6 +309,7 @@ no_gradients(attn_call *c)
     attn_set_zero(c->d->keys, entries, p->N, p->Dk);
     attn_set_zero(c->d->values, entries, p->N, p->Dv);
     zero_parameters(c->d, p);
+    attn_set_zero(c->d->sink, attn_rowwise_size(&p->sink, p), 1, 1);
     for (int i = 0; i < c->modifiers; i++) {
         if (c->flows[i] && c->modifier[i]->no_gradient != NULL) {
             c->modifier[i]->no_gradient(c);

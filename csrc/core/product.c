@@ -10,19 +10,45 @@ attn_product_take(attn_product *s, const attn_block *block, int64_t D,
                   attn_span (*keys)(const attn_block *block, int64_t j), attn_arena *a)
 {
     s->D = D;
+    bool unscaled = attn_wants_dscale(block->call);
     s->Q = attn_take_floats(a, D, block->lanes);
+    s->Q_unscaled = unscaled ? attn_take_floats(a, D, block->lanes) : NULL;
     s->dQ = block->call->backward ? attn_take_floats(a, D, block->lanes) : NULL;
     s->keys = keys;
 }
 
-/* S (keys, lanes) = K' (keys, D) Q (D, lanes) */
 void
-attn_product_tile(attn_block *block, float *S, int64_t k0, int keys)
+attn_product_load(attn_block *block)
+{
+    const attn_product *s = block->scratch;
+    attn_simd->pack(s->Q, block->lanes, s->rows.data, s->rows.ld, block->rows.count,
+                    s->D, attn_scale_of(block) * block->call->unit);
+    if (s->Q_unscaled != NULL) {
+        attn_simd->pack(s->Q_unscaled, block->lanes, s->rows.data, s->rows.ld,
+                        block->rows.count, s->D, 1.0f);
+    }
+}
+
+/* S (keys, lanes) = K' (keys, D) Q (D, lanes) */
+static void
+multiply(attn_block *block, float *S, const float *Q, int64_t k0, int keys)
 {
     const attn_product *s = block->scratch;
     const attn_span keys_t = s->keys(block, k0);
-    attn_simd->matmul(S, block->lanes, keys_t.data, keys_t.ld, 1, s->Q, block->lanes,
-                      keys, block->lanes, s->D, false);
+    attn_simd->matmul(S, block->lanes, keys_t.data, keys_t.ld, 1, Q, block->lanes, keys,
+                      block->lanes, s->D, false);
+}
+
+void
+attn_product_tile(attn_block *block, float *S, int64_t k0, int keys)
+{
+    multiply(block, S, ((const attn_product *)block->scratch)->Q, k0, keys);
+}
+
+void
+attn_product_unscaled_tile(attn_block *block, float *S, int64_t k0, int keys)
+{
+    multiply(block, S, ((const attn_product *)block->scratch)->Q_unscaled, k0, keys);
 }
 
 void

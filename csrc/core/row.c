@@ -3,6 +3,7 @@
  */
 #include "row.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -39,9 +40,22 @@ attn_log_add(float top, float sum)
     return (float)((double)top + log2_of(sum) * LN2);
 }
 
+static float
+sink_of(const attn_block *block, int l)
+{
+    return attn_sink_of(block->call->p, block->b, block->m0 + l);
+}
+
+/* A finite sink in units of log2(e) and, as an unlimited bias, still finite. */
+static float
+in_units(float sink)
+{
+    return fmaxf(-FLT_MAX, fminf(sink * ATTN_LOG2E, FLT_MAX));
+}
+
 /* Natural logarithm of the row's sum of exponentials; max in units of log2(e). */
 static float
-log_sum_exp(float max, float sum)
+log_sum_exp(float max, float sum, float sink)
 {
     if (isnan(sum)) { /* a score was NaN */
         return sum;
@@ -49,17 +63,31 @@ log_sum_exp(float max, float sum)
     if (isinf(max)) { /* every score was -inf, or one +inf */
         return max;
     }
+    if (sink != -INFINITY && max == in_units(sink)) { /* rounded; here it is itself */
+        return attn_log_add(sink, sum);
+    }
     return (float)(((double)max + log2_of(sum)) * LN2);
 }
 
 void
-attn_row_start(attn_block *block)
+attn_row_start(attn_block *block, bool sinks)
 {
     for (int l = 0; l < block->lanes; l++) {
         block->max[l] = -INFINITY;
         block->sum[l] = 0.0f;
         if (block->call->backward) {
             block->dots[l] = 0.0f;
+        }
+        if (block->dscale != NULL) {
+            block->dscale[l] = 0.0f;
+        }
+    }
+    sinks = sinks && block->call->p->sink.data != NULL;
+    for (int l = 0; sinks && l < block->rows.count; l++) {
+        float sink = sink_of(block, l);
+        if (sink != -INFINITY) {
+            block->max[l] = in_units(sink);
+            block->sum[l] = 1.0f;
         }
     }
 }
@@ -72,10 +100,11 @@ attn_row_end(attn_block *block, float *lse)
         float max = block->max[l], sum = block->sum[l];
         bool empty = has(rows->empty, l);
         if (lse != NULL) {
-            lse[l] = empty ? -INFINITY : log_sum_exp(max, sum);
+            float sink = sink_of(block, l);
+            lse[l] = empty ? sink : log_sum_exp(max, sum, sink);
         }
         if (empty && !has(rows->uniform, l)) {
-            block->sum[l] = rows->empty_rows == ATTN_EMPTY_NAN ? NAN : 0.0f;
+            block->sum[l] = has(rows->nan, l) ? NAN : 0.0f;
         } else {
             block->sum[l] = max == INFINITY ? NAN : 1.0f / sum;
         }
@@ -91,7 +120,7 @@ attn_row_weights(const attn_block *block, float *weights)
     for (int l = 0; l < rows->count; l++) {
         float *row = weights + l * N;
         int64_t start = rows->start[l], limit = rows->limit[l];
-        if (has(rows->empty, l) && rows->empty_rows == ATTN_EMPTY_NAN) {
+        if (has(rows->nan, l)) {
             for (int64_t j = 0; j < N; j++) {
                 row[j] = NAN;
             }
@@ -156,5 +185,33 @@ attn_row_load_grad_lse(attn_block *block)
     for (int l = 0; l < block->lanes; l++) {
         bool some = grad_lse != NULL && l < block->rows.count;
         block->dlse[l] = some ? grad_lse[attn_row_offset(block, 1) + l] : 0.0f;
+    }
+}
+
+/* The sink is a key with P = exp(sink - lse) whose value is 0 and whose weight is not
+ * returned, so its dP is 0. forward was: P, lse = softmax of the row. So now:
+ *     dsink = P * (0 - dots) + P * dlse.
+ * Without a key P is 1 and dots 0; -inf is no sink and has no gradient. */
+void
+attn_row_store_sinks(const attn_block *block)
+{
+    float *dsinks = block->call->dsink.rows;
+    for (int l = 0; dsinks != NULL && l < block->rows.count; l++) {
+        float *dsink = dsinks + attn_row_offset(block, 1) + l, sink = sink_of(block, l);
+        float P = in_units(sink);
+        attn_simd->prob_row(&P, 1, block->max[l], block->sum[l]);
+        *dsink = sink == -INFINITY           ? 0.0f
+                 : has(block->rows.empty, l) ? block->dlse[l]
+                                             : P * (block->dlse[l] - block->dots[l]);
+    }
+}
+
+void
+attn_row_store_scales(const attn_block *block)
+{
+    float *dscales = block->call->dscale.rows;
+    if (dscales != NULL) {
+        memcpy(dscales + attn_row_offset(block, 1), block->dscale,
+               (size_t)block->rows.count * sizeof(float));
     }
 }

@@ -148,14 +148,7 @@ load(attn_block *block)
         divide_by_norm(s->rows + l * D, query, s->norms[l], c->p->eps, D);
     }
     s->product.rows = (attn_span){s->rows, D};
-    attn_simd->pack(s->product.Q, block->lanes, s->rows, D, block->rows.count, D,
-                    c->p->scale * c->unit);
-}
-
-static float
-dscore_gain(const attn_problem *p)
-{
-    return p->scale;
+    attn_product_load(block);
 }
 
 static void
@@ -236,7 +229,8 @@ const attn_score attn_score_cosine = {
     .take_block = take_block,
     .load = load,
     .tile = attn_product_tile,
-    .dscore_gain = dscore_gain,
+    .unscaled_tile = attn_product_unscaled_tile,
+    .dscore_gain = attn_scale_of,
     .load_backward = attn_product_load_backward,
     .tile_backward = attn_product_tile_backward,
     .store_backward = store_backward,

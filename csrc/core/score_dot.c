@@ -22,17 +22,9 @@ take_block(attn_block *block, attn_arena *a)
 static void
 load(attn_block *block)
 {
-    const attn_call *c = block->call;
     attn_product *s = block->scratch;
     s->rows = attn_queries_of(block);
-    attn_simd->pack(s->Q, block->lanes, s->rows.data, s->rows.ld, block->rows.count,
-                    s->D, c->p->scale * c->unit);
-}
-
-static float
-dscore_gain(const attn_problem *p)
-{
-    return p->scale;
+    attn_product_load(block);
 }
 
 static void
@@ -99,7 +91,8 @@ const attn_score attn_score_dot = {
     .take_block = take_block,
     .load = load,
     .tile = attn_product_tile,
-    .dscore_gain = dscore_gain,
+    .unscaled_tile = attn_product_unscaled_tile,
+    .dscore_gain = attn_scale_of,
     .load_backward = attn_product_load_backward,
     .tile_backward = attn_product_tile_backward,
     .store_backward = store_backward,

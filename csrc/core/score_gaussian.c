@@ -97,14 +97,17 @@ load_backward(attn_block *block)
 
 /* |q - k|^2 of the row's best score: block->max is that score, in units, or the saved lse,
  * which is at least that score and may be above 0. 0 where w is 0, and where block->max is
- * not a distance (it was modified) or not known (the weights were handed back). */
+ * not a distance (it was modified, or is a sink) or not known (the weights were handed
+ * back). */
 static float
 nearest(const attn_block *block, int l)
 {
-    if (block->call->modifiers > 0 || block->call->saved->weights != NULL) {
+    const attn_problem *p = block->call->p;
+    if (block->call->modifiers > 0 || block->call->saved->weights != NULL ||
+        attn_sink_of(p, block->b, block->m0 + l) != -INFINITY) {
         return 0.0f;
     }
-    float factor = -0.5f * w_squared(block->call->p) * block->call->unit;
+    float factor = -0.5f * w_squared(p) * block->call->unit;
     return factor < -FLT_MIN ? fmaxf(0.0f, block->max[l] / factor) : 0.0f;
 }
 

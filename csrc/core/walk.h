@@ -17,6 +17,7 @@
 #include "keys.h"
 #include "mask.h"
 #include "operand.h"
+#include "rowwise.h"
 #include "work.h"
 
 /* Keys of a part: however many keys there are, sums (sums.h) run over so many, and the
@@ -33,7 +34,7 @@ typedef struct attn_modifier attn_modifier;
 /* A scoring function: everything the walk does not know about it. A new one is one file
  * that fills this struct, and one line in attn.h. What a score has no use for is NULL:
  * query_work, key_work (not if there is take_keys), key_width, take_keys and what
- * belongs to it, take_shared, prepare, dscore_gain, finish. */
+ * belongs to it, take_shared, prepare, unscaled_tile, dscore_gain, finish. */
 struct attn_score {
     attn_score_info about;
     /* Multiply-adds, forward: of one pair; before the walk, of one query and one key. */
@@ -67,10 +68,13 @@ struct attn_score {
     /* S[i][l] = unit * score(query l, key k0 + i), i < keys. */
     void (*tile)(attn_block *block, float *S, int64_t k0, int keys);
 
+    /* Of a score whose scale is a factor, backward: the same at scale 1, without unit. */
+    void (*unscaled_tile)(attn_block *block, float *S, int64_t k0, int keys);
+
     /* The tile's dS (gradient of the scores, times dscore_gain) goes into the block's
      * gradient of the queries and into block->dkeys; only pairs live in tile.scored
      * count. */
-    float (*dscore_gain)(const attn_problem *p);
+    float (*dscore_gain)(const attn_block *block);
     void (*load_backward)(attn_block *block);
     void (*tile_backward)(attn_block *block, const float *dS);
     /* After the block's last tile; after the last block (false: interrupted). */
@@ -109,6 +113,8 @@ struct attn_call {
      * of all is group i % groups of entry i / groups */
     int64_t groups, group_queries;
 
+    attn_rowwise dsink, dscale;
+
     int modifiers; /* modifier.h: those that apply; whether they do, backward */
     const attn_modifier *modifier[ATTN_MODIFIERS_MAX];
     bool flows[ATTN_MODIFIERS_MAX];
@@ -139,6 +145,8 @@ struct attn_block {
     float *dweights; /* [keys][lanes]  gradient of the returned weights, if any */
     float *dots;     /* [lanes]  sum_j P_j dP_j of the row ... */
     float *dlse;     /* [lanes]  ... and the gradient of its lse */
+    float *unscaled; /* [keys][lanes]  if the scale has a gradient: the scores at 1, */
+    float *dscale;   /* [lanes]  sum_j dS_j unscaled_j of the row */
     float *dkeys, *dvalues; /* (N, key_width), (N, Dv): where the group's sums grow */
 };
 
@@ -170,6 +178,22 @@ void attn_note_queries(const attn_block *block, uint8_t *use);
 
 /* plan_backward.c. n1 * n2 * n3 numbers, any of which may be 0; `to` may be NULL. */
 void attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3);
+
+/* The factor of the block's scores: that of its entry. */
+static inline float
+attn_scale_of(const attn_block *block)
+{
+    const attn_problem *p = block->call->p;
+    const float *scales = p->scales.data;
+    return scales == NULL ? p->scale : scales[attn_view_row(&p->scales, block->b, 0)];
+}
+
+/* Is the gradient of that factor wanted? */
+static inline bool
+attn_wants_dscale(const attn_call *c)
+{
+    return c->backward && c->d->scale != NULL && c->p->score->unscaled_tile != NULL;
+}
 
 /* The block's first row, in an array of one row of `width` numbers for each query. */
 static inline int64_t

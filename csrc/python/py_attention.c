@@ -204,6 +204,14 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
         (d->bias = py_new_float32(in->bias_ndim, in->bias_dims)) == NULL) {
         return -1;
     }
+    if (call->options.return_grad_sink && in->arrays[ARG_SINK] != NULL &&
+        (d->sink = py_new_float32(in->sink_ndim, in->sink_dims)) == NULL) {
+        return -1;
+    }
+    if (call->options.return_grad_scale && in->arrays[ARG_SCALE] != NULL &&
+        (d->scales = py_new_float32(in->scale_ndim, in->scale_dims)) == NULL) {
+        return -1;
+    }
     return make_parameter_gradients(call->score, in, d);
 }
 
@@ -230,9 +238,20 @@ call_backward(const void *context, void *scratch, attn_run *run)
                          run);
 }
 
+/* Where the gradient of the scale goes; NULL: it is not wanted. */
+static float *
+scale_gradient(const py_call *call, py_gradients *d)
+{
+    bool bandwidth = call->score->about->scale == ATTN_SCALE_BANDWIDTH;
+    float *factor = d->scales == NULL     ? &d->scale
+                    : is_empty(d->scales) ? NULL
+                                          : py_data(d->scales);
+    return bandwidth || call->options.return_grad_scale ? factor : NULL;
+}
+
 /* Calls the core on inputs and gradients that are ready. */
 static int
-run_backward(const attnext_state *state, const py_inputs *in,
+run_backward(const attnext_state *state, const py_call *call, const py_inputs *in,
              PyArrayObject *const flows[FLOWS], py_gradients *d)
 {
     backward_context context = {
@@ -240,8 +259,9 @@ run_backward(const attnext_state *state, const py_inputs *in,
         .to = {.queries = py_data(d->queries),
                .keys = py_data(d->keys),
                .values = py_data(d->values),
-               .scale = &d->scale,
-               .bias = is_empty(d->bias) ? NULL : py_data(d->bias)},
+               .scale = scale_gradient(call, d),
+               .bias = is_empty(d->bias) ? NULL : py_data(d->bias),
+               .sink = is_empty(d->sink) ? NULL : py_data(d->sink)},
         .from = {.output = py_data(flows[GRAD_OUTPUT]),
                  .weights = py_data(flows[GRAD_WEIGHTS]),
                  .lse = py_data(flows[GRAD_LSE])},
@@ -267,7 +287,7 @@ py_backward(const attnext_state *state, const py_call *call, py_inputs *in,
     *gradients = (py_gradients){0};
     if (py_inputs_read(in, call, NULL) == 0 && convert_flows(call, in, flows) == 0 &&
         make_gradients(call, in, gradients) == 0) {
-        result = run_backward(state, in, flows, gradients);
+        result = run_backward(state, call, in, flows, gradients);
     }
     for (int i = 0; i < FLOWS; i++) {
         Py_XDECREF(flows[i]);
@@ -344,4 +364,6 @@ py_gradients_clear(py_gradients *d)
         Py_CLEAR(d->parameters[i]);
     }
     Py_CLEAR(d->bias);
+    Py_CLEAR(d->sink);
+    Py_CLEAR(d->scales);
 }

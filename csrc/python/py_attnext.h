@@ -12,7 +12,7 @@
  *     py_arrays.c      from there to float32 arrays and bools of known shape
  *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
- *     py_masks.c       mask, bias and dropout_mask
+ *     py_masks.c       mask, bias and dropout_mask; sink and scale
  *     py_bands.c       causal, causal_offset and window
  *     py_memory.c      where large arrays and large scratch lie
  *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
@@ -118,6 +118,9 @@ PyObject *py_repr(PyObject *object);
 /* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so,
  * any array or list of one element. bool and complex: TypeError. May be inf or nan. */
 int py_number(PyObject *object, const char *name, bool one_element, double *number);
+
+/* Is it a Python number, and no bool? */
+bool py_is_number(PyObject *object);
 
 /* One that is finite as float32, else ValueError. */
 int py_finite(PyObject *object, const char *name, bool one_element, float *number);
@@ -338,6 +341,12 @@ PyArrayObject *py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp
                         PyArrayObject *out, attn_view *view);
 void py_view_clear(attn_view *view);
 
+/* The same of numbers that pairs share, real ones, finite or, if minus_inf, -inf: of a
+ * shape that broadcasts to dims = (..., M) or to its `lead` leading axes alone. */
+PyArrayObject *py_shared(PyObject *object, const char *name, bool minus_inf, int lead,
+                         int ndim, const npy_intp *dims, PyArrayObject *out,
+                         attn_view *view);
+
 /* ---- bands (py_bands.c) ---------------------------------------------------------- */
 
 /* Twice as far as any key is from any query, and so small that the core can add. */
@@ -378,8 +387,9 @@ int py_run(const attnext_state *state, double work, py_workspace *workspace,
 
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
-/* Who takes an option of py_options.def. */
-enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8 };
+/* Who takes an option of py_options.def; SCALED: the backward of a score whose scale is
+ * a factor. */
+enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16 };
 
 /* An exposed function. Its docstring is the signature, `before`, a paragraph for each
  * option of py_options.def that the signature has, and `after`. */

@@ -20,10 +20,11 @@ typedef struct {
     float dropout_p; /* > 0 needs the seed or a dropout_mask */
     py_seed seed;
     attn_empty_rows empty_rows;
-    bool has_scale; /* false: the score's default */
+    bool has_scale; /* false: the score's default, or an array */
     float scale;    /* what it is: attn.h */
     float eps;      /* 0: the default */
-    bool return_weights, return_lse, return_grad_bias;
+    bool return_weights, return_lse;
+    bool return_grad_bias, return_grad_sink, return_grad_scale;
 } py_options;
 
 /* A call to any attention, forward, backward or scores: Python objects (borrowed, not
@@ -48,16 +49,24 @@ typedef struct {
     bool masked;                      /* there may be arrays behind valid_lens */
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
-    int bias_ndim;
+    int bias_ndim, sink_ndim, scale_ndim;
     npy_intp key_heads; /* the last leading dim of keys and values */
 
     /* Long, read only as far as they were written, and so not set to zero first. On the
      * stack under whatever Python code reading the inputs runs: not for much more. */
     npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries */
-    npy_intp bias_dims[PY_MAX_AXES];
+    npy_intp bias_dims[PY_MAX_AXES], sink_dims[PY_MAX_AXES], scale_dims[PY_MAX_AXES];
     npy_intp sizes[PY_LETTERS]; /* if the score has parameters: of their axes */
     int64_t few_lens[PY_FEW_LENS];
 } py_inputs;
+
+/* scale of a score where it is a factor, or NULL. */
+static inline PyObject *
+py_given_scale(const py_call *call)
+{
+    PyObject *scale = call->given[ARG_SCALE];
+    return py_is_given(scale) ? scale : call->given[ARG_SCALE_OF_ONE];
+}
 
 /* Its arrays from here on are NULL. */
 static inline int
@@ -92,8 +101,9 @@ typedef struct {
 /* New arrays, owned, each in the shape of what it belongs to; NULL where there is no
  * such input, or its gradient was not asked for. */
 typedef struct {
-    PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS], *bias;
-    float scale; /* of a score whose scale has a gradient */
+    PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
+    PyArrayObject *bias, *sink, *scales;
+    float scale; /* of a bandwidth; of a factor that is a number, if it was asked for */
 } py_gradients;
 
 /* On failure everything is cleared; on success the caller clears inputs, outputs,

@@ -277,6 +277,9 @@ put_gradients(page *p, const py_score *score)
                "was given.\n");
     }
     put(p, DOC_GRADIENT_OF_BIAS);
+    if (about->scale == ATTN_SCALE_ROOT || about->scale == ATTN_SCALE_ONE) {
+        put(p, DOC_GRADIENT_OF_SCALE);
+    }
 }
 
 static void

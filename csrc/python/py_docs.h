@@ -34,11 +34,11 @@ extern const py_argument_row py_argument_rows[ARG_COUNT];
 "output : ndarray, float32, shape (..., M, Dv)\n" \
 "    The values, averaged with the attention weights.\n" \
 "weights : ndarray, float32, shape (..., M, N)\n" \
-"    Only with `return_weights`: the weights before dropout. Rows sum to 1; exactly\n" \
-"    0 for keys that take no part.\n" \
+"    Only with `return_weights`: the weights before dropout. Rows sum to 1, with a\n" \
+"    `sink` to less; exactly 0 for keys that take no part.\n" \
 "lse : ndarray, float32, shape (..., M)\n" \
 "    Only with `return_lse`: natural logarithm of the sum of ``exp(score)`` over\n" \
-"    the keys that take part, -inf where there are none.\n"
+"    the keys that take part, and of the sink; -inf where there is none.\n"
 
 #define DOC_GRADIENTS \
 "dq : ndarray, float32, shape (..., M, D)\n" \
@@ -51,7 +51,14 @@ extern const py_argument_row py_argument_rows[ARG_COUNT];
 #define DOC_GRADIENT_OF_BIAS \
 "dbias : ndarray, float32, shape of `bias`\n" \
 "    Only with `return_grad_bias`: gradient with respect to `bias`, summed over the\n" \
-"    axes along which it was broadcast; None without a bias.\n"
+"    axes along which it was broadcast; None without a bias.\n" \
+"dsink : ndarray, float32, shape of `sink`\n" \
+"    Only with `return_grad_sink`: gradient with respect to `sink`, likewise.\n"
+
+#define DOC_GRADIENT_OF_SCALE \
+"dscale : ndarray, float32, shape of `scale`\n" \
+"    Only with `return_grad_scale`: gradient with respect to `scale`, summed over all\n" \
+"    pairs that share it; a float32 number if `scale` is one, or is not given.\n"
 
 #define DOC_RAISES \
 "Raises\n" \

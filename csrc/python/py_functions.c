@@ -51,11 +51,11 @@ read_score_options(py_call *call)
 {
     PyObject *const *given = call->given;
     py_options *o = &call->options;
-    PyObject *scale = py_is_given(given[ARG_SCALE]) ? given[ARG_SCALE]
-                                                    : given[ARG_SCALE_OF_ONE];
+    PyObject *scale = py_given_scale(call);
+    bool number = scale != NULL && py_is_number(scale); /* an array is an input */
     bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
-    o->has_scale = scale != NULL || bandwidth;
-    if (scale != NULL && py_finite(scale, "scale", false, &o->scale) < 0) {
+    o->has_scale = number || bandwidth;
+    if (number && py_finite(scale, "scale", false, &o->scale) < 0) {
         return -1;
     }
     if (bandwidth && read_bandwidth(given[ARG_W], given[ARG_SIGMA], &o->scale) < 0) {
@@ -168,13 +168,24 @@ forward(PyObject *module, py_score_number number, PyObject *const *args,
     return result;
 }
 
+static PyObject *
+float32_of(float x)
+{
+    PyObject *scalar = PyArrayScalar_New(Float);
+    if (scalar != NULL) {
+        PyArrayScalar_ASSIGN(scalar, Float, x);
+    }
+    return scalar;
+}
+
 /* dq, dk, dv, then those of the parameters, as a named tuple if there are any; that of
- * a bandwidth; and, if it was asked for, that of the bias, None without one. */
+ * a bandwidth; and, as far as they were asked for, those of bias and sink, None without
+ * one, and of a scale that is a factor. */
 static PyObject *
 pack_gradients(const py_call *call, const py_gradients *d)
 {
     const py_score *score = call->score;
-    PyObject *parts[3 + ATTN_PARAMETERS + 2] = {
+    PyObject *parts[3 + ATTN_PARAMETERS + 4] = {
         (PyObject *)d->queries, (PyObject *)d->keys, (PyObject *)d->values};
     PyObject *scale = NULL, *named = NULL, *result = NULL;
     int count = 3;
@@ -190,16 +201,24 @@ pack_gradients(const py_call *call, const py_gradients *d)
         parts[0] = named;
         count = 1;
     }
-    if (score->about->scale == ATTN_SCALE_BANDWIDTH) {
-        scale = PyArrayScalar_New(Float);
+    bool bandwidth = score->about->scale == ATTN_SCALE_BANDWIDTH;
+    if (bandwidth || call->options.return_grad_scale) {
+        scale = d->scales != NULL ? Py_NewRef(d->scales) : float32_of(d->scale);
         if (scale == NULL) {
             goto done;
         }
-        PyArrayScalar_ASSIGN(scale, Float, d->scale);
+    }
+    if (bandwidth) {
         parts[count++] = scale;
     }
     if (call->options.return_grad_bias) {
         parts[count++] = py_or_none(d->bias);
+    }
+    if (call->options.return_grad_sink) {
+        parts[count++] = py_or_none(d->sink);
+    }
+    if (call->options.return_grad_scale) {
+        parts[count++] = scale;
     }
     result = pack(parts, count);
 done:
@@ -276,7 +295,7 @@ add_parameters(signature_writer *w, const py_score *score, bool optional)
     }
 }
 
-/* takes: FORWARD, BACKWARD, or SCORES, for the scores alone. */
+/* takes: FORWARD; BACKWARD, and SCALED if so; or SCORES, for the scores alone. */
 static void
 write_signature(py_signature *signature, const char *name, py_score_number number,
                 const py_score *score, int takes)
@@ -284,7 +303,7 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
     const attn_score_info *about = score->about;
     signature_writer writer = {signature, 0}, *w = &writer;
     *signature = (py_signature){.function = name, .score = number};
-    if (takes == BACKWARD) {
+    if (takes & BACKWARD) {
         add(w, ARG_GRAD_OUTPUT);
     }
     add(w, ARG_QUERIES);
@@ -376,7 +395,9 @@ describe_score(attnext_state *state, py_score_number number, const attn_score *w
     static char names[SCORE_COUNT][3][48]; /* functions point there */
     static const char *const forms[] = {"%s_attention", "%s_attention_backward",
                                         "%s_scores"};
-    static const int takes[] = {FORWARD, BACKWARD, SCORES};
+    attn_scale_kind scale = score->about->scale;
+    bool scaled = scale == ATTN_SCALE_ROOT || scale == ATTN_SCALE_ONE;
+    const int takes[] = {FORWARD, BACKWARD | (scaled ? SCALED : 0), SCORES};
     py_signature *const to[] = {&score->forward, &score->backward, &score->scores};
     for (int i = 0; i < 3; i++) {
         char *name = names[number][i];

@@ -227,6 +227,48 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
     return convert_pairs(call, ARG_DROPOUT_MASK, out, dims, &p->dropout.keep, in);
 }
 
+/* ---- what rows share ------------------------------------------------------------- */
+
+/* sink, if given. Its shape is noted as that of the bias. */
+static int
+convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
+{
+    npy_intp dims[PY_MAX_AXES];
+    PyObject *given = call->given[ARG_SINK];
+    if (!py_is_given(given)) {
+        return 0;
+    }
+    in->masked = true;
+    py_query_shape(in, in->problem.M, 0, dims);
+    PyArrayObject *a = py_shared(given, "sink", true, in->ndim - 2, in->ndim - 1, dims,
+                                 out, &in->problem.sink);
+    in->arrays[ARG_SINK] = a;
+    if (a == NULL) {
+        return -1;
+    }
+    in->sink_ndim = py_note_shape(a, in->sink_dims);
+    return 0;
+}
+
+/* scale, if it is an array. */
+static int
+convert_scale(const py_call *call, PyArrayObject *out, py_inputs *in)
+{
+    PyObject *given = py_given_scale(call);
+    if (given == NULL || call->options.has_scale) {
+        return 0;
+    }
+    in->masked = true;
+    PyArrayObject *a = py_shared(given, "scale", false, in->ndim - 2, in->ndim - 2,
+                                 in->leading, out, &in->problem.scales);
+    in->arrays[ARG_SCALE] = a;
+    if (a == NULL) {
+        return -1;
+    }
+    in->scale_ndim = py_note_shape(a, in->scale_dims);
+    return 0;
+}
+
 /* ---- all of them ----------------------------------------------------------------- */
 
 /* torch's of cosine_similarity. */
@@ -258,7 +300,9 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
     }
     p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, p->Dq);
     p->eps = o->eps > 0.0f ? o->eps : DEFAULT_EPS;
-    return convert_masks(call, out, in);
+    return convert_masks(call, out, in) < 0 || convert_sink(call, out, in) < 0
+               ? -1
+               : convert_scale(call, out, in);
 }
 
 void
@@ -271,5 +315,7 @@ py_inputs_clear(py_inputs *in)
         py_view_clear(&in->problem.masks.mask);
         py_view_clear(&in->problem.masks.bias);
         py_view_clear(&in->problem.dropout.keep);
+        py_view_clear(&in->problem.sink);
+        py_view_clear(&in->problem.scales);
     }
 }

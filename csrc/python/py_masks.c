@@ -1,5 +1,6 @@
 /*
- * py_masks.c -- mask, bias and dropout_mask as the core reads them.
+ * py_masks.c -- mask, bias and dropout_mask as the core reads them; likewise what rows
+ * share, sink and scale.
  *
  * A mask is not expanded and, unless it must be, not copied: an attn_view says how the
  * core walks through the array in its own shape. What is in it is nobody's business
@@ -7,16 +8,19 @@
  */
 #include "py_attnext.h"
 
+#include <math.h>
+
 /* ---- views ----------------------------------------------------------------------- */
 
-/* a's stride along axis i of the pairs, in elements: 0 if a has no such axis, or one of
- * size 1, which stands for every size. */
+/* a's stride along axis i of dims, in elements: 0 if a has no such axis, or one of size
+ * 1, which stands for every size, or if dims has none. */
 static int64_t
 view_stride(PyArrayObject *a, int ndim, int i)
 {
-    i -= ndim - PyArray_NDIM(a);
-    return i < 0 || PyArray_DIM(a, i) == 1 ? 0
-                                           : PyArray_STRIDE(a, i) / PyArray_ITEMSIZE(a);
+    int own = i - (ndim - PyArray_NDIM(a));
+    return i >= ndim || own < 0 || PyArray_DIM(a, own) == 1
+               ? 0
+               : PyArray_STRIDE(a, own) / PyArray_ITEMSIZE(a);
 }
 
 /* Appends an axis outside of the others, or makes the outermost longer where the two
@@ -37,13 +41,14 @@ add_axis(attn_view *view, attn_axis *axes, int64_t size, int64_t stride)
     axes[view->axis_count++] = (attn_axis){size, stride};
 }
 
-/* The view of a over pairs of shape dims = (..., M, N), to which its shape broadcasts.
- * An empty array keeps the strides 0, for nothing is read from it. */
+/* The view of a over pairs, or what they share, of shape dims: `lead` leading axes, then
+ * M and N or M or neither. a's shape broadcasts to it. An empty array keeps the strides
+ * 0, for nothing is read from it. */
 static int
-fill_view(attn_view *view, PyArrayObject *a, int ndim, const npy_intp *dims)
+fill_view(attn_view *view, PyArrayObject *a, int lead, int ndim, const npy_intp *dims)
 {
     attn_axis *axes = NULL;
-    if (ndim > 2 && (axes = PyMem_New(attn_axis, ndim - 2)) == NULL) {
+    if (lead > 0 && (axes = PyMem_New(attn_axis, lead)) == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -51,9 +56,9 @@ fill_view(attn_view *view, PyArrayObject *a, int ndim, const npy_intp *dims)
     if (PyArray_SIZE(a) == 0) {
         return 0;
     }
-    view->stride_j = view_stride(a, ndim, ndim - 1);
-    view->stride_m = view_stride(a, ndim, ndim - 2);
-    for (int i = ndim - 3; i >= 0; i--) {
+    view->stride_j = view_stride(a, ndim, lead + 1);
+    view->stride_m = view_stride(a, ndim, lead);
+    for (int i = lead - 1; i >= 0; i--) {
         add_axis(view, axes, dims[i], view_stride(a, ndim, i));
     }
     while (view->axis_count > 0 && axes[view->axis_count - 1].stride == 0) {
@@ -97,7 +102,39 @@ py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
                        : which == ARG_MASK ? "mask"
                                            : "dropout_mask";
     if (a != NULL && (check_broadcast(a, name, ndim, dims) < 0 ||
-                      fill_view(view, a, ndim, dims) < 0)) {
+                      fill_view(view, a, ndim - 2, ndim, dims) < 0)) {
+        Py_CLEAR(a);
+    }
+    return a;
+}
+
+/* ValueError unless the numbers are finite, or -inf where that is allowed. */
+static int
+check_numbers(PyArrayObject *a, const char *name, bool minus_inf)
+{
+    const float *x = py_data(a);
+    for (npy_intp i = 0, n = PyArray_SIZE(a); i < n; i++) {
+        if (!isfinite(x[i]) && !(minus_inf && x[i] == -INFINITY)) {
+            PyErr_Format(PyExc_ValueError, "%s contains %s, expected %s", name,
+                         isnan(x[i]) ? "nan"
+                         : x[i] > 0  ? "inf"
+                                     : "-inf",
+                         minus_inf ? "finite float32 numbers, or -inf for none"
+                                   : "finite float32 numbers");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+PyArrayObject *
+py_shared(PyObject *object, const char *name, bool minus_inf, int lead, int ndim,
+          const npy_intp *dims, PyArrayObject *out, attn_view *view)
+{
+    PyArrayObject *a = py_float32(object, name, out);
+    if (a != NULL && (check_broadcast(a, name, ndim, dims) < 0 ||
+                      check_numbers(a, name, minus_inf) < 0 ||
+                      fill_view(view, a, lead, ndim, dims) < 0)) {
         Py_CLEAR(a);
     }
     return a;

@@ -71,6 +71,12 @@ number_from_array(PyObject *object, const char *name, bool one_element, double *
     return result;
 }
 
+bool
+py_is_number(PyObject *object)
+{
+    return PyFloat_Check(object) || (PyLong_Check(object) && !PyBool_Check(object));
+}
+
 int
 py_number(PyObject *object, const char *name, bool one_element, double *number)
 {

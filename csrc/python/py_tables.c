@@ -37,9 +37,10 @@ default_value(const char *text)
 static PyObject *
 takers(int taken_by)
 {
-    static const char *const names[] = {"forward", "backward", "layer", "scores"};
+    static const char *const names[] = {"forward", "backward", "layer", "scores",
+                                        "scaled"};
     PyObject *list = PyList_New(0), *tuple;
-    for (int i = 0; list != NULL && i < 4; i++) {
+    for (int i = 0; list != NULL && i < 5; i++) {
         PyObject *name = taken_by >> i & 1 ? PyUnicode_FromString(names[i]) : NULL;
         if (name != NULL && PyList_Append(list, name) < 0) {
             Py_CLEAR(list);

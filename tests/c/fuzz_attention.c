@@ -19,7 +19,8 @@
  *     so do queries, keys and values with strides, and keys that were prepared before;
  *     so do scores under a cap that is far above them;
  *     what is handed back to the backward only saves time;
- *     weights, lse, output, dv and dbias are those of the definition, from the scores.
+ *     weights, lse, output, dv, dbias, dsink and dscale are those of the definition, from
+ *     the scores.
  *
  * A few inputs have infinities and NaN among their numbers; of them only bits are compared.
  */
@@ -90,27 +91,32 @@ check_finite(const problem *c, const results *r)
         for (int64_t row = 0; row < rows; row++) {
             bool empty = width[i] > 0 && is_empty(p, pairs, row);
             const float *x = r->of[i] + row * n;
-            bool right = i == LSE && empty   ? x[0] == -INFINITY
-                         : empty && nan_rows ? all_equal(x, n, NAN)
-                                             : all_finite(x, n);
+            float sink = empty && i < SOFTMAX ? sink_of(p, row) : -INFINITY;
+            bool nan = empty && nan_rows && sink == -INFINITY;
+            bool right = i == LSE && empty ? x[0] == sink
+                         : nan             ? all_equal(x, n, NAN)
+                                           : all_finite(x, n);
             check(right, c, r->set, i,
                   "not finite, or an empty row is not what it should be");
         }
     }
 }
 
-/* Rows of weights sum to 1 and are 0 where no pair takes part; empty ones are all alike. */
+/* Rows of weights sum to 1, with a sink to less, and are 0 where no pair takes part; empty
+ * ones are all alike. */
 static void
 check_weights(const problem *c, const results *r, int which, const uint8_t *pairs)
 {
     const attn_problem *p = &c->p;
     for (int64_t row = 0; row < p->B * p->M; row++) {
         const float *w = r->of[which] + row * p->N;
+        bool sink = which == WEIGHTS && sink_of(p, row) != -INFINITY;
         double sum = 0.0;
         if (is_empty(p, pairs, row)) {
-            float each = p->empty_rows == ATTN_EMPTY_UNIFORM ? 1.0f / (float)p->N
-                         : p->empty_rows == ATTN_EMPTY_NAN   ? NAN
-                                                             : 0.0f;
+            float each = sink                                  ? 0.0f
+                         : p->empty_rows == ATTN_EMPTY_UNIFORM ? 1.0f / (float)p->N
+                         : p->empty_rows == ATTN_EMPTY_NAN     ? NAN
+                                                               : 0.0f;
             check(all_equal(w, p->N, each), c, r->set, which, "of an empty row");
             continue;
         }
@@ -119,7 +125,8 @@ check_weights(const problem *c, const results *r, int which, const uint8_t *pair
             check(pairs[row * p->N + j] || w[j] == 0.0f, c, r->set, which,
                   "padding weighs");
         }
-        check(isnan(sum) || fabs(sum - 1.0) < 1e-5, c, r->set, which, "wrong sum");
+        check(isnan(sum) || (sink ? sum < 1.0 + 1e-5 : fabs(sum - 1.0) < 1e-5), c,
+              r->set, which, "wrong sum");
     }
 }
 

@@ -19,7 +19,8 @@ philox_word(uint64_t at, uint64_t seed)
     uint32_t c[4] = {(uint32_t)(at >> 2), (uint32_t)(at >> 34), 0, 0};
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
-        uint64_t even = (uint64_t)0xD2511F53u * c[0], odd = (uint64_t)0xCD9E8D57u * c[2];
+        uint64_t even = (uint64_t)0xD2511F53u * c[0],
+                 odd = (uint64_t)0xCD9E8D57u * c[2];
         uint32_t next[4] = {(uint32_t)(odd >> 32) ^ c[1] ^ k0, (uint32_t)odd,
                             (uint32_t)(even >> 32) ^ c[3] ^ k1, (uint32_t)even};
         memcpy(c, next, sizeof c);
@@ -48,19 +49,20 @@ kept(const attn_problem *p, int64_t b, int64_t m, int64_t j)
 typedef struct {
     int64_t row, b, m;
     const uint8_t *pairs;
-    bool empty;
+    bool empty;          /* it attends to all keys alike */
     const float *values; /* (N, Dv) */
-    double lse;
+    double lse, dsink;
     double *w, *keep, *dw, *ds;
 } defined_row;
 
-/* w: softmax of scores and bias over the pairs that take part. */
+/* w: softmax of scores and bias over the pairs that take part, and the sink. */
 static void
 softmax_of_row(defined_row *x, const problem *c, const results *r)
 {
     const int64_t N = c->p.N;
     const attn_view *bias = &c->p.masks.bias;
-    double top = -INFINITY, sum = 0.0;
+    const double sink = (double)sink_of(&c->p, x->row);
+    double top = sink, sum = 0.0;
     for (int64_t j = 0; j < N; j++) {
         if (x->pairs[j]) {
             x->w[j] = (double)r->of[SCORES][x->row * N + j];
@@ -72,6 +74,7 @@ softmax_of_row(defined_row *x, const problem *c, const results *r)
         x->w[j] = x->pairs[j] ? exp(x->w[j] - top) : x->empty ? 1.0 : 0.0;
         sum += x->w[j];
     }
+    sum += x->empty ? 0.0 : exp(sink - top);
     for (int64_t j = 0; j < N; j++) {
         x->w[j] /= sum;
     }
@@ -96,7 +99,8 @@ pool_row(const defined_row *x, const problem *c, float *output, double *dvalues)
     }
 }
 
-/* The gradient of the scores: ds_j = w_j (dw_j - sum_i w_i dw_i + dlse). */
+/* The gradient of the scores: ds_j = w_j (dw_j - sum_i w_i dw_i + dlse); the sink's is
+ * that of a score whose dw is 0. */
 static void
 dscores_of_row(defined_row *x, const problem *c)
 {
@@ -116,6 +120,36 @@ dscores_of_row(defined_row *x, const problem *c)
     for (int64_t j = 0; j < N; j++) {
         x->ds[j] = x->pairs[j] ? x->w[j] * (x->dw[j] - mean + dlse) : 0.0;
     }
+    const double sink = (double)sink_of(&c->p, x->row);
+    x->dsink = sink == -INFINITY ? 0.0 : exp(sink - x->lse) * (dlse - mean);
+}
+
+/* q.k of query m of entry b and key j; of cosines, of the two brought to length 1. */
+static double
+unscaled_score(const problem *c, int64_t b, int64_t m, int64_t j)
+{
+    const attn_problem *p = &c->p;
+    const float *q = c->queries + (b * p->M + m) * p->Dq;
+    const float *k = c->keys + (b / p->group * p->N + j) * p->Dk;
+    double qk = 0.0, qq = 0.0, kk = 0.0, eps = (double)p->eps;
+    for (int64_t d = 0; d < p->Dq; d++) {
+        qk += (double)q[d] * (double)k[d];
+        qq += (double)q[d] * (double)q[d];
+        kk += (double)k[d] * (double)k[d];
+    }
+    double norms = fmax(sqrt(qq), eps) * fmax(sqrt(kk), eps);
+    return p->score == &attn_score_dot ? qk : norms == 0.0 ? 0.0 : qk / norms;
+}
+
+/* The row's part of the gradient of the scale. */
+static double
+dscale_of_row(const defined_row *x, const problem *c)
+{
+    double sum = 0.0;
+    for (int64_t j = 0; j < c->p.N; j++) {
+        sum += x->pairs[j] ? x->ds[j] * unscaled_score(c, x->b, x->m, j) : 0.0;
+    }
+    return sum;
 }
 
 /* ---- all of it ------------------------------------------------------------------- */
@@ -130,7 +164,7 @@ zeros(int64_t n)
 /* What the definition makes of a problem, in the shapes of its results. */
 typedef struct {
     float *of[RESULTS]; /* weights, lse, output */
-    double *dvalues, *dbias;
+    double *dvalues, *dbias, *dsink, *dscale;
 } definition;
 
 static void
@@ -139,9 +173,9 @@ define_row(definition *def, defined_row *x, const problem *c, const results *r)
     const attn_problem *p = &c->p;
     const int64_t N = p->N, Dv = p->Dv, e = x->b / p->group;
     x->pairs = c->pairs + x->row * N;
-    x->empty = is_empty(p, c->pairs, x->row);
+    x->empty = is_averaged(p, c->pairs, x->row);
     x->values = c->values + e * N * Dv;
-    if (x->empty && !is_uniform(p)) {
+    if (is_empty(p, c->pairs, x->row) && !x->empty && sink_of(p, x->row) == -INFINITY) {
         return; /* see check_finite, check_weights */
     }
     for (int64_t j = 0; j < N; j++) {
@@ -156,6 +190,12 @@ define_row(definition *def, defined_row *x, const problem *c, const results *r)
         if (c->wants_dbias) {
             def->dbias[view_at(&p->masks.bias, x->b, x->m, j)] += x->ds[j];
         }
+    }
+    if (c->wants_dsink) {
+        def->dsink[view_at(&p->sink, x->b, x->m, 0)] += x->dsink;
+    }
+    if (c->wants_dscale) {
+        def->dscale[view_at(&p->scales, x->b, 0, 0)] += dscale_of_row(x, c);
     }
 }
 
@@ -180,7 +220,10 @@ static void
 check_definition(const problem *c, const results *r)
 {
     const attn_problem *p = &c->p;
-    definition def = {.dvalues = zeros(r->n[D_VALUES]), .dbias = zeros(r->n[D_BIAS])};
+    definition def = {.dvalues = zeros(r->n[D_VALUES]),
+                      .dbias = zeros(r->n[D_BIAS]),
+                      .dsink = zeros(r->n[D_SINK]),
+                      .dscale = zeros(r->n[D_SCALE])};
     defined_row x = {.w = zeros(p->N), .keep = zeros(p->N), .dw = zeros(p->N)};
     x.ds = zeros(p->N);
     for (int i = OUTPUT; i <= LSE; i++) {
@@ -196,6 +239,8 @@ check_definition(const problem *c, const results *r)
     }
     check_defined(c, r, D_VALUES, rounded(def.dvalues, r->n[D_VALUES]));
     check_defined(c, r, D_BIAS, rounded(def.dbias, r->n[D_BIAS]));
+    check_defined(c, r, D_SINK, rounded(def.dsink, r->n[D_SINK]));
+    check_defined(c, r, D_SCALE, rounded(def.dscale, r->n[D_SCALE]));
 }
 
 #endif

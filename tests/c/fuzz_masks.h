@@ -186,6 +186,23 @@ choose_bias(source *s, const attn_problem *p, const leading_axes *lead, int64_t 
     return v;
 }
 
+/* What rows share, or, with no M, entries: C-contiguous, too. `n` of its numbers. */
+static attn_view
+choose_shared(source *s, const attn_problem *p, int64_t M, const leading_axes *lead,
+              int64_t *n)
+{
+    attn_problem rows = *p;
+    array_layout a;
+    rows.M = M;
+    rows.N = 1;
+    attn_view v = choose_view(s, &rows, lead, true, &a);
+    v.stride_m = M == p->M ? v.stride_m : 0;
+    v.stride_j = 0;
+    v.data = random_floats(s, a.extent);
+    *n = a.extent;
+    return v;
+}
+
 /* One number for each pair, of shape (B, M, N). */
 static attn_view
 full_view(const attn_problem *p, const void *data)

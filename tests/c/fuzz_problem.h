@@ -13,10 +13,10 @@ typedef struct {
     attn_masks softmax_masks; /* of masked softmax, where they are others than p's */
     uint8_t *pairs;           /* (B, M, N)  who takes part */
     uint8_t *softmax_pairs;   /* (B, M, N)  and in the masked softmax */
-    int64_t bias_size;        /* numbers of the bias */
+    int64_t bias_size, sink_size, scale_size; /* numbers of these */
     float *queries, *keys, *values;
     float *dout, *dweights, *dlse; /* the last two may be NULL */
-    bool wants_dbias;
+    bool wants_dbias, wants_dsink, wants_dscale;
     bool hands_back_output, hands_back_weights, hands_back_lse;
     float *X, *dsoftmax; /* masked softmax: its input and gradient, (B, M, N) */
     int threads;
@@ -73,6 +73,14 @@ is_empty(const attn_problem *p, const uint8_t *pairs, int64_t row)
     return p->N == 0 || memchr(pairs + row * p->N, 1, (size_t)p->N) == NULL;
 }
 
+/* The sink of a row; -inf: none. */
+static float
+sink_of(const attn_problem *p, int64_t row)
+{
+    return p->sink.data == NULL ? -INFINITY
+                                : float_at(&p->sink, row / p->M, row % p->M, 0);
+}
+
 static bool
 hands_back(const problem *c)
 {
@@ -84,6 +92,13 @@ static bool
 is_uniform(const attn_problem *p)
 {
     return p->empty_rows == ATTN_EMPTY_UNIFORM && p->N > 0;
+}
+
+/* Is the row one of those? Not if a sink has its weight. */
+static bool
+is_averaged(const attn_problem *p, const uint8_t *pairs, int64_t row)
+{
+    return is_uniform(p) && is_empty(p, pairs, row) && sink_of(p, row) == -INFINITY;
 }
 
 /* Does any query of the heads that share entry e of the keys attend to key j? */
@@ -106,8 +121,8 @@ values_are_averaged(const problem *c, int64_t e)
 {
     const attn_problem *p = &c->p;
     int64_t first = e * p->group * p->M, end = first + p->group * p->M;
-    for (int64_t row = first; is_uniform(p) && row < end; row++) {
-        if (is_empty(p, c->pairs, row)) {
+    for (int64_t row = first; row < end; row++) {
+        if (is_averaged(p, c->pairs, row)) {
             return true;
         }
     }
@@ -171,8 +186,9 @@ poison(problem *c)
     for (int64_t row = 0; row < p->B * p->M; row++) {
         if (is_empty(p, c->pairs, row)) {
             poison_row(c->queries, row, p->Dq);
-            poison_row(is_uniform(p) ? NULL : c->dout, row, p->Dv);
-            poison_row(c->dlse, row, 1);
+            bool averaged = is_averaged(p, c->pairs, row);
+            poison_row(averaged ? NULL : c->dout, row, p->Dv);
+            poison_row(sink_of(p, row) != -INFINITY ? NULL : c->dlse, row, 1);
         }
     }
     poison_pairs(c->dweights, c->pairs, pairs);
@@ -259,6 +275,34 @@ choose_dropout(source *s, attn_problem *p, const leading_axes *lead)
     }
 }
 
+/* A sink, some of it -inf, none of it what is refused; scales, finite. */
+static void
+choose_sink_and_scales(source *s, problem *c, const leading_axes *lead)
+{
+    attn_problem *p = &c->p;
+    bool factor = attn_about(p->score)->scale == ATTN_SCALE_ROOT ||
+                  attn_about(p->score)->scale == ATTN_SCALE_ONE;
+    unsigned kind = next_byte(s);
+    if (kind % 3 == 0) {
+        p->sink = choose_shared(s, p, p->M, lead, &c->sink_size);
+        float *sink = (float *)p->sink.data;
+        for (int64_t i = 0; i < c->sink_size; i++) {
+            bool none = next_random(s) % 4 == 0 || !(sink[i] < INFINITY);
+            sink[i] = none ? -INFINITY : sink[i];
+        }
+        c->wants_dsink = c->sink_size > 0 && kind & 64;
+    }
+    c->scale_size = 1;
+    if (factor && kind % 4 == 0) {
+        p->scales = choose_shared(s, p, 1, lead, &c->scale_size);
+        float *scales = (float *)p->scales.data;
+        for (int64_t i = 0; i < c->scale_size; i++) {
+            scales[i] = isfinite(scales[i]) ? scales[i] : 0.0f;
+        }
+    }
+    c->wants_dscale = factor && c->scale_size > 0 && kind & 128;
+}
+
 static problem
 choose_problem(source *s)
 {
@@ -278,6 +322,7 @@ choose_problem(source *s)
     choose_masks(s, p, &lead, &c.bias_size);
     c.softmax_masks = p->masks;
     choose_dropout(s, p, &lead);
+    choose_sink_and_scales(s, &c, &lead);
     unsigned options = next_byte(s);
     c.wants_dbias = p->masks.bias.data != NULL && options & 8;
     if (options & 16) {

@@ -24,6 +24,8 @@ enum {
     D_B_H,
     D_W,
     D_BIAS,
+    D_SINK,
+    D_SCALE,
     SOFTMAX,
     D_X,
     SCORES,
@@ -43,6 +45,8 @@ static const char *const names[RESULTS] = {
     [D_B_H] = "db_h",
     [D_W] = "dw",
     [D_BIAS] = "dbias",
+    [D_SINK] = "dsink",
+    [D_SCALE] = "dscale",
     [SOFTMAX] = "masked softmax",
     [D_X] = "masked softmax backward",
     [SCORES] = "scores",
@@ -88,8 +92,11 @@ print_problem(const problem *c)
     print_view("mask", &masks->mask);
     print_view("bias", &masks->bias);
     print_view("keep", &p->dropout.keep);
-    fprintf(stderr, "dropout %g; dweights %d, dlse %d, dbias %d; ",
-            (double)p->dropout.p, c->dweights != NULL, c->dlse != NULL, c->wants_dbias);
+    print_view("sink", &p->sink);
+    print_view("scales", &p->scales);
+    fprintf(stderr, "dropout %g; dweights %d, dlse %d, dbias %d, dsink %d, dscale %d; ",
+            (double)p->dropout.p, c->dweights != NULL, c->dlse != NULL, c->wants_dbias,
+            c->wants_dsink, c->wants_dscale);
     fprintf(stderr, "handed back: output %d, weights %d, lse %d\n",
             c->hands_back_output, c->hands_back_weights, c->hands_back_lse);
 }
@@ -124,6 +131,8 @@ allocate_results(results *r, const problem *c)
         [D_B_H] = p->parameters[3] != NULL ? p->H : -1,
         [D_W] = p->score == &attn_score_gaussian ? 1 : -1,
         [D_BIAS] = c->wants_dbias ? c->bias_size : -1,
+        [D_SINK] = c->wants_dsink ? c->sink_size : -1,
+        [D_SCALE] = c->wants_dscale ? c->scale_size : -1,
         [SOFTMAX] = p->B * p->M * p->N,
         [D_X] = p->B * p->M * p->N,
         [SCORES] = p->B * p->M * p->N,
@@ -148,7 +157,7 @@ hand_back(const problem *c, const results *r)
             poison_row(output, row, p->Dv);
             poison_row(lse, row, 1);
         }
-        if (!is_empty(p, c->pairs, row) || !is_uniform(p)) {
+        if (!is_averaged(p, c->pairs, row)) {
             poison_pairs(weights + row * p->N, c->pairs + row * p->N, p->N);
         }
     }
@@ -172,8 +181,9 @@ compute_attention(results *r, const problem *c)
         .keys = r->of[D_KEYS],
         .values = r->of[D_VALUES],
         .parameters = {r->of[D_W_Q], r->of[D_W_K], r->of[D_W_V], r->of[D_B_H]},
-        .scale = r->of[D_W],
+        .scale = r->of[D_W] != NULL ? r->of[D_W] : r->of[D_SCALE],
         .bias = r->of[D_BIAS],
+        .sink = r->of[D_SINK],
     };
     attn_grad_outputs grad = {c->dout, c->dweights, c->dlse};
     attn_saved saved = hand_back(c, r);

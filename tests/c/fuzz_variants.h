@@ -84,8 +84,8 @@ part_of(const problem *c, int64_t b, int64_t row, int64_t count)
     int64_t N = p->N > 0, e = b / p->group, m0 = row - b * p->M;
     for (int64_t i = row * p->N; i < (row + count) * p->N; i++) {
         bool used = c->pairs[i] || c->softmax_pairs[i] ||
-                    (is_uniform(p) && (is_empty(p, c->pairs, i / p->N) ||
-                                       is_empty(p, c->softmax_pairs, i / p->N)));
+                    is_averaged(p, c->pairs, i / p->N) ||
+                    (is_uniform(p) && is_empty(p, c->softmax_pairs, i / p->N));
         N = used && i % p->N >= N ? i % p->N + 1 : N;
     }
     problem part = *c;
@@ -94,7 +94,9 @@ part_of(const problem *c, int64_t b, int64_t row, int64_t count)
     part.p.N = N;
     part.p.masks = part.softmax_masks = masks_from(&p->masks, b, m0, count, N);
     part.p.dropout.keep = view_from(&p->dropout.keep, 1, b, m0);
-    part.wants_dbias = false;
+    part.p.sink = view_from(&p->sink, sizeof(float), b, m0);
+    part.p.scales = view_from(&p->scales, sizeof(float), b, m0);
+    part.wants_dbias = part.wants_dsink = part.wants_dscale = false;
     part.queries = columns_of(c->queries, row, count, p->Dq, p->Dq);
     part.keys = columns_of(c->keys, e * p->N, N, p->Dk, p->Dk);
     part.values = columns_of(c->values, e * p->N, N, p->Dv, p->Dv);
@@ -317,7 +319,7 @@ check_handed_back(const problem *c, const results *r)
     problem again = *c;
     again.hands_back_output = again.hands_back_weights = again.hands_back_lse = false;
     const results a = compute(&again, r->set);
-    for (int i = D_QUERIES; i <= D_BIAS; i++) {
+    for (int i = D_QUERIES; i <= D_SCALE; i++) {
         check_near(c, r->set, i, r->of[i], a.of[i], r->n[i],
                    1.0 + largest_of(a.of[i], r->n[i]),
                    "with saved results is not what it is without");
