@@ -182,8 +182,8 @@ _POOLING = {
             "was.",
         ),
         (
-            "加软上限后的分数",
-            "远小于{cap:.6g}的分数几乎不变；再大的分数，其绝对值也不超过{cap:.6g}。",
+            "加软上限后的评分",
+            "远小于{cap:.6g}的评分几乎不变；再大的评分，其绝对值也不超过{cap:.6g}。",
         ),
     ),
     "bias": Words(
@@ -277,7 +277,7 @@ _BACKWARD = {
             "The slope of the tanh: near 1 for a score far below the cap, near 0 for one close to "
             "it.",
         ),
-        ("穿过软上限的梯度", "乘以tanh的斜率：分数远小于上限时约为1，接近上限时约为0。"),
+        ("穿过软上限的梯度", "乘以tanh的斜率：评分远小于上限时约为1，接近上限时约为0。"),
     ),
     "d_queries": Words(
         "d_queries = {scale:.6g} * d_scores @ keys",

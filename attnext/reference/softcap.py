@@ -18,7 +18,10 @@ class Softcapped:
 
     def __init__(self, score: Score, c: float) -> None:
         self.score, self.c = score, c
-        self.parameters = score.parameters
+        self.parameters, self.scale = score.parameters, score.scale
+
+    def at(self, batch: tuple[int, ...]) -> Softcapped:
+        return Softcapped(self.score.at(batch), self.c)
 
     def forward(self, q: Array, k: Array) -> Array:
         s: Array = self.c * np.tanh(self.score.forward(q, k) / self.c)

@@ -46,13 +46,20 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
     return 0;
 }
 
+/* Whether a scale is one number, or what should be one: an array is an input. */
+static bool
+is_one_number(PyObject *scale)
+{
+    return py_is_number(scale) || !PySequence_Check(scale) || PyUnicode_Check(scale);
+}
+
 static int
 read_score_options(py_call *call)
 {
     PyObject *const *given = call->given;
     py_options *o = &call->options;
     PyObject *scale = py_given_scale(call);
-    bool number = scale != NULL && py_is_number(scale); /* an array is an input */
+    bool number = scale != NULL && is_one_number(scale);
     bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
     o->has_scale = number || bandwidth;
     if (number && py_finite(scale, "scale", false, &o->scale) < 0) {
