@@ -749,11 +749,12 @@ def test_languages_differ_in_words_alone(score: str, rng: np.random.Generator) -
 
 def test_every_step_of_the_table_is_used(rng: np.random.Generator) -> None:
     bias = np.zeros((3, 5), np.float32)
+    modifiers: dict[str, Any] = {"softcap": 2.0, "bias": bias}
     traces = [
         explain.masked_softmax(X, [0, 3]),
         explain.masked_softmax_backward(X, X),
         *(
-            explained(make_problem(s, rng, valid_lens=2, dropout_p=0.5, seed=1, bias=bias))
+            explained(make_problem(s, rng, valid_lens=2, dropout_p=0.5, seed=1, **modifiers))
             for s in SCORES
         ),
         explained(make_problem("dot", rng, lead=(2, 4), kv_heads=2, scale=2.0)),
@@ -761,10 +762,10 @@ def test_every_step_of_the_table_is_used(rng: np.random.Generator) -> None:
             attnext.kernel_regression.NWKernelRegression(), [1.0], [[1.0, 2.0]], [[1.0, 2.0]]
         ),
     ]
-    problem = make_problem("dot", rng, bias=bias)
+    problem = make_problem("dot", rng)
     traces.append(
         explain.dot_product_attention_backward(
-            **problem.grads, **problem.inputs, bias=bias, return_grad_bias=True
+            **problem.grads, **problem.inputs, **modifiers, return_grad_bias=True
         )
     )
     assert {step.key for trace in traces for step in trace.steps} == set(STEPS)

@@ -210,7 +210,7 @@ def _expanded(lens: tuple[int, ...], rows: tuple[int, ...]) -> str:
 
 def _takes_part(shape: tuple[int, ...], arguments: Arguments) -> NDArray[np.bool_]:
     """(..., M, N): which keys of a row take part."""
-    options = Options(arguments["valid_lens"], arguments["mask"])
+    options = Options(arguments["valid_lens"], mask=arguments["mask"])
     return pairs_that_take_part(shape[:-1], shape[-1], options)
 
 

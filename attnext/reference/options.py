@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from numpy.typing import ArrayLike
@@ -35,6 +35,7 @@ class Options:
     """What forward and backward share."""
 
     valid_lens: ArrayLike | None = None
+    _: KW_ONLY
     softcap: ArrayLike | None = None
     mask: ArrayLike | None = None
     bias: ArrayLike | None = None
