@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from attnext._options import Dropout, Masks, Saved, Shared
+from attnext._options import Dropout, Layer, Masks, Saved, Shared
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
@@ -627,17 +627,36 @@ class _Layer:
         values: ArrayLike,
         valid_lens: _Lens = None,
         *,
-        mask: ArrayLike | None = None,
-        causal: bool = False,
         need_weights: bool = True,
+        **options: Unpack[Layer],
     ) -> _Array: ...
+    @overload
     def backward(
         self,
         grad_output: ArrayLike,
         *,
         grad_weights: ArrayLike | None = None,
+        return_grad_bias: Literal[False] = False,
         context: Context | None = None,
     ) -> tuple[_Array, _Array, _Array]: ...
+    @overload
+    def backward(
+        self,
+        grad_output: ArrayLike,
+        *,
+        grad_weights: ArrayLike | None = None,
+        return_grad_bias: Literal[True],
+        context: Context | None = None,
+    ) -> tuple[_Array, _Array, _Array, _Array | None]: ...
+    @overload
+    def backward(
+        self,
+        grad_output: ArrayLike,
+        *,
+        grad_weights: ArrayLike | None = None,
+        return_grad_bias: bool = False,
+        context: Context | None = None,
+    ) -> tuple[_Array, _Array, _Array] | tuple[_Array, _Array, _Array, _Array | None]: ...
     def parameters(self) -> dict[str, _Array]: ...
     def zero_grad(self) -> None: ...
     def state_dict(self) -> dict[str, _Array]: ...

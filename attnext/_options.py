@@ -41,6 +41,10 @@ class Bias(TypedDict, total=False):
     bias: ArrayLike | None
 
 
+class Layer(Masks, Bias, total=False):
+    """What the call of a layer takes: dropout is its own."""
+
+
 class Dropout(TypedDict, total=False):
     """Which weights are left out of the pooling."""
 
@@ -49,7 +53,7 @@ class Dropout(TypedDict, total=False):
     dropout_mask: ArrayLike | None
 
 
-class Shared(Masks, Bias, Dropout, total=False):
+class Shared(Layer, Dropout, total=False):
     """What a forward and its backward share."""
 
 

@@ -44,7 +44,7 @@ typedef struct {
     PyArrayObject *arrays[PY_INPUTS]; /* valid_lens: int64 in 0..N, in the shape given;
                                          NULL: every key, or, unless the caller keeps
                                          the inputs, few_lens */
-    bool masked;          /* there may be arrays behind valid_lens */
+    bool masked;                      /* there may be arrays behind valid_lens */
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
     int bias_ndim;
@@ -106,9 +106,15 @@ PyArrayObject *py_scores(const attnext_state *state, const py_call *call);
 void py_outputs_clear(py_outputs *outputs);
 void py_gradients_clear(py_gradients *gradients);
 
-/* ---- reading options (py_functions.c) -------------------------------------------- */
+/* ---- options and gradients (py_functions.c) -------------------------------------- */
 
-/* call->options from call->given, by py_options.def. */
+/* call->options from call->given, by py_options.def; what is not given stays. */
 int py_read_options(py_call *call);
+
+/* What a backward returns: so many gradients, in order, and behind them those that its
+ * options ask for, that of the bias; None without one. A tuple, unless it is one. */
+enum { PY_GRADIENTS = 3 + ATTN_PARAMETERS + 2 };
+PyObject *py_pack_gradients(const py_call *call, const py_gradients *d,
+                            PyObject *parts[PY_GRADIENTS], int count);
 
 #endif

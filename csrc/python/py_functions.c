@@ -72,7 +72,7 @@ read_score_options(py_call *call)
     PyObject *scale = py_is_given(given[ARG_SCALE]) ? given[ARG_SCALE]
                                                     : given[ARG_SCALE_OF_ONE];
     bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
-    o->has_scale = scale != NULL || bandwidth;
+    o->has_scale = o->has_scale || scale != NULL || bandwidth;
     if (scale != NULL && py_finite(scale, "scale", false, &o->scale) < 0) {
         return -1;
     }
@@ -184,14 +184,24 @@ forward(PyObject *module, py_score_number number, PyObject *const *args,
     return result;
 }
 
+PyObject *
+py_pack_gradients(const py_call *call, const py_gradients *d,
+                  PyObject *parts[PY_GRADIENTS], int count)
+{
+    if (call->options.return_grad_bias) {
+        parts[count++] = py_or_none(d->bias);
+    }
+    return pack(parts, count);
+}
+
 /* dq, dk, dv, then those of the parameters, as a named tuple if there are any; that of
- * a bandwidth; and, if it was asked for, that of the bias, None without one. */
+ * a bandwidth; and what was asked for. */
 static PyObject *
 pack_gradients(const py_call *call, const py_gradients *d)
 {
     const py_score *score = call->score;
-    PyObject *parts[3 + ATTN_PARAMETERS + 2] = {
-        (PyObject *)d->queries, (PyObject *)d->keys, (PyObject *)d->values};
+    PyObject *parts[PY_GRADIENTS] = {(PyObject *)d->queries, (PyObject *)d->keys,
+                                     (PyObject *)d->values};
     PyObject *scale = NULL, *named = NULL, *result = NULL;
     int count = 3;
 
@@ -214,10 +224,7 @@ pack_gradients(const py_call *call, const py_gradients *d)
         PyArrayScalar_ASSIGN(scale, Float, d->scale);
         parts[count++] = scale;
     }
-    if (call->options.return_grad_bias) {
-        parts[count++] = py_or_none(d->bias);
-    }
-    result = pack(parts, count);
+    result = py_pack_gradients(call, d, parts, count);
 done:
     Py_XDECREF(scale);
     Py_XDECREF(named);

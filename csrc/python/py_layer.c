@@ -334,7 +334,7 @@ static int
 add_methods(const attnext_state *state)
 {
     PyMethodDef *end = layer_methods + 7;
-    layer_write_signature();
+    layer_write_signatures();
     int trained = py_fill_methods(state, train_function, 0, end);
     return trained < 0 ? -1
                        : py_fill_methods(state, layer_call_functions, METH_COEXIST,

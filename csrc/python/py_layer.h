@@ -70,9 +70,9 @@ void layer_dealloc(PyObject *self);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* The methods that take keywords. The signature of __call__ is written at import: it
- * takes what py_options.def gives layers. */
-void layer_write_signature(void);
+/* The methods that take keywords. The signatures of __call__ and backward are written at
+ * import: they take what py_options.def gives layers. */
+void layer_write_signatures(void);
 extern const py_function layer_call_functions[];
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames);

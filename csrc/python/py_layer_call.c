@@ -12,11 +12,11 @@
  *             self.attention_weights = weights if need_weights else None
  *             return output
  *
- *         def backward(self, grad_output, *, grad_weights=None, context=None):
+ *         def backward(self, grad_output, *, context=None, **options):
  *             d = attention_backward(grad_output, context or self.context, ...)
  *             for name, grad in self.grads.items():
  *                 grad += d[name]
- *             return d.queries, d.keys, d.values
+ *             return d.queries, d.keys, d.values, *(what the options ask for)
  */
 #include "py_docs.h"
 #include "py_layer.h"
@@ -66,7 +66,8 @@ static void
 begin_call(py_call *call, const layer_core *held)
 {
     call->score = held->score;
-    call->options = (py_options){0};
+    call->options = (py_options){.has_scale = held->has_scale,
+                                 .scale = (float)held->scale};
     call->keeps_inputs = true;
     for (int i = 0; i < held->score->parameters; i++) {
         call->given[ARG_PARAMETER_0 + i] = (PyObject *)held->parameters[i];
@@ -98,18 +99,6 @@ static py_signature call_signature = {
     .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS},
     .method = true,
 };
-
-void
-layer_write_signature(void)
-{
-    unsigned char *next = call_signature.args + call_signature.positional;
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
-    if ((TAKEN_BY) & LAYER) {                    \
-        *next++ = ARG_##ID;                      \
-    }
-#include "py_options.def"
-    *next = ARG_NEED_WEIGHTS;
-}
 
 PyDoc_STRVAR(call_doc,
 "Pool the values, each query by the attention it pays to the keys.\n"
@@ -152,11 +141,10 @@ PyDoc_STRVAR(call_doc_end,
 "Notes\n"
 "-----\n"
 "In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh\n"
-"from the object's generator; `attention_weights` are those before dropout. A query\n"
-"to which no key is left pays 1/N to each of the N keys; apart from that, keys and\n"
-"values that take no part are never read. Several threads may call one object at\n"
-"once; a call that runs while another thread sets the parameters may see some of the\n"
-"old numbers and some of the new.\n"
+"from the object's generator; `attention_weights` are those before dropout. Keys and\n"
+"values that take no part are never read, but by an empty row with 'uniform'. Several\n"
+"threads may call one object at once; a call that runs while another thread sets the\n"
+"parameters may see some of the old numbers and some of the new.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -183,8 +171,6 @@ forward(const attnext_state *state, layer_object *layer, const layer_core *held,
     if (layer_check_parameters(held) < 0) {
         return NULL;
     }
-    o->has_scale = held->has_scale;
-    o->scale = (float)held->scale;
     o->return_lse = true; /* it makes the backward cheaper */
     o->dropout_p = held->training ? (float)held->dropout : 0.0f;
     if (o->dropout_p > 0.0f && draw_seed(held->rng, &o->seed) < 0) {
@@ -264,13 +250,28 @@ layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 
 /* ---- backward -------------------------------------------------------------------- */
 
-static const py_signature backward_signature = {
+static py_signature backward_signature = {
     .function = "backward",
     .required = 1,
     .positional = 1,
-    .args = {ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_CONTEXT},
+    .args = {ARG_GRAD_OUTPUT},
     .method = true,
 };
+
+/* An option of layers that forwards have is the call's, another the backward's. */
+void
+layer_write_signatures(void)
+{
+    unsigned char *call = call_signature.args + call_signature.positional;
+    unsigned char *backward = backward_signature.args + backward_signature.positional;
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                  \
+    if ((TAKEN_BY) & LAYER) {                                     \
+        *((TAKEN_BY) & FORWARD ? call++ : backward++) = ARG_##ID; \
+    }
+#include "py_options.def"
+    *call = ARG_NEED_WEIGHTS;
+    *backward = ARG_CONTEXT;
+}
 
 PyDoc_STRVAR(backward_doc,
 "Gradients of a call; those of the parameters are added to `grads`.\n"
@@ -278,9 +279,9 @@ PyDoc_STRVAR(backward_doc,
 "Parameters\n"
 "----------\n"
 "grad_output : array_like, shape (..., M, Dv)\n"
-"    Gradient of the loss with respect to the output.\n"
-"grad_weights : array_like, shape (..., M, N), optional\n"
-"    Gradient of the loss with respect to `attention_weights`, if it depends on them.\n"
+"    Gradient of the loss with respect to the output.\n");
+
+PyDoc_STRVAR(backward_doc_end,
 "context : Context, optional\n"
 "    Which call: the `context` as it was after it. The last one by default.\n"
 "\n"
@@ -292,6 +293,7 @@ PyDoc_STRVAR(backward_doc,
 "    Gradient with respect to the keys; exactly 0 for those that take no part.\n"
 "dv : ndarray, float32, shape (..., N, Dv)\n"
 "    Gradient with respect to the values, likewise.\n"
+DOC_GRADIENT_OF_BIAS
 "\n"
 "Raises\n"
 "------\n"
@@ -350,12 +352,16 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     begin_call(&call, &held);
     if (layer_context_read(state, &held, context, &call) < 0 ||
+        (kwnames != NULL && py_read_options(&call) < 0) ||
         layer_check_parameters(&held) < 0 ||
         py_backward(state, &call, &in, &gradients) < 0) {
         goto done;
     }
     if (layer_add_gradients(state, &held, &gradients) == 0) {
-        result = PyTuple_Pack(3, gradients.queries, gradients.keys, gradients.values);
+        PyObject *parts[PY_GRADIENTS] = {(PyObject *)gradients.queries,
+                                         (PyObject *)gradients.keys,
+                                         (PyObject *)gradients.values};
+        result = py_pack_gradients(&call, &gradients, parts, 3);
     }
     py_gradients_clear(&gradients);
     py_inputs_clear(&in);
@@ -367,6 +373,6 @@ done:
 
 const py_function layer_call_functions[] = {
     {&call_signature, PY_FASTCALL(layer_call), call_doc, call_doc_end},
-    {&backward_signature, PY_FASTCALL(layer_backward), backward_doc, NULL},
+    {&backward_signature, PY_FASTCALL(layer_backward), backward_doc, backward_doc_end},
     {0},
 };
