@@ -295,6 +295,10 @@ no_gradients(attn_call *c)
     attn_set_zero(c->d->queries, p->B, p->M, p->Dq);
     attn_set_zero(c->d->keys, entries, p->N, p->Dk);
     attn_set_zero(c->d->values, entries, p->N, p->Dv);
+    attn_set_zero(c->d->projected, entries, p->N, attn_key_width(p));
+    if (c->d->key_use != NULL && entries > 0) {
+        memset(c->d->key_use, ATTN_UNUSED, (size_t)(entries * p->N));
+    }
     zero_parameters(c->d, p);
     for (int i = 0; i < c->modifiers; i++) {
         if (c->flows[i] && c->modifier[i]->no_gradient != NULL) {
