@@ -266,8 +266,8 @@ int attn_scores(float *scores, const attn_inputs *in, const attn_problem *p,
  * SIZE_MAX: overflow. 0: the score makes nothing of its keys, has nothing to prepare, and
  * takes NULL. attn_prepare_start: once, before the first keys. attn_prepare_keys: keys
  * first <= j < end of every entry, in any order, and again where they have changed; but
- * not those that use (B / group, N) calls ATTN_UNUSED, which then no query may be scored
- * against; use NULL: all of them. The memory must stay where it is. */
+ * not those that use (B / group, end - first) calls ATTN_UNUSED, which then no query may
+ * be scored against; use NULL: all of them. The memory must stay where it is. */
 size_t attn_prepared_size(const attn_problem *p, int64_t capacity);
 void attn_prepare_start(void *prepared, const attn_problem *p, int64_t capacity);
 int attn_prepare_keys(void *prepared, const attn_operand *keys, const uint8_t *use,

@@ -63,14 +63,15 @@ key_task(void *ctx, int64_t task, int worker)
     const key_job *job = ctx;
     const attn_problem *p = job->p;
     const attn_score *score = p->score;
-    int64_t chunks = attn_ceil_div(job->end - job->first, TASK_KEYS);
+    int64_t keys = job->end - job->first, chunks = attn_ceil_div(keys, TASK_KEYS);
     int64_t e = task / chunks, j = job->first + task % chunks * TASK_KEYS;
     int64_t end = job->end - j < TASK_KEYS ? job->end : j + TASK_KEYS;
     (void)worker;
     for (int64_t n; j < end; j += n) {
         bool used = true;
-        n = job->use == NULL ? end - j
-                             : attn_use_run(job->use + e * p->N + j, end - j, &used);
+        n = job->use == NULL
+                ? end - j
+                : attn_use_run(job->use + e * keys + j - job->first, end - j, &used);
         if (used && job->to != NULL) {
             score->make_keys(job->to->rows, e * job->to->capacity + j,
                              attn_read(job->keys, e, j), n, p);

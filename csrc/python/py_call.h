@@ -25,13 +25,25 @@ typedef struct {
     bool return_weights, return_lse, return_grad_bias;
 } py_options;
 
+/* Keys and values that stay (py_layer_memory.c), at one time: the first N rows of arrays
+ * that may have room for more. */
+typedef struct {
+    PyObject *owner;              /* the Memory; NULL where it is this one's own */
+    PyArrayObject *keys, *values; /* (..., room, Dk), (..., room, Dv) */
+    PyArrayObject *mask;          /* (..., room, 1) of bools; NULL: every key */
+    PyArrayObject *lens;          /* int64, () or (B,), however long; NULL: every key */
+    PyArrayObject *prepared;      /* bytes, of attn_prepare_keys; NULL: nothing */
+    npy_intp N;
+} py_memory;
+
 /* A call to any attention, forward, backward or scores: Python objects (borrowed, not
  * yet checked; NULL or None where not given) and options. */
 typedef struct {
     const py_score *score;
     PyObject *given[ARG_COUNT];
     py_options options;
-    bool keeps_inputs; /* the caller keeps them, so lens has to be an array */
+    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array */
+    const py_memory *memory; /* in the place of keys and values; NULL: they are given */
 } py_call;
 
 /* Arguments before this one may be inputs. */
@@ -48,6 +60,8 @@ typedef struct {
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
     int bias_ndim;
+    npy_intp key_rows;   /* of an entry of keys and values: N, or a memory's room */
+    int64_t last_offset; /* where a memory's last key is the last query's */
 
     /* Long, read only as far as they were written, and so not set to zero first. */
     npy_intp leading[PY_MAX_AXES];     /* the first ndim - 2 dims of queries */
@@ -73,6 +87,10 @@ void py_inputs_init(py_inputs *in);
 int py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out);
 void py_inputs_clear(py_inputs *in);
 
+/* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`
+ * times (py_layer_memory_keys.c). */
+PyArrayObject *py_memory_mask(const py_memory *memory, int64_t group);
+
 /* dims = (..., rows, columns) with the leading axes of queries; of keys. */
 void py_query_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
                     npy_intp dims[PY_MAX_AXES]);
@@ -92,7 +110,9 @@ typedef struct {
  * such input, or its gradient was not asked for. */
 typedef struct {
     PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS], *bias;
-    float scale; /* of a score whose scale has a gradient */
+    /* of a memory, in the place of keys and the parameters that project them: attn.h */
+    PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
+    float scale;                        /* of a score whose scale has a gradient */
 } py_gradients;
 
 /* On failure everything is cleared; on success the caller clears inputs, outputs,

@@ -138,6 +138,7 @@ read_call(const attnext_state *state, const py_score *score,
     call->score = score;
     call->options = (py_options){0};
     call->keeps_inputs = false;
+    call->memory = NULL;
     if (py_parse(state, signature, args, nargs, kwnames, call->given) < 0) {
         return -1;
     }

@@ -45,9 +45,9 @@ draw_seed(PyObject *rng, py_seed *seed)
 
 /* object (..., rows, size) as float32; the constructor called its number of features
  * size_name. Without this the message would blame the parameter. */
-static PyArrayObject *
-read_features(PyObject *object, const char *name, char rows, const char *size_name,
-              Py_ssize_t size)
+PyArrayObject *
+layer_read_features(PyObject *object, const char *name, char rows,
+                    const char *size_name, Py_ssize_t size)
 {
     PyArrayObject *a = py_float32(object, name, NULL);
     int ndim = a == NULL ? 0 : PyArray_NDIM(a);
@@ -69,6 +69,7 @@ begin_call(py_call *call, const layer_core *held)
     call->options = (py_options){.has_scale = held->has_scale,
                                  .scale = (float)held->scale};
     call->keeps_inputs = true;
+    call->memory = NULL;
     for (int i = 0; i < held->score->parameters; i++) {
         call->given[ARG_PARAMETER_0 + i] = (PyObject *)held->parameters[i];
     }
@@ -94,7 +95,7 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
 
 static py_signature call_signature = {
     .function = "__call__",
-    .required = 3,
+    .required = 2, /* and values, unless keys is a Memory */
     .positional = 4,
     .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS},
     .method = true,
@@ -110,9 +111,10 @@ PyDoc_STRVAR(call_doc,
 "    AdditiveAttention. Used as it is if float32 and C-contiguous, like every array\n"
 "    here; other layouts, lists, other real dtypes and torch tensors are converted\n"
 "    first.\n"
-"keys : array_like, shape (..., N, Dk)\n"
+"keys : array_like, shape (..., N, Dk), or Memory\n"
 "    The keys; leading axes as those of `queries`. Dk is `key_size` for\n"
-"    AdditiveAttention, Dq for DotProductAttention.\n"
+"    AdditiveAttention, Dq for DotProductAttention. Or a `Memory` of this object, in\n"
+"    the place of keys, values and lengths.\n"
 "values : array_like, shape (..., N, Dv)\n"
 "    The values, one for each key.\n"
 DOC_VALID_LENS);
@@ -194,18 +196,38 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[2])
     if (held->score->parameters == 0) {
         return 0;
     }
-    owned[0] = (PyObject *)read_features(call->given[ARG_QUERIES], "queries", 'M',
-                                         "query_size", held->query_size);
+    owned[0] = (PyObject *)layer_read_features(call->given[ARG_QUERIES], "queries", 'M',
+                                               "query_size", held->query_size);
     if (owned[0] == NULL) {
         return -1;
     }
-    owned[1] = (PyObject *)read_features(call->given[ARG_KEYS], "keys", 'N', "key_size",
-                                         held->key_size);
+    call->given[ARG_QUERIES] = owned[0];
+    if (call->memory != NULL) {
+        return 0;
+    }
+    owned[1] = (PyObject *)layer_read_features(call->given[ARG_KEYS], "keys", 'N',
+                                               "key_size", held->key_size);
     if (owned[1] == NULL) {
         return -1;
     }
-    call->given[ARG_QUERIES] = owned[0];
     call->given[ARG_KEYS] = owned[1];
+    return 0;
+}
+
+/* Keys and values, or a memory, which goes into *memory. */
+static int
+read_keys(const attnext_state *state, const layer_core *held, py_call *call,
+          py_memory *memory)
+{
+    PyObject *keys = call->given[ARG_KEYS];
+    if (Py_IS_TYPE(keys, state->Memory)) {
+        return layer_memory_read(held, keys, call, memory);
+    }
+    if (call->given[ARG_VALUES] == NULL) {
+        PyErr_SetString(PyExc_TypeError,
+                        "__call__() missing required argument 'values' (position 3)");
+        return -1;
+    }
     return 0;
 }
 
@@ -215,6 +237,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *owned[2] = {NULL, NULL}, *result = NULL;
+    py_memory memory = {NULL};
     layer_core held;
     py_call call;
 
@@ -227,7 +250,8 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     begin_call(&call, &held);
     PyObject *need_weights = call.given[ARG_NEED_WEIGHTS];
     call.options.return_weights = true;
-    if ((kwnames != NULL && py_read_options(&call) < 0) ||
+    if (read_keys(state, &held, &call, &memory) < 0 ||
+        (kwnames != NULL && py_read_options(&call) < 0) ||
         (need_weights != NULL && py_read_flag(need_weights, "need_weights",
                                               &call.options.return_weights) < 0) ||
         read_inputs(&held, &call, owned) < 0) {
@@ -235,6 +259,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     }
     result = forward(state, layer, &held, &call);
 done:
+    layer_memory_release(&memory);
     Py_XDECREF(owned[1]);
     Py_XDECREF(owned[0]);
     layer_core_clear(&held);
@@ -310,6 +335,9 @@ DOC_GRADIENT_OF_BIAS
 "\n"
 "Notes\n"
 "-----\n"
+"Of a call with a `Memory` only dq comes back, alone: what flows to keys, values and the\n"
+"parameters that project keys is added up in the memory, whose `backward` hands it out.\n"
+"\n"
 "The parameters must still be those of the call: run `backward` before the step that\n"
 "changes them, and do not write into the inputs in between. A second `backward` of\n"
 "the same call adds to `grads` again. Dropout is that of the call.\n"
@@ -324,6 +352,24 @@ DOC_GRADIENT_OF_BIAS
 ">>> dk\n"
 "array([[-0.5, -0.5],\n"
 "       [ 0.5,  0.5]], dtype=float32)\n");
+
+/* What backward returns, once everything that can fail is done: dq, dk, dv, or dq alone
+ * where a memory keeps the others; and what was asked for. */
+static PyObject *
+finish_backward(const attnext_state *state, const layer_core *held, const py_call *call,
+                py_gradients *d)
+{
+    PyObject *parts[PY_GRADIENTS] = {(PyObject *)d->queries, (PyObject *)d->keys,
+                                     (PyObject *)d->values};
+    PyObject *result = py_pack_gradients(call, d, parts, call->memory == NULL ? 3 : 1);
+    if (result != NULL && layer_add_gradients(state, held, d) < 0) {
+        Py_CLEAR(result);
+    }
+    if (result != NULL && call->memory != NULL) {
+        layer_memory_add(call->memory->owner, d);
+    }
+    return result;
+}
 
 static PyObject *
 layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -357,12 +403,7 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         py_backward(state, &call, &in, &gradients) < 0) {
         goto done;
     }
-    if (layer_add_gradients(state, &held, &gradients) == 0) {
-        PyObject *parts[PY_GRADIENTS] = {(PyObject *)gradients.queries,
-                                         (PyObject *)gradients.keys,
-                                         (PyObject *)gradients.values};
-        result = py_pack_gradients(&call, &gradients, parts, 3);
-    }
+    result = finish_backward(state, &held, &call, &gradients);
     py_gradients_clear(&gradients);
     py_inputs_clear(&in);
 done:

@@ -45,17 +45,18 @@ allocate(size_t bytes)
     return heap;
 }
 
-int
-py_run(const attnext_state *state, double work, py_workspace *workspace,
-       py_core_call *call, const void *context)
+static int
+run_core(const attnext_state *state, bool threads, bool release,
+         py_workspace *workspace, py_core_call *call, const void *context)
 {
     _Alignas(64) char stack[32 * 1024];
-    const bool release = work >= WORTH_RELEASING;
     released_run r = {.run = {.threads = 1}};
     void *heap = NULL;
 
-    if (release) {
+    if (threads) {
         r.run.threads = Py_MIN(state->threads, MOST_THREADS);
+    }
+    if (release) {
         r.run.interrupted = interrupted;
         r.run.arg = &r;
     }
@@ -72,4 +73,19 @@ py_run(const attnext_state *state, double work, py_workspace *workspace,
     }
     PyMem_RawFree(heap);
     return result != 0 || r.raised ? -1 : 0;
+}
+
+int
+py_run(const attnext_state *state, double work, py_workspace *workspace,
+       py_core_call *call, const void *context)
+{
+    const bool worth = work >= WORTH_RELEASING;
+    return run_core(state, worth, worth, workspace, call, context);
+}
+
+int
+py_run_alone(const attnext_state *state, double work, py_workspace *workspace,
+             py_core_call *call, const void *context)
+{
+    return run_core(state, work >= WORTH_RELEASING, false, workspace, call, context);
 }
