@@ -10,6 +10,7 @@
  *     py_layer_copies.c        pickle, copy and deepcopy
  *     py_layer_context.c       the type Context: what a forward keeps for its backward
  *     py_layer_memory.c        the type Memory: keys and values that stay
+ *     py_layer_memory_call.c   what makes it, appends to it, and calls with it
  *     py_layer_memory_keys.c   what it has of them, and how it grows
  *     py_layer_memory_back.c   their gradients, added up over calls
  *     py_layer_additive.c  py_layer_dot.c    the two types
@@ -197,7 +198,7 @@ PyObject *layer_context_new(const attnext_state *state, const layer_core *core,
 int layer_context_read(const attnext_state *state, const layer_core *core,
                        PyObject *context, py_call *call);
 
-/* ---- memories (py_layer_memory.c) ------------------------------------------------ */
+/* ---- memories (py_layer_memory.c, py_layer_memory_call.c) ------------------------ */
 
 /* What several backwards left: as in py_gradients, of the first keys; all NULL: nothing.
  * py_layer_memory_back.c. */
@@ -222,12 +223,13 @@ extern const py_function layer_memory_functions[], memory_functions[];
 enum { MEMORY_METHODS = 8 };
 extern PyMethodDef memory_methods[MEMORY_METHODS];
 
-/* The memory that `keys` is, whose layer this is and whose keys are still those that the
- * layer would project: ValueError, RuntimeError. */
-int layer_memory_check(const layer_core *core, memory_object *memory);
+/* The layer of a memory, owned, and *held, its core. RuntimeError if it is gone, or would
+ * project keys in another way than the memory did. */
+PyObject *layer_memory_hold(memory_object *memory, layer_core *held);
 
-/* Fills *call with what the memory holds, which goes into *held with references of its
- * own. TypeError if values or lengths are given, and as layer_memory_check. */
+/* Fills *call with what the memory has, which goes into *held with references of its own.
+ * ValueError if it is another layer's, RuntimeError as above, TypeError if values or
+ * lengths are given. */
 int layer_memory_read(const layer_core *core, PyObject *memory, py_call *call,
                       py_memory *held);
 
