@@ -378,7 +378,7 @@ def test_signatures() -> None:
     shared = ", ".join(
         f"{name}={option.default!r}" for name, option in _options.OPTIONS.items() if name in TAKEN
     )
-    text = f"(queries, keys, values, valid_lens=None, *, {shared}, need_weights=True)"
+    text = f"(queries, keys, values=None, valid_lens=None, *, {shared}, need_weights=True)"
     assert str(signature(layer)) == text
     text = "(grad_output, *, grad_weights=None, return_grad_bias=False, context=None)"
     assert str(signature(layer.backward)) == text
