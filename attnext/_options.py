@@ -53,6 +53,10 @@ class Sink(TypedDict, total=False):
     sink: ArrayLike | None
 
 
+class Layer(Scores, Masks, Bias, Sink, total=False):
+    """What the call of a layer takes: dropout is its own."""
+
+
 class Dropout(TypedDict, total=False):
     """Which weights are left out of the pooling."""
 
@@ -61,7 +65,7 @@ class Dropout(TypedDict, total=False):
     dropout_mask: ArrayLike | None
 
 
-class Shared(Scores, Masks, Bias, Sink, Dropout, total=False):
+class Shared(Layer, Dropout, total=False):
     """What a forward and its backward share."""
 
 

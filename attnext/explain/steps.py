@@ -111,11 +111,12 @@ def as_float64(x: Any) -> NDArray[np.float64]:
 
 def call_text(function: str, arguments: Arguments) -> str:
     """The call: numbers as they are, arrays as shapes; what is as by default is left out."""
-    given = {name: x for name, x in arguments.items() if not _is_default(name, x)}
+    given = {name: x for name, x in arguments.items() if not is_default(name, x)}
     return f"{function}({', '.join(_argument(name, x) for name, x in given.items())})"
 
 
-def _is_default(name: str, x: Any) -> bool:
+def is_default(name: str, x: Any) -> bool:
+    """Is the argument of that name what it is when it is not given?"""
     default = OPTIONS[name].default if name in OPTIONS else None
     return x is None or (isinstance(x, type(default)) and bool(x == default))
 

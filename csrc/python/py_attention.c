@@ -25,8 +25,8 @@ operands(const py_inputs *in)
     const attn_problem *p = &in->problem;
     return (attn_inputs){
         .queries = attn_dense(py_data(in->arrays[ARG_QUERIES]), p->M, p->Dq),
-        .keys = attn_dense(py_data(in->arrays[ARG_KEYS]), p->N, p->Dk),
-        .values = attn_dense(py_data(in->arrays[ARG_VALUES]), p->N, p->Dv),
+        .keys = attn_dense(py_data(in->arrays[ARG_KEYS]), in->key_rows, p->Dk),
+        .values = attn_dense(py_data(in->arrays[ARG_VALUES]), in->key_rows, p->Dv),
     };
 }
 
@@ -153,12 +153,14 @@ convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLO
 
 /* The parameters' gradients, each in the shape in which the parameter came. */
 static int
-make_parameter_gradients(const py_score *score, const py_inputs *in, py_gradients *d)
+make_parameter_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
 {
+    const py_score *score = call->score;
     for (int i = 0; i < score->parameters; i++) {
         PyArrayObject *parameter = in->arrays[ARG_PARAMETER_0 + i];
         npy_intp dims[PY_PARAMETER_AXES];
-        if (parameter == NULL) {
+        if (parameter == NULL ||
+            (call->memory != NULL && attn_projects_keys(score->score, i))) {
             continue;
         }
         const char *letters = score->about->parameters[i].shape;
@@ -187,6 +189,26 @@ make_key_gradient(const py_inputs *in, npy_intp rows, npy_intp columns)
     return gradient;
 }
 
+/* Those of the keys; of a memory's, as far as one call takes them. */
+static int
+make_key_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
+{
+    const attn_problem *p = &in->problem;
+    npy_intp dims[PY_MAX_AXES];
+    if (call->memory == NULL) {
+        d->keys = make_key_gradient(in, p->N, p->Dk);
+        return d->keys == NULL ? -1 : 0;
+    }
+    d->projected = make_key_gradient(in, p->N, attn_key_width(p));
+    py_key_shape(in, p->N, 1, dims);
+    d->key_use = (PyArrayObject *)PyArray_SimpleNew(in->ndim, dims, NPY_UINT8);
+    if (d->projected == NULL || d->key_use == NULL) {
+        return -1;
+    }
+    memset(PyArray_DATA(d->key_use), ATTN_UNUSED, (size_t)PyArray_NBYTES(d->key_use));
+    return 0;
+}
+
 static int
 make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
 {
@@ -195,9 +217,9 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
     py_query_shape(in, p->M, p->Dq, dims);
 
     d->queries = py_new_float32(in->ndim, dims);
-    d->keys = make_key_gradient(in, p->N, p->Dk);
     d->values = make_key_gradient(in, p->N, p->Dv);
-    if (d->queries == NULL || d->keys == NULL || d->values == NULL) {
+    if (d->queries == NULL || d->values == NULL ||
+        make_key_gradients(call, in, d) < 0) {
         return -1;
     }
     if (call->options.return_grad_bias && in->arrays[ARG_BIAS] != NULL &&
@@ -212,7 +234,7 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
         (d->scales = py_new_float32(in->scale_ndim, in->scale_dims)) == NULL) {
         return -1;
     }
-    return make_parameter_gradients(call->score, in, d);
+    return make_parameter_gradients(call, in, d);
 }
 
 typedef struct {
@@ -260,6 +282,8 @@ run_backward(const attnext_state *state, const py_call *call, const py_inputs *i
                .keys = py_data(d->keys),
                .values = py_data(d->values),
                .scale = scale_gradient(call, d),
+               .projected = py_data(d->projected),
+               .key_use = d->key_use == NULL ? NULL : PyArray_DATA(d->key_use),
                .bias = is_empty(d->bias) ? NULL : py_data(d->bias),
                .sink = is_empty(d->sink) ? NULL : py_data(d->sink)},
         .from = {.output = py_data(flows[GRAD_OUTPUT]),
@@ -366,4 +390,6 @@ py_gradients_clear(py_gradients *d)
     Py_CLEAR(d->bias);
     Py_CLEAR(d->sink);
     Py_CLEAR(d->scales);
+    Py_CLEAR(d->projected);
+    Py_CLEAR(d->key_use);
 }

@@ -167,6 +167,39 @@ hand_back(const problem *c, const results *r)
     return saved;
 }
 
+/* A backward that leaves the gradient of the keys before their projection, which then
+ * comes by itself; or is that of the keys, where there is none. */
+static void
+backward_projected_late(attn_gradients d, const attn_grad_outputs *grad,
+                        const attn_saved *saved, const attn_inputs *in,
+                        const problem *c)
+{
+    const attn_problem *p = &c->p;
+    const int64_t keys = p->B / p->group * p->N;
+    attn_gradients walk = d, through = d;
+    bool projects = false;
+    walk.keys = NULL;
+    walk.projected = nan_floats(keys * attn_key_width(p));
+    walk.key_use = nan_bytes((size_t)keys);
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        if (attn_projects_keys(p->score, i)) {
+            projects = true;
+            walk.parameters[i] = NULL;
+        }
+    }
+    attn_run run = {.threads = c->threads};
+    void *work = nan_bytes(attn_backward_workspace(p, &walk, grad, c->threads));
+    attn_backward(&walk, grad, saved, in, p, work, &run);
+    if (!projects) {
+        memcpy(d.keys, walk.projected, (size_t)(keys * p->Dk) * sizeof(float));
+        return;
+    }
+    through.projected = walk.projected;
+    through.key_use = walk.key_use;
+    run = (attn_run){.threads = c->threads};
+    attn_projected_backward(&through, &in->keys, p, &run);
+}
+
 static void
 compute_attention(results *r, const problem *c)
 {
@@ -188,8 +221,12 @@ compute_attention(results *r, const problem *c)
     attn_grad_outputs grad = {c->dout, c->dweights, c->dlse};
     attn_saved saved = hand_back(c, r);
     run = (attn_run){.threads = c->threads};
-    work = nan_bytes(attn_backward_workspace(p, &d, &grad, c->threads));
-    attn_backward(&d, &grad, &saved, &in, p, work, &run);
+    if (c->projects_late) {
+        backward_projected_late(d, &grad, &saved, &in, c);
+    } else {
+        work = nan_bytes(attn_backward_workspace(p, &d, &grad, c->threads));
+        attn_backward(&d, &grad, &saved, &in, p, work, &run);
+    }
 
     attn_problem every_pair = *p; /* as the callers of attn_scores have it */
     every_pair.masks = (attn_masks){0};
