@@ -379,7 +379,10 @@ def test_signatures() -> None:
     )
     text = f"(queries, keys, values=None, valid_lens=None, *, {shared}, need_weights=True)"
     assert str(signature(layer)) == text
-    text = "(grad_output, *, grad_weights=None, return_grad_bias=False, context=None)"
+    text = (
+        "(grad_output, *, grad_weights=None, return_grad_bias=False, return_grad_sink=False, "
+        "context=None)"
+    )
     assert str(signature(layer.backward)) == text
     assert str(signature(layer.train)) == "(mode=True)"
 

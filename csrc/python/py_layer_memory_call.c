@@ -97,10 +97,10 @@ clear_rows(memory_rows *rows)
 static PyArrayObject *
 read_mask(PyObject *object, int ndim, npy_intp *dims)
 {
-    attn_view view;
-    attn_axis axes[PY_MAX_AXES];
+    attn_view view = {0};
     PyArrayObject *copy = NULL;
-    PyArrayObject *mask = py_pairs(object, ARG_MASK, ndim, dims, NULL, &view, axes);
+    PyArrayObject *mask = py_pairs(object, ARG_MASK, ndim, dims, NULL, &view);
+    py_view_clear(&view);
     if (mask != NULL) {
         copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
     }
