@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import attnext
-from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Sink, Taken
+from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Scaled, Sink, Taken
 
 da: Any = dask.array  # most of Dask has no types
 DaskArray: TypeAlias = Any  # a dask.array.Array
@@ -35,10 +35,8 @@ class Backward(Masks, Bias, Sink, Chain, total=False):
     """The options of a backward."""
 
 
-class ScaledBackward(Backward, total=False):
+class ScaledBackward(Backward, Scaled, total=False):
     """And of one whose score has a scale."""
-
-    return_grad_scale: bool
 
 
 _LAZY = {
