@@ -102,6 +102,12 @@ class Backward(Shared, Saved, Chain, total=False):
     """What a backward takes."""
 
 
+class Scaled(TypedDict, total=False):
+    """What the backward of a score that has a scale takes besides."""
+
+    return_grad_scale: bool
+
+
 # ---- at run time ---------------------------------------------------------------------------------
 
 
@@ -111,7 +117,7 @@ class Option(NamedTuple):
     default: Any
     type: str  # as numpydoc has it
     doc: str
-    taken_by: tuple[str, ...]  # of "forward", "backward", "layer", "scores"
+    taken_by: tuple[str, ...]  # of "forward", "backward", "layer", "scores", "scaled"
 
 
 OPTIONS = {name: Option(*row) for name, row in _core.OPTIONS.items()}
