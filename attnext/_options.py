@@ -187,9 +187,10 @@ class Taken:
 
     def _hint(self, function: str, name: str) -> str:
         """What a function of this name has in the place of another library's argument."""
-        own = inspect.signature(getattr(_core, function)).parameters.keys() - OPTIONS.keys()
+        named = getattr(_core, function, None)  # None: a function of Python's own
+        own = inspect.signature(named).parameters.keys() - OPTIONS.keys() if named else ()
         for foreign, here, differs in _core.FOREIGN:
-            if foreign == name and here in own | self.options.keys():
+            if foreign == name and here in {*own, *self.options}:
                 return f": here it is {here}" + (differs and f", {differs}")
         return ""
 

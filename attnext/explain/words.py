@@ -206,7 +206,7 @@ _POOLING = {
             "One more score in each row, which takes weight and has no value: where to put what no "
             "key deserves.",
         ),
-        ("注意力汇（sink）", "每行多出的一个分数，占去一部分权重，但没有对应的值。"),
+        ("注意力汇（sink）", "每行多出的一个评分，占去一部分权重，但没有对应的值。"),
     ),
     "keep": Words(
         "keep = {rule}",
@@ -319,7 +319,7 @@ _BACKWARD = {
     "d_sink": Words(
         "d_sink = weight_of_sink * (0 - mean){more}, summed to {to}",
         ("Gradient of the sink", "As that of a score whose weight nobody used; it has no value."),
-        ("sink的梯度", "与其他分数的梯度相同，只是它没有值，其权重的梯度为0。"),
+        ("sink的梯度", "与其他评分的梯度相同，只是它没有值，其权重的梯度为0。"),
     ),
 }
 
@@ -336,7 +336,7 @@ VARIANTS = {
         ),
         (
             "注意力权重",
-            "本行各分数取指数后除以其总和；去掉sink所占的权重，每行之和小于1。",
+            "本行各评分取指数后除以其总和；去掉sink所占的权重，每行之和小于1。",
         ),
     ),
 }
