@@ -213,7 +213,7 @@ typedef struct {
     PyObject *identity; /* of the layer */
     PyArrayObject *made_with[ATTN_PARAMETERS]; /* copies of what projected the keys */
     py_memory now;
-    memory_sums sums;
+    memory_sums sums, spare; /* spare: arrays, whatever they hold */
 } memory_object;
 
 extern PyType_Spec layer_memory_spec;

@@ -115,6 +115,7 @@ memory_dealloc(PyObject *self)
     }
     layer_memory_release(&memory->now);
     layer_memory_clear_sums(&memory->sums);
+    layer_memory_clear_sums(&memory->spare);
     type->tp_free(self);
     Py_DECREF(type);
 }
