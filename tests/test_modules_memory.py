@@ -384,6 +384,12 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "(2, 3, 5, 4)",
     ),
     (
+        lambda: DOT(np.ones((2, 6, 1, 4)), HEADS),
+        ValueError,
+        "queries has shape (2, 6, 1, 4), expected (2, 3, M, 4) for a memory with keys of shape "
+        "(2, 3, 5, 4); with enable_gqa=True the heads (axis -3) may be fewer",
+    ),
+    (
         lambda: DOT(Q, M, mask=np.ones(4, bool)),
         ValueError,
         "mask has shape (4,), expected a shape that broadcasts to (2, 1, 5)",
