@@ -169,6 +169,13 @@ def dot_product_scores(
     *,
     scale: _Number | None = None,
 ) -> _Array: ...
+def dot_product_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: _Number | None = None,
+) -> tuple[_Array, _Array]: ...
 
 # ---- cosine attention -----------------------------------------------------------------
 
@@ -286,13 +293,21 @@ def cosine_scores(
     scale: _Number = 1.0,
     eps: _Number = 1e-8,
 ) -> _Array: ...
+def cosine_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: _Number = 1.0,
+    eps: _Number = 1e-8,
+) -> tuple[_Array, _Array]: ...
 
 # ---- additive attention ---------------------------------------------------------------
 
 class AdditiveGradients(NamedTuple):
     queries: _Array
     keys: _Array
-    values: _Array
+    values: _Array | Any  # None only from additive_scores_backward
     W_q: _Array
     W_k: _Array
     w_v: _Array
@@ -430,6 +445,16 @@ def additive_scores(
     *,
     b_h: ArrayLike | None = None,
 ) -> _Array: ...
+def additive_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    *,
+    b_h: ArrayLike | None = None,
+) -> AdditiveGradients: ...
 
 # ---- Gaussian attention ---------------------------------------------------------------
 
@@ -550,6 +575,14 @@ def gaussian_scores(
     w: _OneNumber | None = None,
     sigma: _OneNumber | None = None,
 ) -> _Array: ...
+def gaussian_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+) -> tuple[_Array, _Array, np.float32]: ...
 
 # ---- merging attentions over disjoint keys ------------------------------------------------
 

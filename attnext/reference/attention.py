@@ -49,6 +49,12 @@ class Score(Protocol):
         """Gradients d_q (Dq,) and d_k (n, Dk), and those of the parameters by their names."""
 
 
+def zero_gradients(score: Score) -> dict[str, Any]:
+    """Where those of the given parameters add up; numbers of numbers."""
+    given = {name: x for name, x in score.parameters.items() if x is not None}
+    return {name: np.zeros_like(x)[()] for name, x in given.items()}
+
+
 MakeScore: TypeAlias = Callable[[Array, Array], Score]  # for these queries and keys
 Inputs: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]  # and the lengths
 
@@ -117,8 +123,7 @@ def attend_backward(
     d_queries, d_keys, d_values = (np.zeros_like(x) for x in (queries, keys, values))
     bias = np.broadcast_to(pairs.bias, pairs.takes_part.shape)
     d_bias = np.zeros(bias.shape)
-    given = {name: x for name, x in score.parameters.items() if x is not None}
-    d_parameters = {name: np.zeros_like(x)[()] for name, x in given.items()}  # numbers of numbers
+    d_parameters = zero_gradients(score)
     for row in np.ndindex(*rows):
         batch, live = row[:-1], pairs.takes_part[row]
         if not live.any():
@@ -217,3 +222,22 @@ def all_scores(make_score: MakeScore, queries: ArrayLike, keys: ArrayLike) -> Ar
         for row in np.ndindex(scores.shape[:-1]):
             scores[row] = score.forward(q[row], k[row[:-1]])
     return scores
+
+
+def all_scores_backward(
+    make_score: MakeScore, grad_output: ArrayLike, queries: ArrayLike, keys: ArrayLike
+) -> tuple[Any, ...]:
+    """Gradients of queries, keys and parameters."""
+    q, k = as_queries_and_keys(queries, keys)
+    score = make_score(q, k)
+    d_scores = as_array("grad_output", grad_output, q.shape[:-1] + k.shape[-2:-1])
+    d_queries, d_keys = np.zeros_like(q), np.zeros_like(k)
+    d_parameters = zero_gradients(score)
+    with np.errstate(all="ignore"):
+        for row in np.ndindex(d_scores.shape[:-1]):
+            # forward was: scores[row] = score.forward(q[row], k[row[:-1]])
+            d_queries[row], d_k, d_of = score.backward(d_scores[row], q[row], k[row[:-1]])
+            d_keys[row[:-1]] += d_k
+            for name in d_parameters:
+                d_parameters[name] += d_of[name]
+    return (d_queries, d_keys, *(d_parameters.get(name) for name in score.parameters))

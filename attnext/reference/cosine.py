@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_finite, as_positive, check_same_features
-from .attention import Attended, all_scores, attention, attention_backward
+from .attention import Attended, all_scores, all_scores_backward, attention, attention_backward
 from .options import Backward, Forward
 
 if TYPE_CHECKING:
@@ -194,3 +194,48 @@ def cosine_scores(
     array([[ 1. , -0.6,  0. ]])
     """
     return all_scores(partial(Cosine, scale=scale, eps=eps), queries, keys)
+
+
+def cosine_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: ArrayLike = 1.0,
+    eps: ArrayLike = 1e-8,
+) -> tuple[Array, Array]:
+    """Gradients of `cosine_scores`.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., M, N)
+        Gradient of the loss with respect to the scores.
+    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
+        As given to `cosine_scores`.
+    scale, eps : float, optional
+        As given to `cosine_scores`.
+
+    Returns
+    -------
+    dq, dk : ndarray of float64
+        Gradients with respect to `queries` and `keys`, in their shapes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    cosine_scores : The function these are the gradients of.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> dq, dk = reference.cosine_scores_backward([[1.0]], [[2.0, 0.0]], [[3.0, 4.0]])
+    >>> dq.round(3)
+    array([[0. , 0.4]])
+    """
+    score = partial(Cosine, scale=scale, eps=eps)
+    dq, dk = all_scores_backward(score, grad_output, queries, keys)
+    return dq, dk

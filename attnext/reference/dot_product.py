@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_finite, check_same_features
-from .attention import Attended, all_scores, attention, attention_backward
+from .attention import Attended, all_scores, all_scores_backward, attention, attention_backward
 from .options import Backward, Forward
 
 if TYPE_CHECKING:
@@ -192,3 +192,48 @@ def dot_product_scores(
     array([[5., 4.]])
     """
     return all_scores(partial(DotProduct, scale=scale), queries, keys)
+
+
+def dot_product_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    """Gradients of `dot_product_scores`.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., M, N)
+        Gradient of the loss with respect to the scores.
+    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
+        As given to `dot_product_scores`.
+    scale : float, optional
+        As given to `dot_product_scores`.
+
+    Returns
+    -------
+    dq, dk : ndarray of float64
+        Gradients with respect to `queries` and `keys`, in their shapes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    dot_product_scores : The function these are the gradients of.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> q, k = [[1, 2]], [[3, 4], [5, 7]]
+    >>> dq, dk = reference.dot_product_scores_backward([[1, -1]], q, k, scale=2)
+    >>> dk
+    array([[ 2.,  4.],
+           [-2., -4.]])
+    """
+    dq, dk = all_scores_backward(partial(DotProduct, scale=scale), grad_output, queries, keys)
+    return dq, dk

@@ -230,15 +230,21 @@ row_dots(attn_block *block)
     }
 }
 
+/* What the scoring function wants its dS times. */
+static float
+gain_of(const attn_problem *p)
+{
+    return p->score->dscore_gain == NULL ? 1.0f : p->score->dscore_gain(p);
+}
+
 /* forward was: P = softmax(S), lse = log sum exp S.  So now:
  *     dS = P * (dP - dots) + P * dlse,
  * into block->dP, times the gain that the scoring function asked for. */
 static void
 dscore_tile(attn_block *block)
 {
-    const attn_problem *p = block->call->p;
     const attn_tile *t = &block->tile;
-    const float gain = p->score->dscore_gain == NULL ? 1.0f : p->score->dscore_gain(p);
+    const float gain = gain_of(block->call->p);
     const bool modified = attn_modifiers_flow(block->call);
     attn_simd->dscore_tile(block->dP, block->S, block->dots, block->dlse,
                            modified ? 1.0f : gain, block->lanes, t->keys, t->scored);
@@ -407,4 +413,26 @@ attn_scores_block(attn_block *block)
         attn_simd->unpack(scores_b + t->k0, N, block->S, block->lanes,
                           block->rows.count, t->keys, NULL);
     }
+}
+
+/* dS is what flows in: no softmax, so its rows have no best score and no lse. */
+void
+attn_scores_backward_block(attn_block *block)
+{
+    const attn_call *c = block->call;
+    const int64_t N = c->p->N;
+    const float *dscores_b = c->grad->weights + attn_row_offset(block, N);
+    attn_tile *t = &block->tile;
+
+    c->p->score->load(block);
+    c->p->score->load_backward(block);
+    memset(block->max, 0, (size_t)block->lanes * sizeof(float));
+    memset(block->dlse, 0, (size_t)block->lanes * sizeof(float));
+    for (attn_first_tile(t, &block->rows);
+         attn_next_tile(t, &block->rows) && !stopped(block);) {
+        attn_simd->pack(block->dP, block->lanes, dscores_b + t->k0, N,
+                        block->rows.count, t->keys, gain_of(c->p));
+        c->p->score->tile_backward(block, block->dP);
+    }
+    c->p->score->store_backward(block);
 }

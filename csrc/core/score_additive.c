@@ -352,6 +352,15 @@ static const attn_score_text text = {
 ">>> from attnext import additive_scores\n"
 ">>> additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0]).round(4)\n"
 "array([[0.    , 0.9242]], dtype=float32)",
+    .scores_backward_example =
+">>> from attnext import additive_scores_backward\n"
+">>> d = additive_scores_backward(\n"
+"...     [[1.0, 1.0]], [[1.0]], [[-1.0], [1.0]], [[0.5]], [[0.5]], [2.0])\n"
+">>> d.keys.round(2)\n"
+"array([[1.  ],\n"
+"       [0.42]], dtype=float32)\n"
+">>> d.w_v.round(4), d.values, d.b_h\n"
+"(array([0.7616], dtype=float32), None, None)",
 };
 /* clang-format on */
 

@@ -88,6 +88,14 @@ static const attn_score_text text = {
 ">>> from attnext import dot_product_scores\n"
 ">>> dot_product_scores([[1, 2, 3, 4]], [[1, 1, 1, 1], [2, 0, 2, 0]])\n"
 "array([[5., 4.]], dtype=float32)",
+    .scores_backward_example =
+">>> from attnext import dot_product_scores_backward\n"
+">>> dq, dk = dot_product_scores_backward([[1, -1]], [[1, 2]], [[3, 4], [5, 7]], scale=2)\n"
+">>> dq\n"
+"array([[-4., -6.]], dtype=float32)\n"
+">>> dk\n"
+"array([[ 2.,  4.],\n"
+"       [-2., -4.]], dtype=float32)",
 };
 /* clang-format on */
 

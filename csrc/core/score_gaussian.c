@@ -214,6 +214,13 @@ static const attn_score_text text = {
 ">>> from attnext import gaussian_scores\n"
 ">>> gaussian_scores([[0.0, 0.0]], [[0.0, 2.0], [3.0, 4.0]])\n"
 "array([[ -2. , -12.5]], dtype=float32)",
+    .scores_backward_example =
+">>> from attnext import gaussian_scores_backward\n"
+">>> dq, dk, dw = gaussian_scores_backward([[1.0]], [[0.0, 0.0]], [[3.0, 4.0]], w=2.0)\n"
+">>> dq\n"
+"array([[12., 16.]], dtype=float32)\n"
+">>> float(dw)\n"
+"-50.0",
 };
 /* clang-format on */
 

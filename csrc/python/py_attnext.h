@@ -339,9 +339,10 @@ int py_fill_methods(const attnext_state *state, const py_function *functions, in
 typedef struct {
     const attn_score *score;
     const attn_score_info *about;
-    int parameters;                         /* how many it has */
-    bool own_key_size;                      /* Dk may differ from Dq */
-    py_signature forward, backward, scores; /* their signatures */
+    int parameters;                       /* how many it has */
+    bool own_key_size;                    /* Dk may differ from Dq */
+    py_signature forward, backward;       /* signatures: of the attention, */
+    py_signature scores, scores_backward; /* of the scores alone */
     PyObject *Gradients; /* the named tuple of a score with parameters, else NULL */
 } py_score;
 

@@ -3,7 +3,7 @@
  *
  *     py_inputs.c      the inputs of an attention: converted, checked, measured
  *     py_attention.c   one path from Python objects to the core's attention functions
- *     py_functions.c   the exposed functions, three for each score, on top of that path
+ *     py_functions.c   the exposed functions, four for each score, on top of that path
  */
 #ifndef PY_CALL_H
 #define PY_CALL_H
@@ -25,8 +25,9 @@ typedef struct {
     bool return_weights, return_lse, return_grad_bias;
 } py_options;
 
-/* A call to any attention, forward, backward or scores: Python objects (borrowed, not
- * yet checked; NULL or None where not given) and options. */
+/* A call to any attention, forward or backward, or to the scores alone, likewise, which
+ * has no values: Python objects (borrowed, not yet checked; NULL or None where not
+ * given) and options. */
 typedef struct {
     const py_score *score;
     PyObject *given[ARG_COUNT];
@@ -44,7 +45,7 @@ typedef struct {
     PyArrayObject *arrays[PY_INPUTS]; /* valid_lens: int64 in 0..N, in the shape given;
                                          NULL: every key, or, unless the caller keeps
                                          the inputs, few_lens */
-    bool masked;          /* there may be arrays behind valid_lens */
+    bool masked;                      /* there may be arrays behind valid_lens */
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
     int bias_ndim;
