@@ -9,9 +9,13 @@ A contiguous tensor is not copied on its way into C, and what comes back lies in
 wrote. A forward is one call into C, a backward another one. There are no second derivatives: they
 are a RuntimeError.
 
-    tensors.py      tensors to arrays and back; what is refused
-    autograd.py     an attention as a node of autograd's graph
-    functions.py    dot-product, cosine, additive and Gaussian attention
+    rules.py        what is refused, and what autocast makes of inputs
+    tensors.py      tensors to arrays and back
+    rule.py         a call of a function, forward and backward
+    autograd.py     a call as a node of autograd's graph, or without one
+    operators.py    a call as an operator in a graph of torch.compile
+    functions.py    dot-product, cosine, additive and Gaussian attention; attention.py behind them
+    scores.py       their scores alone
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
     modules.py      AdditiveAttention, DotProductAttention
@@ -51,16 +55,26 @@ from .functions import (
 )
 from .merge import merge_attention
 from .modules import AdditiveAttention, DotProductAttention
+from .scores import additive_scores, cosine_scores, dot_product_scores, gaussian_scores
 from .softmax import masked_softmax, sequence_mask
 
 __all__ = [
     "AdditiveAttention",
     "DotProductAttention",
     "additive_attention",
+    "additive_scores",
     "cosine_attention",
+    "cosine_scores",
     "dot_product_attention",
+    "dot_product_scores",
     "gaussian_attention",
+    "gaussian_scores",
     "masked_softmax",
     "merge_attention",
     "sequence_mask",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion offers."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

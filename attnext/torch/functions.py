@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .autograd import TAKEN, Attended, Options, attend
+from .attention import TAKEN, Attended, Options, attend
 
 
 @TAKEN.spelled_out

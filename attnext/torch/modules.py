@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnext import _core
 
 from .functions import additive_attention, dot_product_attention
-from .tensors import check_input
+from .rules import check_input
 
 
 class _Layer(nn.Module):
@@ -31,7 +31,7 @@ class _Layer(nn.Module):
     ) -> Tensor:
         p = self.dropout.p if self.dropout.training else 0.0
         # From torch's own generator, so that torch.manual_seed makes training repeatable.
-        seed = int(torch.randint(2**63 - 1, ())) if p > 0 else None
+        seed: Any = torch.randint(2**63 - 1, ()) if p > 0 else None
         result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **options)
         output: Tensor
         output, self.attention_weights = result if need_weights else (result, None)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike
 from torch import Tensor
-from torch.autograd import Function
 
 from attnext import _core
 
-from .tensors import (
-    apply,
-    check_input,
-    first_derivatives,
-    is_recorded,
-    snapshot,
-    split_options,
-    to_array,
-    to_arrays,
-    to_tensor,
-)
+from .autograd import run
+from .rule import RULES, Arrays, Flow, Rule
+from .tensors import zeros_unless
 
 
 def masked_softmax(
@@ -75,41 +66,9 @@ def masked_softmax(
     tensor([[[0.5000, 0.5000, 0.0000, 0.0000],
              [0.2500, 0.7500, 0.0000, 0.0000]]])
     """
-    check_input("X", X)
-    masks, rest = split_options({"valid_lens": valid_lens, "mask": mask, "empty_rows": empty_rows})
-    weights: Tensor = apply(
-        _MaskedSoftmax, is_recorded([X]), tuple(masks), rest, X, *masks.values()
-    )
+    options = {"valid_lens": valid_lens, "mask": mask, "empty_rows": empty_rows}
+    weights: Tensor = run("masked_softmax", {"X": X}, options, ("weights",))
     return weights
-
-
-class _MaskedSoftmax(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        recorded: bool,
-        names: tuple[str, ...],
-        options: Mapping[str, Any],
-        X: Tensor,
-        *masks: Tensor,
-    ) -> Tensor:
-        weights = to_tensor(_core.masked_softmax(to_array(X), **to_arrays(names, masks), **options))
-        if recorded:
-            ctx.names, ctx.options = names, snapshot(options)
-            ctx.save_for_backward(weights, *masks)
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        # forward was: weights = softmax(X), whose gradient needs the weights alone
-        weights, *masks = ctx.saved_tensors
-        d_X = _core.masked_softmax_backward(
-            to_array(grad_output),
-            to_array(weights),
-            **to_arrays(ctx.names, masks),
-            **ctx.options,
-        )
-        return None, None, None, *first_derivatives([to_tensor(d_X)]), *[None] * len(masks)
 
 
 def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) -> Tensor:
@@ -153,31 +112,38 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
     tensor([[ 1., -1., -1.],
             [ 4.,  5., -1.]])
     """
-    check_input("X", X)
-    lens, rest = split_options({"valid_len": valid_len, "value": value})
-    copy: Tensor = apply(_SequenceMask, is_recorded([X]), tuple(lens), rest, X, *lens.values())
+    options = {"valid_len": valid_len, "value": value}
+    copy: Tensor = run("sequence_mask", {"X": X}, options, ("copy",))
     return copy
 
 
-class _SequenceMask(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        recorded: bool,
-        names: tuple[str, ...],
-        options: Mapping[str, Any],
-        X: Tensor,
-        *lens: Tensor,
-    ) -> Tensor:
-        if recorded:
-            ctx.names, ctx.options = names, snapshot(options)
-            ctx.save_for_backward(*lens)
-        return to_tensor(_core.sequence_mask(to_array(X), **to_arrays(names, lens), **options))
+# ---- backward ------------------------------------------------------------------------------------
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        # forward was: copy = X, and value beyond the lengths; so now: the gradient, and 0 there
-        lens = ctx.saved_tensors
-        options = {**ctx.options, **to_arrays(ctx.names, lens), "value": 0.0}
-        d_X = _core.sequence_mask(to_array(grad_output), **options)
-        return None, None, None, *first_derivatives([to_tensor(d_X)]), *[None] * len(lens)
+
+def _softmax_gradients(
+    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Arrays:
+    # forward was: weights = softmax(X), whose gradient needs the weights alone
+    grad = zeros_unless(flow["weights"], saved["weights"].shape)
+    return {"X": _core.masked_softmax_backward(grad, **saved, **options)}
+
+
+def _mask_gradients(
+    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Arrays:
+    # forward was: copy = X, and value beyond the lengths; so now: the gradient, and 0 there
+    grad = flow["copy"]
+    assert grad is not None  # or nothing would have come here
+    return {"X": _core.sequence_mask(grad, **saved, **{**options, "value": 0.0})}
+
+
+RULES["masked_softmax"] = Rule(
+    gradients=_softmax_gradients,
+    keeps=lambda name: name != "X",
+    shapes=lambda x: {"weights": x["X"].shape},
+)
+RULES["sequence_mask"] = Rule(
+    gradients=_mask_gradients,
+    keeps=lambda name: name not in ("X", "copy"),
+    shapes=lambda x: {"copy": x["X"].shape},
+)

@@ -1,0 +1,118 @@
+"""What is refused, and what to do instead; and what autocast makes of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+try:
+    from torch._C import _functorch
+except ImportError:  # another torch, with its own messages
+    _functorch = None  # type: ignore[assignment]
+
+_NUMPY_DTYPES = frozenset(
+    getattr(torch, name)
+    for name in ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+    + ("float16", "float32", "float64", "complex64", "complex128")
+    if hasattr(torch, name)
+)
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+NO_SECOND_DERIVATIVES = "attnext.torch has no second derivatives, only first ones"
+NO_TRANSFORMS = (
+    "attnext.torch does not work under torch.func (vmap, grad, jvp, ...): leading axes are the "
+    "batch, and gradients are those of backward() and torch.autograd.grad"
+)
+NO_FORWARD_MODE = (
+    "attnext.torch has no forward-mode derivatives (jvp, dual numbers): gradients are those of "
+    "backward() and torch.autograd.grad"
+)
+
+
+# ---- inputs --------------------------------------------------------------------------------------
+
+
+def check_input(name: str, value: object) -> Tensor:
+    """`value` if it is a tensor that can be read as it lies and have a gradient."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is of type {type_name(value)}, expected a torch.Tensor")
+    if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
+        _refuse_place(name, value)
+    return value if value.dtype is torch.float32 else _as_float32(name, value)
+
+
+def check_option(name: str, value: Tensor) -> Tensor:
+    """A tensor that no gradient flows to: lengths, masks. C judges its dtype, if there is one."""
+    if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
+        _refuse_place(name, value)
+    if value.requires_grad:
+        raise TypeError(
+            f"{name} is a tensor that requires grad, but no gradient flows to it: "
+            f"pass {name}.detach()"
+        )
+    if value.dtype not in _NUMPY_DTYPES:
+        raise TypeError(f"{name} has dtype {value.dtype}, which NumPy does not know")
+    return value
+
+
+def _refuse_place(name: str, tensor: Tensor) -> None:
+    if not tensor.is_cpu:
+        raise TypeError(f"{name} is on device {tensor.device}, expected cpu")
+    if tensor.is_nested:
+        raise TypeError(f"{name} is a nested tensor, expected one of a single shape")
+    raise TypeError(f"{name} has layout {tensor.layout}, expected torch.strided")
+
+
+def _as_float32(name: str, value: Tensor) -> Tensor:
+    """As autocast has it for what is computed in float32; outside of it a TypeError."""
+    if value.dtype in _LOW_PRECISION and _is_autocast():
+        return value.float()
+    hint = ""
+    if name == "bias" and value.dtype == torch.bool:
+        hint = ": a bool mask is the argument mask"
+    elif value.dtype in _LOW_PRECISION:
+        hint = ": .float() converts tensors and modules"
+    elif value.dtype == torch.float64:
+        hint = ": .float() converts tensors and modules; attnext.reference computes in float64"
+    raise TypeError(f"{name} has dtype {value.dtype}, expected torch.float32{hint}")
+
+
+def _is_autocast() -> bool:
+    try:
+        return torch.is_autocast_enabled("cpu")
+    except TypeError:  # before torch 2.4
+        return torch.is_autocast_cpu_enabled()
+
+
+def type_name(value: object) -> str:
+    """As C's messages have it: ``list``, ``numpy.ndarray``."""
+    kind = type(value)
+    home = kind.__module__
+    return kind.__name__ if home == "builtins" else f"{home}.{kind.__name__}"
+
+
+# ---- transforms ----------------------------------------------------------------------------------
+
+
+def check_transforms(tensors: Iterable[Tensor]) -> None:
+    """Refuse tensors that stand for something else than their numbers."""
+    if _functorch is not None and _functorch.peek_interpreter_stack() is not None:
+        if any(map(_functorch.is_functorch_wrapped_tensor, tensors)):
+            raise RuntimeError(NO_TRANSFORMS)
+    level = getattr(forward_ad, "_current_level", -1)
+    if level >= 0 and any(_is_dual(x, level) for x in tensors):
+        raise RuntimeError(NO_FORWARD_MODE)
+
+
+def are_active() -> bool:
+    """Is this code within a transform, whatever its tensors are?"""
+    in_func = _functorch is not None and _functorch.peek_interpreter_stack() is not None
+    return in_func or getattr(forward_ad, "_current_level", -1) >= 0
+
+
+def _is_dual(tensor: Tensor, level: int) -> bool:
+    dual = forward_ad.unpack_dual(tensor, level=level)  # type: ignore[no-untyped-call]
+    return dual.tangent is not None
