@@ -1,0 +1,57 @@
+"""What the constructors of the layers take, in d2l's two editions, and what they check."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+from attnext import _core
+
+
+def _signature(*names: str) -> Signature:
+    """Of these names, and dropout=0.0."""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    dropout = Parameter("dropout", kind, default=0.0)
+    return Signature([*(Parameter(name, kind) for name in names), dropout])
+
+
+_CHINESE = _signature("key_size", "query_size", "num_hiddens")
+_ENGLISH = _signature("num_hiddens")
+
+
+def arguments_of(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+    """key_size, query_size, num_hiddens and dropout; no sizes in the English edition.
+
+    No call fits both: one has three arguments at least, the other two at most.
+    """
+    for signature in (_CHINESE, _ENGLISH):
+        try:
+            bound = signature.bind(*given, **named)
+        except TypeError:
+            continue
+        bound.apply_defaults()
+        x = bound.arguments
+        return x.get("key_size"), x.get("query_size"), x["num_hiddens"], x["dropout"]
+    shown = ", ".join([*map(repr, given), *(f"{name}={x!r}" for name, x in named.items())])
+    raise TypeError(
+        f"AdditiveAttention({shown}): expected (key_size, query_size, num_hiddens, dropout=0.0), "
+        "as in d2l's Chinese edition, or (num_hiddens, dropout=0.0), as in its English one; bias "
+        "by name"
+    )
+
+
+def checked_size(name: str, value: object, least: int) -> int:
+    """An int, in the words of the classes in C."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    size = operator.index(value)
+    if size < least:
+        raise ValueError(f"{name} is {value!r}, expected {name} >= {least}")
+    return size
+
+
+def checked_dropout(dropout: float) -> float:
+    """A probability, likewise."""
+    return _core.DotProductAttention(dropout).dropout
