@@ -94,7 +94,6 @@ def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
 for _score in _core.SCORES:
     RULES[f"{_score}_attention"] = Rule(
         gradients=_gradients,
-        keeps=lambda name: True,
         shapes=_shapes,
         optional=("weights", "lse"),
         helpful=("lse",),

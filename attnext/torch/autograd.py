@@ -37,7 +37,8 @@ def run(
     recorded = torch.is_grad_enabled() and any([x.requires_grad for x in inputs.values()])
     made = returned
     if recorded:
-        made += tuple(name for name in RULES[function].helpful if name not in returned)
+        made += tuple([name for name in RULES[function].helpful if name not in returned])
+        rest = snapshot(rest)
     call = Call(function, (*inputs, *more), rest, made, len(returned))
     tensors = (*inputs.values(), *more.values())
     if compiling:
@@ -54,7 +55,7 @@ class _Node(Function):
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         made = forward(call, tensors)
         ctx.set_materialize_grads(False)
-        ctx.call = call._replace(options=snapshot(call.options))
+        ctx.call = call
         ctx.save_for_backward(*keep(call, tensors, made))
         return made[: call.returned]
 

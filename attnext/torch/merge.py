@@ -110,6 +110,6 @@ def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
 
 RULES["merge_attention"] = Rule(
     gradients=_gradients,
-    keeps=lambda name: name not in ("output", "lse"),
     shapes=_shapes,
+    drops=("output", "lse"),
 )

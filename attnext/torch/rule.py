@@ -22,8 +22,8 @@ class Rule(NamedTuple):
 
     # (function, what is kept, options, what flows in, whose gradients are wanted): these
     gradients: Callable[[str, Arrays, Mapping[str, Any], Flow, Sequence[str]], Arrays]
-    keeps: Callable[[str], bool]  # is this input or result needed for it?
     shapes: Callable[[dict[str, Any]], dict[str, Shape]]  # of the results, from the inputs
+    drops: tuple[str, ...] = ()  # inputs and results that are not needed for it
     optional: tuple[str, ...] = ()  # results that return_... asks for
     helpful: tuple[str, ...] = ()  # those of them that are asked for if a backward may follow
 
@@ -52,13 +52,14 @@ def forward(call: Call, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
 def keep(call: Call, tensors: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
     """What the backward needs."""
     named = zip((*call.names, *call.made), (*tensors, *made), strict=True)
-    keeps = RULES[call.function].keeps
-    return [x for name, x in named if keeps(name)]
+    drops = RULES[call.function].drops
+    return [x for name, x in named if name not in drops]
 
 
 def kept(call: Call) -> list[str]:
     """The names of these."""
-    return list(filter(RULES[call.function].keeps, (*call.names, *call.made)))
+    drops = RULES[call.function].drops
+    return [name for name in (*call.names, *call.made) if name not in drops]
 
 
 def backward(

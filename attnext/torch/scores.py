@@ -227,6 +227,4 @@ def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
 
 
 for _score in _core.SCORES:
-    RULES[f"{_score}_scores"] = Rule(
-        gradients=_gradients, keeps=lambda name: name != "scores", shapes=_shapes
-    )
+    RULES[f"{_score}_scores"] = Rule(gradients=_gradients, shapes=_shapes, drops=("scores",))

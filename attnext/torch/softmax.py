@@ -139,11 +139,11 @@ def _mask_gradients(
 
 RULES["masked_softmax"] = Rule(
     gradients=_softmax_gradients,
-    keeps=lambda name: name != "X",
     shapes=lambda x: {"weights": x["X"].shape},
+    drops=("X",),
 )
 RULES["sequence_mask"] = Rule(
     gradients=_mask_gradients,
-    keeps=lambda name: name not in ("X", "copy"),
     shapes=lambda x: {"copy": x["X"].shape},
+    drops=("X", "copy"),
 )
