@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from inspect import Parameter, Signature
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature, signature
+from typing import Any, TypeVar
 
 from attnext import _core
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ONE_BY_ONE = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 def _signature(*names: str) -> Signature:
@@ -15,6 +18,14 @@ def _signature(*names: str) -> Signature:
     kind = Parameter.POSITIONAL_OR_KEYWORD
     dropout = Parameter("dropout", kind, default=0.0)
     return Signature([*(Parameter(name, kind) for name in names), dropout])
+
+
+def showing_sizes(constructor: _F) -> _F:
+    """The constructor itself; help() shows the arguments of the Chinese edition, by name."""
+    own = [p for p in signature(constructor).parameters.values() if p.kind in _ONE_BY_ONE]
+    shown = [own[0], *_CHINESE.parameters.values(), *own[1:]]
+    vars(constructor)["__signature__"] = Signature(shown)
+    return constructor
 
 
 _CHINESE = _signature("key_size", "query_size", "num_hiddens")
@@ -26,9 +37,9 @@ def arguments_of(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, A
 
     No call fits both: one has three arguments at least, the other two at most.
     """
-    for signature in (_CHINESE, _ENGLISH):
+    for edition in (_CHINESE, _ENGLISH):
         try:
-            bound = signature.bind(*given, **named)
+            bound = edition.bind(*given, **named)
         except TypeError:
             continue
         bound.apply_defaults()

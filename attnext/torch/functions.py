@@ -65,8 +65,8 @@ def dot_product_attention(
 
     Examples
     --------
-    The toy example of *Dive into Deep Learning*, section 11.3: all keys are equal, so the output
-    is the mean of the valid values, whatever the queries.
+    The toy example of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all keys are
+    equal, so the output is the mean of the valid values, whatever the queries.
 
     >>> import torch
     >>> from attnext.torch import dot_product_attention

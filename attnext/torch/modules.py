@@ -12,7 +12,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from attnext import _core
 
-from .editions import arguments_of, checked_dropout, checked_size
+from .editions import arguments_of, checked_dropout, checked_size, showing_sizes
 from .functions import additive_attention, dot_product_attention
 from .rules import check_input
 
@@ -82,13 +82,14 @@ class AdditiveAttention(_Layer):
     -----
     ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)``. The names, the shapes and, for a given seed
     of torch, the initial numbers of the parameters are those of the class of that edition of *Dive
-    into Deep Learning* (Chinese 2nd ed., section 10.3; English 1.0, section 11.3): state dicts load
-    either way, and those of `attnext.AdditiveAttention` too, as tensors. `b_h` is drawn as the bias
-    of an nn.Linear of `query_size` features.
+    into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3): state dicts load either way, and those
+    of `attnext.AdditiveAttention` too, as tensors. `b_h` is drawn as the bias of an nn.Linear of
+    `query_size` features.
 
     Without sizes the numbers are drawn in the first call, that of `W_q` first, unless a state dict
     was loaded before. Until then a layer may be copied, moved and pickled, but its parameters have
-    no shape: an optimizer takes them after the first call, as with every lazy layer of torch.
+    no shape: optimizers, and torch.compile with ``fullgraph=True``, take it after the first call,
+    as every lazy layer of torch.
 
     A state dict loads with ``torch.load(file, weights_only=True)``. A whole pickled layer needs
     ``weights_only=False`` and attnext at hand: the file names its class.
@@ -139,6 +140,7 @@ class AdditiveAttention(_Layer):
     @overload
     def __init__(self, num_hiddens: int, dropout: float = 0.0, *, bias: bool = False) -> None: ...
 
+    @showing_sizes
     def __init__(self, *sizes: Any, bias: bool = False, **named: Any) -> None:
         super().__init__()
         key_size, query_size, num_hiddens, dropout = arguments_of(sizes, named)
@@ -264,9 +266,9 @@ class DotProductAttention(_Layer):
 
     Notes
     -----
-    ``softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017; *Dive into Deep Learning*,
-    Chinese 2nd ed., section 10.3; English 1.0, section 11.3). In training the weights are dropped
-    by a seed drawn from torch's default generator. That is another pattern than that of nn.Dropout.
+    ``softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017; *Dive into Deep Learning*:
+    1.0 (en) 11.3, 2nd ed. (zh) 10.3). In training the weights are dropped by a seed drawn from
+    torch's default generator. That is another pattern than that of nn.Dropout.
 
     Examples
     --------

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-try:
-    from torch._C import _functorch
-except ImportError:  # another torch, with its own messages
-    _functorch = None  # type: ignore[assignment]
+# Of torch.func; where a torch lacks them, its own messages have to do.
+_functorch: Any = getattr(torch._C, "_functorch", None)
+_innermost = getattr(_functorch, "peek_interpreter_stack", lambda: None)
+_is_wrapped = getattr(_functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
 
 _NUMPY_DTYPES = frozenset(
     getattr(torch, name)
@@ -99,9 +100,8 @@ def type_name(value: object) -> str:
 
 def check_transforms(tensors: Iterable[Tensor]) -> None:
     """Refuse tensors that stand for something else than their numbers."""
-    if _functorch is not None and _functorch.peek_interpreter_stack() is not None:
-        if any(map(_functorch.is_functorch_wrapped_tensor, tensors)):
-            raise RuntimeError(NO_TRANSFORMS)
+    if _innermost() is not None and any(map(_is_wrapped, tensors)):
+        raise RuntimeError(NO_TRANSFORMS)
     level = getattr(forward_ad, "_current_level", -1)
     if level >= 0 and any(_is_dual(x, level) for x in tensors):
         raise RuntimeError(NO_FORWARD_MODE)
@@ -109,8 +109,7 @@ def check_transforms(tensors: Iterable[Tensor]) -> None:
 
 def are_active() -> bool:
     """Is this code within a transform, whatever its tensors are?"""
-    in_func = _functorch is not None and _functorch.peek_interpreter_stack() is not None
-    return in_func or getattr(forward_ad, "_current_level", -1) >= 0
+    return _innermost() is not None or getattr(forward_ad, "_current_level", -1) >= 0
 
 
 def _is_dual(tensor: Tensor, level: int) -> bool:

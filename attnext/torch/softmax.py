@@ -55,7 +55,7 @@ def masked_softmax(
     Notes
     -----
     ``weights[j] = exp(X[j]) / sum_i exp(X[i])``, j and i over the keys that take part: what
-    ``masked_softmax`` of *Dive into Deep Learning*, section 11.3, means.
+    ``masked_softmax`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3) means.
 
     Examples
     --------
@@ -101,8 +101,8 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
 
     Notes
     -----
-    What ``sequence_mask`` of *Dive into Deep Learning*, section 11.3, means, for any number of
-    axes; that one writes into `X`.
+    What ``sequence_mask`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3) means,
+    for any number of axes; that one writes into `X`.
 
     Examples
     --------

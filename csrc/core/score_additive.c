@@ -314,8 +314,9 @@ static const attn_score_text text = {
 "\"Neural machine translation by jointly learning to align and translate\", appendix\n"
 "A.1.2). No array of shape (M, N, H) is ever formed.",
     .example =
-"The toy example of Dive into Deep Learning, section 11.3: all keys are equal, so the\n"
-"output is the mean of the valid values, whatever the parameters.\n"
+"The toy example of Dive into Deep Learning (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all\n"
+"keys are equal, so the output is the mean of the valid values, whatever the\n"
+"parameters.\n"
 "\n"
 ">>> import numpy as np\n"
 ">>> from attnext import additive_attention\n"

@@ -52,8 +52,8 @@ static const attn_score_text text = {
 "``output = softmax(scale * queries @ keys^T) @ values``, the softmax over the keys\n"
 "that take part (Vaswani et al. 2017, \"Attention is all you need\", equation 1).",
     .example =
-"The toy example of Dive into Deep Learning, section 11.3: all keys are equal, so the\n"
-"output is the mean of the valid values.\n"
+"The toy example of Dive into Deep Learning (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all\n"
+"keys are equal, so the output is the mean of the valid values.\n"
 "\n"
 ">>> import numpy as np\n"
 ">>> from attnext import dot_product_attention\n"

@@ -180,9 +180,9 @@ static const attn_score_text text = {
     .formula = "-(w * |q - k|)**2 / 2",
     .notes =
 "``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of\n"
-"Nadaraya (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning,\n"
-"section 11.2). The squared distance is summed from the differences, without\n"
-"cancellation.",
+"Nadaraya (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning:\n"
+"1.0 (en) 11.2, 2nd ed. (zh) 10.2). The squared distance is summed from the\n"
+"differences, without cancellation.",
     .example =
 "Regression at x = 1.5 from three observations (x, y).\n"
 "\n"
