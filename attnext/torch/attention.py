@@ -13,7 +13,7 @@ from attnext._gradients import by_name
 from attnext._options import OPTIONS, Dropout, Extras, Masks, Taken
 
 from .autograd import run
-from .rule import RULES, Arrays, Flow, Rule, Shape
+from .calls import RULES, Arrays, Flow, Rule, Shape
 from .tensors import zeros_unless
 
 # What an attention returns: the output, or a tuple of the output and the extras asked for.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import operators
-from .rule import RULES, Call, backward, forward, keep
+from .calls import RULES, Call, backward, forward, keep
 from .rules import NO_SECOND_DERIVATIVES, check_input, check_transforms
 from .tensors import snapshot, split_options
 

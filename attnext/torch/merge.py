@@ -10,7 +10,7 @@ from torch import Tensor
 from attnext import _core
 
 from .autograd import run
-from .rule import RULES, Arrays, Flow, Rule, Shape
+from .calls import RULES, Arrays, Flow, Rule, Shape
 from .rules import type_name
 from .tensors import zeros_unless
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .rule import Call, backward, forward, keep, kept, shapes
+from .calls import Call, backward, forward, keep, kept, shapes
 from .rules import NO_SECOND_DERIVATIVES, NO_TRANSFORMS, are_active
 
 AVAILABLE = hasattr(torch.library, "custom_op") and hasattr(torch.library, "register_autograd")

@@ -11,7 +11,7 @@ from attnext import _core
 
 from .attention import of_bandwidth
 from .autograd import run
-from .rule import RULES, Arrays, Flow, Rule, Shape
+from .calls import RULES, Arrays, Flow, Rule, Shape
 
 
 def dot_product_scores(queries: Tensor, keys: Tensor, *, scale: float | None = None) -> Tensor:

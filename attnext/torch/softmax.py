@@ -11,7 +11,7 @@ from torch import Tensor
 from attnext import _core
 
 from .autograd import run
-from .rule import RULES, Arrays, Flow, Rule
+from .calls import RULES, Arrays, Flow, Rule
 from .tensors import zeros_unless
 
 
