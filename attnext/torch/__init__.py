@@ -10,9 +10,9 @@ wrote. A forward is one call into C, a backward another one.
 
 - ``torch.compile(..., fullgraph=True)`` takes a call into its graph as an operator, sizes left open
   (from torch 2.4 on; before, the graph breaks there). Results and gradients have the bits of eager.
-- Under ``torch.autocast`` inputs of bfloat16 and float16 are computed in float32; elsewhere they, and
-  float64, are a TypeError.
-- Second derivatives, torch.func (vmap, grad, jvp) and forward-mode AD are a RuntimeError: the leading
+- Under ``torch.autocast`` inputs of bfloat16 and float16 are computed in float32; elsewhere they,
+  and float64, are a TypeError.
+- Second derivatives, torch.func (vmap, grad, jvp) and forward-mode AD are a RuntimeError: leading
   axes are the batch, and gradients those of ``backward()`` and ``torch.autograd.grad``.
 
     rules.py        what is refused, and what autocast makes of inputs

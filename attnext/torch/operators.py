@@ -131,14 +131,12 @@ if AVAILABLE:
         integers: Sequence[int],
         floats: Sequence[float],
     ) -> list[Tensor]:
-        decoded = _decoded(call, integers, floats)
         given = iter(grads)
-        # Where nothing flows in, a compiled graph may have zeros; C takes a shorter way without.
-        flow = [
-            x if x is not None and x.any() else None
-            for x in (next(given) if f else None for f in flows)
-        ]
-        return [x for x in backward(decoded, saved, flow, needed) if x is not None]
+        flow = [next(given) if flows_in else None for flows_in in flows]
+        # Where nothing flows into an extra, a graph may have zeros; C takes a shorter way without.
+        flow[1:] = [x if x is not None and x.any() else None for x in flow[1:]]
+        d = backward(_decoded(call, integers, floats), saved, flow, needed)
+        return [x for x in d if x is not None]
 
     @_backward.register_fake
     def _(
@@ -154,7 +152,8 @@ if AVAILABLE:
         known = dict(zip(kept(decoded), saved, strict=True))
         wanted = [name for name, need in zip(decoded.names, needed, strict=True) if need]
         # An input that is not kept has the shape of the one result.
-        return [torch.empty(known.get(name, grads[0]).shape) for name in wanted]
+        like = [known.get(name, grads[0]) for name in wanted]
+        return [torch.empty(x.shape, dtype=torch.float32) for x in like]
 
     def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         tensors, *ctx.call = inputs
