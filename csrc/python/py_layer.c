@@ -335,7 +335,7 @@ add_methods(const attnext_state *state)
         {train_function, layer_methods + 7, 0},
         {layer_memory_functions, layer_methods + 8, 0},
         {layer_call_functions, layer_methods + 9, METH_COEXIST},
-        {memory_functions, memory_methods + 2, 0},
+        {memory_functions, memory_methods + 3, 0},
     };
     layer_write_signatures();
     for (int i = 0; i < (int)Py_ARRAY_LENGTH(tables); i++) {
