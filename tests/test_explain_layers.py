@@ -182,7 +182,7 @@ def test_kernel_regression() -> None:
         {"valid_lens": 0},
         {"valid_lens": LENS},
         {"mask": np.ones((2, 3), bool)},
-        {"causal": 1},
+        {"causal": True},
         {"window": (1, 1)},
     ],
 )

@@ -384,6 +384,12 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "(2, 3, 5, 4)",
     ),
     (
+        lambda: DOT(np.ones((2, 6, 1, 4)), HEADS),
+        ValueError,
+        "queries has shape (2, 6, 1, 4), expected (2, 3, M, 4) for a memory with keys of shape "
+        "(2, 3, 5, 4); with enable_gqa=True the heads (axis -3) may be fewer",
+    ),
+    (
         lambda: DOT(Q, M, mask=np.ones(4, bool)),
         ValueError,
         "mask has shape (4,), expected a shape that broadcasts to (2, 1, 5)",
@@ -481,6 +487,40 @@ def test_another_life_of_the_object(rng: np.random.Generator) -> None:
     del layer
     with pytest.raises(RuntimeError, match="the object that made this memory is gone"):
         memory.backward()
+
+
+class Meddler:
+    """Values that do something else while they are read."""
+
+    def __init__(self, values: Array, action: Callable[[], Any]) -> None:
+        self.values, self.action = values, action
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        self.action()
+        return self.values
+
+
+def test_arguments_that_change_others(rng: np.random.Generator) -> None:
+    """Keys of another shape, another W_k, more keys: seen before anything is read by them."""
+    keys = K.astype(np.float32)
+
+    def reshape() -> None:
+        keys.resize((2, 2, 10), refcheck=False)
+
+    memory = DOT.memory(K, V)
+    for action in (DOT.memory, memory.append):
+        keys = K.astype(np.float32)
+        with pytest.raises(ValueError, match="keys or values changed shape in the call"):
+            action(keys, Meddler(V, reshape))
+    layer = make_layer("additive")
+    assert isinstance(layer, AdditiveAttention)
+    x = problem_of(layer, rng).inputs
+    theirs = layer.memory(x["keys"], x["values"])
+    with pytest.raises(RuntimeError, match="W_k has changed"):
+        theirs.append(x["keys"], Meddler(x["values"], lambda: layer.W_k.__imul__(2)))
+    assert len(theirs) == len(memory) == 5
+    memory.append(K, Meddler(V, lambda: memory.append(K[:, :1], V[:, :1])))
+    assert len(memory) == 11
 
 
 # ---- life ----------------------------------------------------------------------------------------

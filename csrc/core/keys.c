@@ -143,7 +143,7 @@ bool
 attn_projects_keys(const attn_score *score, int parameter)
 {
     const char *shape = score->about.parameters[parameter].shape;
-    return shape != NULL && strchr(shape, 'K') != NULL;
+    return score->projected_backward != NULL && shape != NULL && strchr(shape, 'K');
 }
 
 int64_t

@@ -199,9 +199,11 @@ make_key_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
         d->keys = make_key_gradient(in, p->N, p->Dk);
         return d->keys == NULL ? -1 : 0;
     }
-    d->projected = make_key_gradient(in, p->N, attn_key_width(p));
-    py_key_shape(in, p->N, 1, dims);
-    d->key_use = (PyArrayObject *)PyArray_SimpleNew(in->ndim, dims, NPY_UINT8);
+    if (d->key_use == NULL) { /* there are no spare arrays */
+        d->projected = make_key_gradient(in, p->N, attn_key_width(p));
+        py_key_shape(in, p->N, 1, dims);
+        d->key_use = (PyArrayObject *)PyArray_SimpleNew(in->ndim, dims, NPY_UINT8);
+    }
     if (d->projected == NULL || d->key_use == NULL) {
         return -1;
     }
@@ -216,8 +218,13 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
     npy_intp dims[PY_MAX_AXES];
     py_query_shape(in, p->M, p->Dq, dims);
 
+    if (call->memory != NULL && p->B > 0) {
+        py_memory_spare(call->memory, d);
+    }
     d->queries = py_new_float32(in->ndim, dims);
-    d->values = make_key_gradient(in, p->N, p->Dv);
+    if (d->values == NULL) {
+        d->values = make_key_gradient(in, p->N, p->Dv);
+    }
     if (d->queries == NULL || d->values == NULL ||
         make_key_gradients(call, in, d) < 0) {
         return -1;

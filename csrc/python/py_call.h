@@ -134,6 +134,11 @@ int py_backward(const attnext_state *state, const py_call *call, py_inputs *in,
                 py_gradients *gradients);
 PyArrayObject *py_scores(const attnext_state *state, const py_call *call);
 
+/* Arrays for the gradients of a memory's keys and values that an earlier backward has no
+ * more use for, if there are any; written afresh they need no pages of the system's
+ * (py_layer_memory_back.c). */
+void py_memory_spare(const py_memory *memory, py_gradients *d);
+
 void py_outputs_clear(py_outputs *outputs);
 void py_gradients_clear(py_gradients *gradients);
 

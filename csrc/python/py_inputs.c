@@ -65,11 +65,11 @@ convert_queries(const py_call *call, PyArrayObject *out, py_inputs *in)
     return 0;
 }
 
-/* queries do not fit the keys that a memory has. */
+/* queries do not fit the keys that a memory has. hint: what would help. */
 static int
-memory_shape_error(const py_call *call, const py_inputs *in)
+memory_shape_error(const py_call *call, const py_inputs *in, const char *hint)
 {
-    char keys[PY_SHAPE_TEXT], wanted[PY_SHAPE_TEXT], expected[2 * PY_SHAPE_TEXT + 40];
+    char keys[PY_SHAPE_TEXT], wanted[PY_SHAPE_TEXT], expected[2 * PY_SHAPE_TEXT + 120];
     npy_intp dims[PY_MAX_AXES];
     int ndim = py_note_shape(call->memory->keys, dims);
     dims[ndim - 2] = call->memory->N;
@@ -79,8 +79,8 @@ memory_shape_error(const py_call *call, const py_inputs *in)
     if (call->options.enable_gqa && ndim > 2) {
         dims[ndim - 3] = PY_HEADS;
     }
-    PyOS_snprintf(expected, sizeof expected, "%s for a memory with keys of shape %s",
-                  py_shape_text(wanted, ndim, dims), keys);
+    PyOS_snprintf(expected, sizeof expected, "%s for a memory with keys of shape %s%s",
+                  py_shape_text(wanted, ndim, dims), keys, hint);
     return py_shape_error(in->arrays[ARG_QUERIES], "queries", expected);
 }
 
@@ -98,7 +98,7 @@ read_group(const py_call *call, py_inputs *in)
     if (key_heads == 0 || heads % key_heads != 0) {
         char expected[80];
         if (call->memory != NULL) {
-            return memory_shape_error(call, in);
+            return memory_shape_error(call, in, "");
         }
         PyOS_snprintf(expected, sizeof expected,
                       "a number of heads (axis -3) that divides the %lld of queries",
@@ -109,25 +109,29 @@ read_group(const py_call *call, py_inputs *in)
     return 0;
 }
 
+/* keys are not of shape dims: would they be with enable_gqa? */
+static const char *
+heads_hint(const py_inputs *in, npy_intp dims[PY_MAX_AXES])
+{
+    int heads_axis = in->ndim - 3;
+    if (in->ndim < 4 || PyArray_NDIM(in->arrays[ARG_KEYS]) != in->ndim) {
+        return "";
+    }
+    npy_intp heads = dims[heads_axis];
+    npy_intp key_heads = dims[heads_axis] = PyArray_DIM(in->arrays[ARG_KEYS],
+                                                        heads_axis);
+    bool fits = py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims) && key_heads > 0 &&
+                heads % key_heads == 0;
+    return fits ? "; with enable_gqa=True the heads (axis -3) may be fewer" : "";
+}
+
 /* keys are not of shape dims: says so, and that enable_gqa would take them, if so. */
 PY_COLD static int
 keys_shape_error(const py_inputs *in, npy_intp dims[PY_MAX_AXES])
 {
     char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 80];
-    const char *hint = "";
-    int heads_axis = in->ndim - 3;
-
     py_shape_text(shape, in->ndim, dims);
-    if (in->ndim >= 4 && PyArray_NDIM(in->arrays[ARG_KEYS]) == in->ndim) {
-        npy_intp heads = dims[heads_axis];
-        npy_intp key_heads = dims[heads_axis] = PyArray_DIM(in->arrays[ARG_KEYS],
-                                                            heads_axis);
-        if (py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims) && key_heads > 0 &&
-            heads % key_heads == 0) {
-            hint = "; with enable_gqa=True the heads (axis -3) may be fewer";
-        }
-    }
-    PyOS_snprintf(expected, sizeof expected, "%s%s", shape, hint);
+    PyOS_snprintf(expected, sizeof expected, "%s%s", shape, heads_hint(in, dims));
     return py_shape_error(in->arrays[ARG_KEYS], "keys", expected);
 }
 
@@ -152,7 +156,7 @@ convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
         return -1;
     }
     if (!py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims)) {
-        return memory != NULL ? memory_shape_error(call, in)
+        return memory != NULL ? memory_shape_error(call, in, heads_hint(in, dims))
                               : keys_shape_error(in, dims);
     }
     in->key_rows = PyArray_DIM(in->arrays[ARG_KEYS], in->ndim - 2);

@@ -213,7 +213,7 @@ typedef struct {
     PyObject *identity; /* of the layer */
     PyArrayObject *made_with[ATTN_PARAMETERS]; /* copies of what projected the keys */
     py_memory now;
-    memory_sums sums;
+    memory_sums sums, spare; /* spare: arrays, whatever they hold */
 } memory_object;
 
 extern PyType_Spec layer_memory_spec;
@@ -223,13 +223,15 @@ extern const py_function layer_memory_functions[], memory_functions[];
 enum { MEMORY_METHODS = 8 };
 extern PyMethodDef memory_methods[MEMORY_METHODS];
 
-/* The layer of a memory, owned, and *held, its core. RuntimeError if it is gone, or would
- * project keys in another way than the memory did. */
+/* The layer of a memory, owned, and *held, its core. RuntimeError if it is gone. */
 PyObject *layer_memory_hold(memory_object *memory, layer_core *held);
 
+/* Is the memory this layer's, and are its keys those that the layer would project now?
+ * ValueError, RuntimeError. */
+int layer_memory_check(const layer_core *core, const memory_object *memory);
+
 /* Fills *call with what the memory has, which goes into *held with references of its own.
- * ValueError if it is another layer's, RuntimeError as above, TypeError if values or
- * lengths are given. */
+ * TypeError if values or lengths are given; and as layer_memory_check. */
 int layer_memory_read(const layer_core *core, PyObject *memory, py_call *call,
                       py_memory *held);
 

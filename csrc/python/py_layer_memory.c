@@ -72,7 +72,9 @@ memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (layer == NULL) {
         return NULL;
     }
-    PyObject *result = layer_memory_backward(state, &held, memory);
+    PyObject *result = layer_memory_check(&held, memory) < 0
+                           ? NULL
+                           : layer_memory_backward(state, &held, memory);
     layer_core_clear(&held);
     Py_DECREF(layer);
     return result;
@@ -115,6 +117,7 @@ memory_dealloc(PyObject *self)
     }
     layer_memory_release(&memory->now);
     layer_memory_clear_sums(&memory->sums);
+    layer_memory_clear_sums(&memory->spare);
     type->tp_free(self);
     Py_DECREF(type);
 }

@@ -71,7 +71,7 @@ add_use(PyArrayObject *to, PyArrayObject *from)
     }
 }
 
-/* *to += *from, which is empty then. */
+/* *to += *from, which then holds arrays of no more use, or nothing. */
 static void
 add_sums(memory_sums *to, memory_sums *from)
 {
@@ -85,15 +85,30 @@ add_sums(memory_sums *to, memory_sums *from)
         add_rows(to->values, from->values, NULL);
         add_use(to->key_use, from->key_use);
     }
-    layer_memory_clear_sums(from);
 }
 
 void
-layer_memory_add(PyObject *memory, py_gradients *d)
+layer_memory_add(PyObject *object, py_gradients *d)
 {
+    memory_object *memory = (memory_object *)object;
     memory_sums left = {d->projected, d->values, d->key_use};
     d->projected = d->values = d->key_use = NULL;
-    add_sums(&((memory_object *)memory)->sums, &left);
+    add_sums(&memory->sums, &left);
+    layer_memory_clear_sums(&memory->spare);
+    memory->spare = left;
+}
+
+void
+py_memory_spare(const py_memory *held, py_gradients *d)
+{
+    memory_object *memory = (memory_object *)held->owner;
+    const memory_sums spare = memory->spare;
+    if (spare.values != NULL && rows_of(spare.values) == held->N) {
+        memory->spare = (memory_sums){NULL};
+        d->projected = spare.projected;
+        d->values = spare.values;
+        d->key_use = spare.key_use;
+    }
 }
 
 /* ---- memory.backward() ----------------------------------------------------------- */
@@ -133,6 +148,7 @@ complete(memory_sums *sums, const py_memory *now, npy_intp width)
     if (sums->values != NULL) {
         add_sums(&all, sums);
     }
+    layer_memory_clear_sums(sums);
     *sums = all;
     return 0;
 }
@@ -217,6 +233,7 @@ layer_memory_backward(const attnext_state *state, const layer_core *core,
     PyObject *result = NULL;
     py_memory now;
     memory->sums = (memory_sums){NULL};
+    layer_memory_clear_sums(&memory->spare);
     layer_memory_share(&now, &memory->now);
     const attn_problem p = layer_memory_problem(core, &now, now.N);
     if (complete(&sums, &now, attn_key_width(&p)) == 0) {

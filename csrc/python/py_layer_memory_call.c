@@ -7,9 +7,8 @@
 
 /* ---- who it belongs to ----------------------------------------------------------- */
 
-/* Is it this layer's, and are its keys those that the layer would project now? */
-static int
-check(const layer_core *core, memory_object *memory)
+int
+layer_memory_check(const layer_core *core, const memory_object *memory)
 {
     if (memory->identity != core->identity) {
         PyErr_SetString(PyExc_ValueError,
@@ -48,7 +47,7 @@ layer_memory_read(const layer_core *core, PyObject *object, py_call *call,
                      "%s is given beside a memory, expected none: it has its own", own);
         return -1;
     }
-    if (check(core, memory) < 0) {
+    if (layer_memory_check(core, memory) < 0) {
         return -1;
     }
     layer_memory_share(held, &memory->now);
@@ -71,18 +70,14 @@ layer_memory_hold(memory_object *memory, layer_core *held)
     if (layer != NULL && layer_hold((layer_object *)layer, held) < 0) {
         Py_CLEAR(layer);
     }
-    if (layer != NULL && check(held, memory) < 0) {
-        layer_core_clear(held);
-        Py_CLEAR(layer);
-    }
     return layer;
 }
 
 /* ---- reading keys and values ----------------------------------------------------- */
 
-/* New keys, values and mask, converted; owned. */
+/* New keys, values, mask and, of a new memory, lengths, converted; owned. */
 typedef struct {
-    PyArrayObject *keys, *values, *mask;
+    PyArrayObject *keys, *values, *mask, *lens;
 } memory_rows;
 
 static void
@@ -91,6 +86,7 @@ clear_rows(memory_rows *rows)
     Py_CLEAR(rows->keys);
     Py_CLEAR(rows->values);
     Py_CLEAR(rows->mask);
+    Py_CLEAR(rows->lens);
 }
 
 /* A mask that broadcasts to (..., 1, n), as (..., n, 1): a copy. */
@@ -117,14 +113,27 @@ read_mask(PyObject *object, int ndim, npy_intp *dims)
     return copy;
 }
 
-/* What a call was given. like: the memory's keys and values, or NULL. */
-static int
-read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
-          memory_rows *rows)
+/* Lengths for all queries alike: an int, or one for each entry of the first axis. */
+static PyArrayObject *
+read_lens(PyObject *object, int ndim, const npy_intp *dims)
 {
-    npy_intp dims[PY_MAX_AXES];
-    int ndim;
-    *rows = (memory_rows){0};
+    const bool entries = ndim > 2;
+    PyArrayObject *lens = py_lens_per_entry(object, "valid_lens", entries ? dims[0] : 1,
+                                            PY_SSIZE_T_MAX, false);
+    if (lens != NULL && !entries && PyArray_NDIM(lens) > 0) {
+        py_shape_error(lens, "valid_lens", "an int");
+        Py_CLEAR(lens);
+    }
+    return lens;
+}
+
+/* *key_dims = the shape of the new keys, *value_dims of the new values, where Dv is a
+ * letter if it is free; how many axes. */
+static int
+read_keys_and_values(const layer_core *core, PyObject *const *given,
+                     const py_memory *like, memory_rows *rows,
+                     npy_intp key_dims[PY_MAX_AXES], npy_intp value_dims[PY_MAX_AXES])
+{
     rows->keys = core->score->parameters > 0
                      ? layer_read_features(given[ARG_KEYS], "keys", 'N', "key_size",
                                            core->key_size)
@@ -135,39 +144,50 @@ read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
     if (like == NULL && PyArray_NDIM(rows->keys) < 2) {
         return py_shape_error(rows->keys, "keys", "two axes or more: (..., N, D)");
     }
-    ndim = py_note_shape(like != NULL ? like->keys : rows->keys, dims);
-    dims[ndim - 2] = PY_N;
-    if (py_check_shape(rows->keys, "keys", ndim, dims) < 0) {
+    int ndim = py_note_shape(like != NULL ? like->keys : rows->keys, key_dims);
+    key_dims[ndim - 2] = PY_N;
+    if (py_check_shape(rows->keys, "keys", ndim, key_dims) < 0) {
         return -1;
     }
-    dims[ndim - 2] = PyArray_DIM(rows->keys, ndim - 2);
-    dims[ndim - 1] = like != NULL ? PyArray_DIM(like->values, ndim - 1) : PY_DV;
-    rows->values = py_float32_shaped(given[ARG_VALUES], "values", NULL, ndim, dims);
-    if (rows->values == NULL) {
+    key_dims[ndim - 2] = PyArray_DIM(rows->keys, ndim - 2);
+    memcpy(value_dims, key_dims, (size_t)ndim * sizeof *value_dims);
+    value_dims[ndim - 1] = like != NULL ? PyArray_DIM(like->values, ndim - 1) : PY_DV;
+    rows->values = py_float32_shaped(given[ARG_VALUES], "values", NULL, ndim,
+                                     value_dims);
+    return rows->values == NULL ? -1 : ndim;
+}
+
+/* What a call was given. like: what the memory has, or NULL: it is new. */
+static int
+read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
+          memory_rows *rows)
+{
+    npy_intp key_dims[PY_MAX_AXES], value_dims[PY_MAX_AXES], dims[PY_MAX_AXES];
+    int ndim = read_keys_and_values(core, given, like, rows, key_dims, value_dims);
+    if (ndim < 0) {
         return -1;
     }
     if (py_is_given(given[ARG_MASK])) {
-        dims[ndim - 1] = dims[ndim - 2];
+        memcpy(dims, key_dims, (size_t)ndim * sizeof *dims);
+        dims[ndim - 1] = key_dims[ndim - 2];
         dims[ndim - 2] = 1;
-        rows->mask = read_mask(given[ARG_MASK], ndim, dims);
-        return rows->mask == NULL ? -1 : 0;
+        if ((rows->mask = read_mask(given[ARG_MASK], ndim, dims)) == NULL) {
+            return -1;
+        }
+    }
+    if (py_is_given(given[ARG_VALID_LENS])) {
+        rows->lens = read_lens(given[ARG_VALID_LENS], ndim, key_dims);
+        if (rows->lens == NULL) {
+            return -1;
+        }
+    }
+    /* Reading what came behind them may have run code that reshaped them in place. */
+    if (!py_shape_fits(rows->keys, ndim, key_dims) ||
+        !py_shape_fits(rows->values, ndim, value_dims)) {
+        PyErr_SetString(PyExc_ValueError, "keys or values changed shape in the call");
+        return -1;
     }
     return 0;
-}
-
-/* Lengths for all queries alike: an int, or one for each entry of the first axis. */
-static PyArrayObject *
-read_lens(PyObject *object, PyArrayObject *keys)
-{
-    const bool entries = PyArray_NDIM(keys) > 2;
-    PyArrayObject *lens = py_lens_per_entry(object, "valid_lens",
-                                            entries ? PyArray_DIM(keys, 0) : 1,
-                                            PY_SSIZE_T_MAX, false);
-    if (lens != NULL && !entries && PyArray_NDIM(lens) > 0) {
-        py_shape_error(lens, "valid_lens", "an int");
-        Py_CLEAR(lens);
-    }
-    return lens;
 }
 
 /* ---- layer.memory() -------------------------------------------------------------- */
@@ -246,16 +266,13 @@ copy_parameters(const layer_core *core, memory_object *memory)
 
 /* What it has at first: no keys, but arrays that know the shape of them. */
 static int
-start_memory(memory_object *memory, const memory_rows *rows, PyObject *lens)
+start_memory(memory_object *memory, const memory_rows *rows)
 {
     py_memory *now = &memory->now;
     now->keys = layer_memory_grow(rows->keys, 0, 0, 0);
     now->values = layer_memory_grow(rows->values, 0, 0, 0);
-    if (now->keys == NULL || now->values == NULL) {
-        return -1;
-    }
-    now->lens = py_is_given(lens) ? read_lens(lens, now->keys) : NULL;
-    return PyErr_Occurred() ? -1 : 0;
+    now->lens = (PyArrayObject *)Py_XNewRef(rows->lens);
+    return now->keys == NULL || now->values == NULL ? -1 : 0;
 }
 
 static PyObject *
@@ -291,7 +308,7 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
         result = new_memory(state, self, &held);
     }
     memory_object *memory = (memory_object *)result;
-    if (memory != NULL && (start_memory(memory, &rows, given[ARG_VALID_LENS]) < 0 ||
+    if (memory != NULL && (start_memory(memory, &rows) < 0 ||
                            layer_memory_extend(state, &held, &memory->now, rows.keys,
                                                rows.values, rows.mask, true) < 0)) {
         Py_CLEAR(result);
@@ -372,7 +389,8 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (layer == NULL) {
         return NULL;
     }
-    if (read_rows(&held, given, &memory->now, &rows) == 0) {
+    if (read_rows(&held, given, &memory->now, &rows) == 0 &&
+        layer_memory_check(&held, memory) == 0) {
         result = layer_memory_extend(state, &held, &memory->now, rows.keys, rows.values,
                                      rows.mask, false);
     }
