@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, overload
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from attnext import _core
 from attnext._options import as_flag
-from attnext.reference.arguments import as_index, shown
 
+from .editions import arguments_of, checked_dropout, checked_size, showing_sizes
 from .functions import additive_attention, dot_product_attention
-from .tensors import check_input
+from .rules import check_input
 
 
 class _Layer(nn.Module):
@@ -33,7 +34,7 @@ class _Layer(nn.Module):
         as_flag("need_weights", need_weights)
         p = self.dropout.p if self.dropout.training else 0.0
         # From torch's own generator, so that torch.manual_seed makes training repeatable.
-        seed = int(torch.randint(2**63 - 1, ())) if p > 0 else None
+        seed: Any = torch.randint(2**63 - 1, ()) if p > 0 else None
         result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **options)
         output: Tensor
         output, self.attention_weights = result if need_weights else (result, None)
@@ -47,10 +48,14 @@ class _Layer(nn.Module):
 class AdditiveAttention(_Layer):
     """Additive (Bahdanau) attention: the layer of d2l, with the parameters and the call of d2l's.
 
+    ``AdditiveAttention(key_size, query_size, num_hiddens, dropout)`` is that of the Chinese edition
+    (2nd), ``AdditiveAttention(num_hiddens, dropout)`` that of the English one (1.0), which learns
+    the two sizes from its first call.
+
     Parameters
     ----------
     key_size : int
-        Features of a key, Dk.
+        Features of a key, Dk. Both sizes, or neither.
     query_size : int
         Features of a query, Dq.
     num_hiddens : int
@@ -63,7 +68,8 @@ class AdditiveAttention(_Layer):
     Attributes
     ----------
     W_q, W_k, w_v : torch.nn.Linear
-        The projections, whose weights are (H, Dq), (H, Dk) and (1, H).
+        The projections, whose weights are (H, Dq), (H, Dk) and (1, H). Without sizes each is a
+        torch.nn.LazyLinear until the first call.
     b_h : torch.nn.Parameter or None
         The bias of the hidden units.
     attention_weights : Tensor, shape (..., M, N), or None
@@ -77,9 +83,18 @@ class AdditiveAttention(_Layer):
     Notes
     -----
     ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)``. The names, the shapes and, for a given seed
-    of torch, the initial numbers of the parameters are those of the class in *Dive into Deep
-    Learning*, section 11.3: state dicts load either way, and those of `attnext.AdditiveAttention`
-    too, as tensors. `b_h` is drawn as the bias of an nn.Linear of `query_size` features.
+    of torch, the initial numbers of the parameters are those of the class of that edition of *Dive
+    into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3): state dicts load either way, and those
+    of `attnext.AdditiveAttention` too, as tensors. `b_h` is drawn as the bias of an nn.Linear of
+    `query_size` features.
+
+    Without sizes the numbers are drawn in the first call, that of `W_q` first, unless a state dict
+    was loaded before. Until then a layer may be copied, moved and pickled, but its parameters have
+    no shape: optimizers, and torch.compile with ``fullgraph=True``, take it after the first call,
+    as every lazy layer of torch.
+
+    A state dict loads with ``torch.load(file, weights_only=True)``. A whole pickled layer needs
+    ``weights_only=False`` and attnext at hand: the file names its class.
 
     In training the weights are dropped by a seed drawn from torch's default generator. That is
     another pattern than that of nn.Dropout.
@@ -108,8 +123,12 @@ class AdditiveAttention(_Layer):
     ['W_k.weight', 'W_q.weight', 'w_v.weight']
     """
 
+    W_k: nn.Linear
+    W_q: nn.Linear
+    w_v: nn.Linear
     b_h: nn.Parameter | None
 
+    @overload
     def __init__(
         self,
         key_size: int,
@@ -118,21 +137,49 @@ class AdditiveAttention(_Layer):
         dropout: float = 0.0,
         *,
         bias: bool = False,
-    ) -> None:
+    ) -> None: ...
+
+    @overload
+    def __init__(self, num_hiddens: int, dropout: float = 0.0, *, bias: bool = False) -> None: ...
+
+    @showing_sizes
+    def __init__(self, *sizes: Any, bias: bool = False, **named: Any) -> None:
         super().__init__()
-        key_size = _size("key_size", key_size, 0)
-        query_size = _size("query_size", query_size, 0)
-        num_hiddens = _size("num_hiddens", num_hiddens, 1)
-        p = _checked_dropout(dropout)
+        key_size, query_size, num_hiddens, dropout = arguments_of(sizes, named)
+        num_hiddens = checked_size("num_hiddens", num_hiddens, 1)
         # In the order of d2l's class, in which they draw from torch's generator.
-        self.W_k = nn.Linear(key_size, num_hiddens, bias=False)
-        self.W_q = nn.Linear(query_size, num_hiddens, bias=False)
-        self.w_v = nn.Linear(num_hiddens, 1, bias=False)
-        self.dropout = nn.Dropout(p)
-        self.register_parameter("b_h", None)
-        if as_flag("bias", bias):
-            bound = max(query_size, 1) ** -0.5
-            self.b_h = nn.Parameter(torch.empty(num_hiddens).uniform_(-bound, bound))
+        if key_size is None:
+            self.W_k = nn.LazyLinear(num_hiddens, bias=False)
+            self.W_q = nn.LazyLinear(num_hiddens, bias=False)
+            self.w_v = nn.LazyLinear(1, bias=False)
+        else:
+            self.W_k = nn.Linear(checked_size("key_size", key_size, 0), num_hiddens, bias=False)
+            self.W_q = nn.Linear(checked_size("query_size", query_size, 0), num_hiddens, bias=False)
+            self.w_v = nn.Linear(num_hiddens, 1, bias=False)
+        self.dropout = nn.Dropout(checked_dropout(dropout))
+        b_h = nn.Parameter(torch.zeros(num_hiddens)) if as_flag("bias", bias) else None
+        self.register_parameter("b_h", b_h)
+        if key_size is not None:
+            self._draw_bias()
+
+    def _draw_bias(self) -> None:
+        if self.b_h is not None:
+            bound = max(self.W_q.in_features, 1) ** -0.5
+            nn.init.uniform_(self.b_h, -bound, bound)
+
+    def _materialize(self, queries: Tensor, keys: Tensor) -> None:
+        """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""
+        for name, x, axes in (("queries", queries, "M, Dq"), ("keys", keys, "N, Dk")):
+            if x.dim() < 2:
+                raise ValueError(
+                    f"{name} has shape {tuple(x.shape)}, expected two axes or more: (..., {axes})"
+                )
+        undrawn = _is_undrawn(self.W_q)
+        _materialize(self.W_q, queries.shape[-1])
+        _materialize(self.W_k, keys.shape[-1])
+        _materialize(self.w_v, self.W_q.out_features)
+        if undrawn:
+            self._draw_bias()
 
     def forward(
         self,
@@ -177,6 +224,8 @@ class AdditiveAttention(_Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
+        if isinstance(self.w_v, LazyModuleMixin):
+            self._materialize(check_input("queries", queries), check_input("keys", keys))
         queries, W_q = _projected("queries", queries, "M", self.W_q, "query_size")
         keys, W_k = _projected("keys", keys, "N", self.W_k, "key_size")
         w_v = _weight_of_score(self.w_v)
@@ -220,9 +269,9 @@ class DotProductAttention(_Layer):
 
     Notes
     -----
-    ``softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017; *Dive into Deep Learning*,
-    section 11.3). In training the weights are dropped by a seed drawn from torch's default
-    generator. That is another pattern than that of nn.Dropout.
+    ``softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017; *Dive into Deep Learning*:
+    1.0 (en) 11.3, 2nd ed. (zh) 10.3). In training the weights are dropped by a seed drawn from
+    torch's default generator. That is another pattern than that of nn.Dropout.
 
     Examples
     --------
@@ -240,7 +289,7 @@ class DotProductAttention(_Layer):
 
     def __init__(self, dropout: float = 0.0, *, scale: float | None = None) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(_checked_dropout(dropout))
+        self.dropout = nn.Dropout(checked_dropout(dropout))
         self.scale = _core.DotProductAttention(scale=scale).scale
 
     def forward(
@@ -296,6 +345,20 @@ class DotProductAttention(_Layer):
         return "" if self.scale is None else f"scale={self.scale}"
 
 
+# ---- lazy layers ---------------------------------------------------------------------------------
+
+
+def _is_undrawn(layer: nn.Module) -> bool:
+    return isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()
+
+
+def _materialize(layer: nn.Module, features: int) -> None:
+    """What a call of the layer does to it, on no rows."""
+    if isinstance(layer, LazyModuleMixin):
+        with torch.no_grad():
+            layer(torch.empty(0, features))
+
+
 # ---- projections ---------------------------------------------------------------------------------
 
 
@@ -347,19 +410,3 @@ def _has_hooks(layer: nn.Module) -> bool:
         or layer._backward_pre_hooks
         or layer._backward_hooks
     )
-
-
-# ---- what the constructors check, in the words of the classes in C -------------------------------
-
-
-def _size(name: str, value: object, least: int) -> int:
-    size = as_index(name, value)
-    if size < least:
-        raise ValueError(f"{name} is {shown(value)}, expected {name} >= {least}")
-    if size >= 2**63:
-        raise ValueError(f"{name} is {shown(value)}, expected {name} < 2**63")
-    return size
-
-
-def _checked_dropout(dropout: float) -> float:
-    return _core.DotProductAttention(dropout).dropout

@@ -392,8 +392,8 @@ int py_run_alone(const attnext_state *state, double work, py_workspace *workspac
 
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
-/* Who takes an option of py_options.def; SCALED: the backward of a score whose scale is
- * a factor. */
+/* Who takes an option of py_options.def; SCALED: the backwards, that of the scores alone
+ * too, of a score whose scale is a factor. */
 enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16 };
 
 /* An exposed function. Its docstring is the signature, `before`, a paragraph for each
@@ -416,9 +416,10 @@ int py_fill_methods(const attnext_state *state, const py_function *functions, in
 typedef struct {
     const attn_score *score;
     const attn_score_info *about;
-    int parameters;                         /* how many it has */
-    bool own_key_size;                      /* Dk may differ from Dq */
-    py_signature forward, backward, scores; /* their signatures */
+    int parameters;                       /* how many it has */
+    bool own_key_size;                    /* Dk may differ from Dq */
+    py_signature forward, backward;       /* signatures: of the attention, */
+    py_signature scores, scores_backward; /* of the scores alone */
     PyObject *Gradients; /* the named tuple of a score with parameters, else NULL */
 } py_score;
 
