@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import EMPTY_ROWS, assert_same_bits, random_masks, repr_id
-from layered import KINDS, call, gradients, make_layer, problem_of, run, run_functions
+from layered import (
+    KINDS,
+    call,
+    gradients,
+    make_layer,
+    problem_of,
+    random_modifiers,
+    run,
+    run_functions,
+)
 from numpy.typing import NDArray
 
 import attnext
@@ -18,14 +27,15 @@ from attnext import DotProductAttention
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits_as_the_functions(kind: str, rng: np.random.Generator) -> None:
-    """Any masks together, heads in groups, every rule for empty rows; with dropout and without."""
-    for i in range(24):
+    """Any masks and modifiers together, heads in groups, every rule for empty rows; dropout too."""
+    for i in range(36):
         layer = make_layer(kind, dropout=0.3 * (i % 2))
         lead = [(), (2,), (2, 4)][i % 3]
         heads = {"kv_heads": 2} if i % 3 == 2 else {}
         M, N = ((3, 5), (1, 9), (20, 140))[i // 3 % 3]
         problem = problem_of(layer, rng, lead=lead, M=M, N=N, **heads)
         problem = problem.but(**random_masks(rng, lead, M, N), empty_rows=EMPTY_ROWS[i % 3])
+        problem = problem.but(**random_modifiers(layer, rng, lead, M))
         got = run(layer, problem)
         assert layer.context is not None
         if layer.context.seed is not None:
@@ -39,7 +49,9 @@ def test_contexts_know_their_options(kind: str, rng: np.random.Generator) -> Non
     layer = make_layer(kind)
     problems = [
         problem_of(layer, rng, lead=(2, 4), M=6, N=9, kv_heads=2).but(
-            **random_masks(rng, (2, 4), 6, 9), empty_rows=EMPTY_ROWS[i % 3]
+            **random_masks(rng, (2, 4), 6, 9),
+            **random_modifiers(layer, rng, (2, 4), 6),
+            empty_rows=EMPTY_ROWS[i % 3],
         )
         for i in range(6)
     ]
@@ -67,11 +79,65 @@ def test_the_gradient_of_the_bias_comes_behind(rng: np.random.Generator) -> None
     assert dbias is not None and dbias.shape == (5,)
 
 
+def test_gradients_that_are_asked_for_come_behind_in_order(rng: np.random.Generator) -> None:
+    """In the shapes of what they belong to; of a scale that is a number, a number."""
+    layer = DotProductAttention()
+    problem = problem_of(layer, rng, lead=(2, 4))
+    given = {"scale": rng.random((4,)), "bias": rng.random((1, 5)), "sink": rng.random((4, 1))}
+    wanted: dict[str, Any] = {f"return_grad_{name}": True for name in given}
+    call(layer, problem.but(**given))
+    _, _, _, dbias, dsink, dscale = layer.backward(**problem.grads, **wanted)
+    assert (dbias.shape, dsink.shape, dscale.shape) == ((1, 5), (4, 1), (4,))
+    call(layer, problem)
+    _, _, _, dbias, dsink, dscale = layer.backward(**problem.grads, **wanted)
+    assert dbias is None and dsink is None and isinstance(dscale, np.float32)
+
+
+@pytest.mark.parametrize("own", [None, 0.3])
+@pytest.mark.parametrize("of_call", [None, 0.7, [0.1, 0.9], np.float64(-2.0), np.array(0.5)])
+def test_the_scale_of_a_call(own: float | None, of_call: Any, rng: np.random.Generator) -> None:
+    """It takes the place of the object's own, in its call alone."""
+    layer = DotProductAttention(scale=own)
+    problem = problem_of(layer, rng)
+    plain = call(layer, problem)
+    x, g = problem.inputs.values(), problem.grads
+    output = layer(*x, scale=of_call)
+    context, weights = layer.context, layer.attention_weights
+    assert layer.scale == own
+    np.testing.assert_array_equal(call(layer, problem), plain)
+    scale = own if of_call is None else of_call
+    expected = attnext.dot_product_attention(*x, scale=scale, return_weights=True, return_lse=True)
+    assert_same_bits({"o": output, "w": weights}, {"o": expected[0], "w": expected[1]})
+    d = layer.backward(**g, context=context, return_grad_scale=True)
+    names = ("queries", "keys", "values", "scale")
+    saved = dict(zip(("output", "lse"), expected[::2], strict=True))
+    problem = problem.but(scale=scale)
+    assert_same_bits(
+        {f"d_{name}": np.asarray(part) for name, part in zip(names, d, strict=True)},
+        {
+            name: np.asarray(part)
+            for name, part in problem.backward(**saved, return_grad_scale=True).items()
+        },
+    )
+
+
+def test_additive_attention_has_no_scale() -> None:
+    layer = attnext.AdditiveAttention(4, 4, 8)
+    output = layer(X, X, X)
+    memory = layer.memory(X, X)
+    for attend in (lambda: layer(X, X, X, scale=1.0), lambda: layer(X, memory, scale=None)):  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"__call__\(\) got an unexpected keyword .*'scale'"):
+            attend()
+    with pytest.raises(TypeError, match=r"backward\(\) got an unexpected .*'return_grad_scale'"):
+        layer.backward(output, return_grad_scale=True)  # type: ignore[call-arg]
+
+
 def test_a_copy_knows_nothing_of_the_options_of_a_call(rng: np.random.Generator) -> None:
     layer = make_layer("dot")
     problem = problem_of(layer, rng, lead=(2, 4), kv_heads=2)
     saved = pickle.dumps(layer)
-    call(layer, problem.but(window=(1, 0), empty_rows="zero", causal_offset=[1, 2]))
+    modifiers = {"softcap": 0.5, "sink": np.ones((4, 1)), "scale": np.ones(4)}
+    call(layer, problem.but(window=(1, 0), empty_rows="zero", causal_offset=[1, 2], **modifiers))
     assert len(pickle.dumps(layer)) == len(saved)
     for twin in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
         assert_same_bits(run(twin, problem), run(layer, problem))
@@ -87,6 +153,18 @@ WRONG: list[dict[str, Any]] = [
     {"window": (1, -2)},
     {"enable_gqa": True, "mask": np.ones((2, 2), bool)},
     {"empty_rows": "one"},
+    {"softcap": 0.0},
+    {"softcap": np.ones(2)},
+    {"sink": True},
+    {"sink": np.nan},
+    {"sink": np.ones((2, 2))},
+    {"sink": "0.5"},
+    {"scale": np.inf},
+    {"scale": "1"},
+    {"scale": [1.0, np.nan]},
+    {"scale": np.ones((2, 3))},
+    {"scale": [True, False]},
+    {"scale": {}},
     {"softmax": True},
 ]
 

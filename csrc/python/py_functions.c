@@ -63,7 +63,7 @@ read_score_options(py_call *call)
     PyObject *scale = py_given_scale(call);
     bool number = scale != NULL && is_one_number(scale);
     bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
-    o->has_scale = o->has_scale || number || bandwidth;
+    o->has_scale = number || bandwidth || (scale == NULL && o->has_scale);
     if (number && py_finite(scale, "scale", false, &o->scale) < 0) {
         return -1;
     }
@@ -340,9 +340,9 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
     }
     signature->positional = w->count;
     add_parameters(w, score, true);
-#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...) \
-    if (IF) {                                    \
-        add(w, ARG_##ID);                        \
+#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, ...) \
+    if ((takes & (TAKEN_BY)) != 0 && (IF)) {               \
+        add(w, ARG_##ID);                                  \
     }
 #define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
     if (takes & (TAKEN_BY)) {                    \
@@ -417,9 +417,7 @@ describe_score(attnext_state *state, py_score_number number, const attn_score *w
     static char names[SCORE_COUNT][3][48]; /* functions point there */
     static const char *const forms[] = {"%s_attention", "%s_attention_backward",
                                         "%s_scores"};
-    attn_scale_kind scale = score->about->scale;
-    bool scaled = scale == ATTN_SCALE_ROOT || scale == ATTN_SCALE_ONE;
-    const int takes[] = {FORWARD, BACKWARD | (scaled ? SCALED : 0), SCORES};
+    const int takes[] = {FORWARD, BACKWARD | py_scaled(score->about), SCORES};
     py_signature *const to[] = {&score->forward, &score->backward, &score->scores};
     for (int i = 0; i < 3; i++) {
         char *name = names[number][i];
