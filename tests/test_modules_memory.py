@@ -531,6 +531,11 @@ def test_arguments_that_change_others(rng: np.random.Generator) -> None:
     assert len(theirs) == len(memory) == 5
     memory.append(K, Meddler(V, lambda: memory.append(K[:, :1], V[:, :1])))
     assert len(memory) == 11
+    expected = DOT(Q, memory, sink=np.zeros(1))
+    more_keys = Meddler(np.zeros(1), lambda: memory.append(K, V))
+    np.testing.assert_array_equal(DOT(Q, memory, sink=more_keys), expected)  # those of its start
+    dq = DOT.backward(np.ones_like(expected))
+    assert dq.shape == Q.shape and memory.backward()[0].shape[-2] == len(memory) == 16
 
 
 # ---- life ----------------------------------------------------------------------------------------
@@ -563,11 +568,12 @@ def test_no_memory_is_lost(kind: str, rng: np.random.Generator) -> None:
 
     def everything() -> None:
         memory = layer.memory(x["keys"], x["values"], [2, 9], mask=np.arange(5) > 0)
-        layer(x["queries"], memory, mask=np.ones((3, 5), bool), bias=np.zeros(5))
+        layer(x["queries"], memory, mask=np.ones((3, 5), bool), bias=np.zeros(5), sink=[0.5] * 3)
         context = layer.context
         memory.append(x["keys"], x["values"], [True] * 5)
         layer(x["queries"], memory)
-        layer.backward(**problem.grads, context=context, return_grad_bias=True)
+        asked = {"return_grad_bias": True, "return_grad_sink": True}
+        layer.backward(**problem.grads, context=context, **asked)
         layer.backward(problem.grads["grad_output"])
         memory.backward()
         repr(memory), repr(layer.context)
@@ -575,6 +581,7 @@ def test_no_memory_is_lost(kind: str, rng: np.random.Generator) -> None:
             lambda: memory.append(x["keys"], x["keys"]),
             lambda: memory.append(x["keys"], x["values"], [1]),
             lambda: layer(x["queries"], memory, mask=np.ones(3, bool)),
+            lambda: layer(x["queries"], memory, sink=np.ones((2, 2))),
             lambda: layer.memory(x["keys"], x["values"], -1),
             lambda: layer.memory(x["keys"], x["values"], mask=[2]),
             lambda: layer(x["queries"][:1], memory),
@@ -593,7 +600,7 @@ def test_every_allocation_may_fail(kind: str, rng: np.random.Generator) -> None:
     problem = problem_of(layer, rng)
     x = problem.inputs
     memory = memory_of(layer, problem)
-    layer(x["queries"], memory)
+    layer(x["queries"], memory, softcap=2, sink=[1, 2, 3])
     context = layer.context
     memory.append(x["keys"], x["values"])
     layer(x["queries"], memory)
@@ -602,10 +609,10 @@ def test_every_allocation_may_fail(kind: str, rng: np.random.Generator) -> None:
         memory.append(x["keys"], x["values"], np.ones(5, bool))
 
     def attend() -> None:
-        layer(x["queries"], memory, need_weights=False)
+        layer(x["queries"], memory, need_weights=False, sink=[1, 2, 3])
 
     def back() -> None:
-        layer.backward(problem.grads["grad_output"], context=context)
+        layer.backward(problem.grads["grad_output"], context=context, return_grad_sink=True)
 
     for action in (append, attend, back, memory.backward, lambda: memory_of(layer, problem)):
         action()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 
 import attnext
 from attnext import DotProductAttention
+
+Array = NDArray[Any]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -184,9 +187,63 @@ def test_errors_are_those_of_the_functions(wrong: dict[str, Any]) -> None:
     layer.backward(output)
 
 
+class Meddler:
+    """Numbers that do something else while they are read."""
+
+    def __init__(self, numbers: list[float], action: Callable[[], Any]) -> None:
+        self.numbers, self.action = np.array(numbers), action
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, i: int) -> float:
+        return float(self.numbers[i])
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        self.action()
+        return self.numbers
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("sink", [0.5, 1.5, 1.0]), ("scale", [0.5, 1.5])])
+def test_a_call_in_the_middle_of_a_call(
+    name: str, numbers: list[float], rng: np.random.Generator
+) -> None:
+    """The call goes on as the layer was when it began; the last to end is the last call."""
+    layer = DotProductAttention(scale=2.0)
+    q, k, v = (rng.random((2, 3, 4)) for _ in range(3))
+    given: dict[str, Any] = {"scale": 2.0} | {name: numbers}
+    expected = attnext.dot_product_attention(q, k, v, **given)
+    inner = Meddler(numbers, lambda: layer(k, q, v, softcap=1.0))
+    np.testing.assert_array_equal(layer(q, k, v, **{name: inner}), expected)
+    layer.backward(np.ones_like(expected))
+    outer = layer.context
+    again = Meddler(numbers, lambda: layer.__init__(scale=3.0))  # type: ignore[misc]
+    np.testing.assert_array_equal(layer(q, k, v, **{name: again}), expected)
+    with pytest.raises(ValueError, match="context was saved by another object"):
+        layer.backward(np.ones_like(expected), context=outer)
+
+
+def test_what_was_given_may_go_bad_before_the_backward(rng: np.random.Generator) -> None:
+    """A context refers to sink and scale; numbers that a call refuses its backward refuses."""
+    layer = DotProductAttention()
+    q = rng.random((2, 3, 4), dtype=np.float32)
+    given = {"sink": np.ones((2, 1), np.float32), "scale": np.ones(2, np.float32)}
+    for name, array in given.items():
+        output = layer(q, q, q, **given)
+        array[0] = np.nan
+        with pytest.raises(ValueError, match=f"{name} contains nan"):
+            layer.backward(output)
+        array[0] = 1
+        layer.backward(output)
+        array.resize((1, 1, 2), refcheck=False)
+        with pytest.raises(ValueError, match=f"{name} has shape"):
+            layer.backward(output)
+        array.resize((2, 1) if name == "sink" else (2,), refcheck=False)
+
+
 def test_what_a_backward_does_not_take() -> None:
     layer = DotProductAttention()
     output: NDArray[np.float32] = layer(X, X, X, bias=X[..., :3])
-    for name in ("mask", "bias", "seed", "grad_lse"):
+    for name in ("mask", "bias", "softcap", "sink", "scale", "seed", "grad_lse"):
         with pytest.raises(TypeError, match=f"backward.. got an unexpected keyword .*{name}"):
             layer.backward(output, **{name: X})  # type: ignore[arg-type]

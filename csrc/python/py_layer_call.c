@@ -331,7 +331,7 @@ DOC_GRADIENT_OF_BIAS
 "\n"
 "Notes\n"
 "-----\n"
-"Of a call with a `Memory` only dq comes back, alone: what flows to keys, values and the\n"
+"Of a call with a `Memory` dk and dv do not come back: what flows to keys, values and the\n"
 "parameters that project keys is added up in the memory, whose `backward` hands it out.\n"
 "\n"
 "The parameters must still be those of the call: run `backward` before the step that\n"
