@@ -726,13 +726,14 @@ class _Layer:
         need_weights: bool = True,
         **options: Unpack[Layer],
     ) -> _Array: ...
-    # With return_grad_bias dbias comes behind; of a call with a Memory, dq alone comes back.
+    # What is asked for comes behind; of a call with a Memory, dq alone comes before it.
     def backward(
         self,
         grad_output: ArrayLike,
         *,
         grad_weights: ArrayLike | None = None,
         return_grad_bias: bool = False,
+        return_grad_sink: bool = False,
         context: Context | None = None,
     ) -> tuple[_Array, _Array, _Array] | Any: ...
     def memory(
@@ -796,3 +797,24 @@ class DotProductAttention(_Layer):
     ) -> None: ...
     @property
     def scale(self) -> float | None: ...
+    def __call__(
+        self,
+        queries: ArrayLike,
+        keys: ArrayLike | Memory,
+        values: ArrayLike | None = None,
+        valid_lens: _Lens = None,
+        *,
+        scale: ArrayLike | None = None,
+        need_weights: bool = True,
+        **options: Unpack[Layer],
+    ) -> _Array: ...
+    def backward(
+        self,
+        grad_output: ArrayLike,
+        *,
+        grad_weights: ArrayLike | None = None,
+        return_grad_bias: bool = False,
+        return_grad_sink: bool = False,
+        return_grad_scale: bool = False,
+        context: Context | None = None,
+    ) -> tuple[_Array, _Array, _Array] | Any: ...
