@@ -53,8 +53,7 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
 static bool
 is_one_number(PyObject *scale)
 {
-    bool has_items = PySequence_Check(scale) || PyMapping_Check(scale); /* a tensor */
-    return py_is_number(scale) || !has_items || PyUnicode_Check(scale);
+    return py_is_number(scale) || !PySequence_Check(scale) || PyUnicode_Check(scale);
 }
 
 static int
