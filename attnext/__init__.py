@@ -1,7 +1,7 @@
 """attnext: attention, written in C, for Python.
 
 Masked softmax, dot-product, cosine, additive and Gaussian attention, forward and backward, on
-float32 NumPy arrays. The functions and the two classes live in the compiled module
+float32 NumPy arrays. The functions and the classes live in the compiled module
 ``attnext._core``. Around them, each loaded when it is first used:
 
     attnext.reference           the same functions as plain NumPy code to read
@@ -32,6 +32,7 @@ try:
         AdditiveAttention,
         AdditiveGradients,
         DotProductAttention,
+        Memory,
         additive_attention,
         additive_attention_backward,
         additive_scores,
@@ -71,6 +72,7 @@ __all__ = [
     "AdditiveAttention",
     "AdditiveGradients",
     "DotProductAttention",
+    "Memory",
     "additive_attention",
     "additive_attention_backward",
     "additive_scores",

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from attnext._options import Dropout, Masks, Saved, Scores, Shared, Sink
+from attnext._options import Dropout, Layer, Masks, Saved, Scores, Shared, Sink
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
@@ -697,6 +697,12 @@ class Context:
     @property
     def seed(self) -> int | None: ...
 
+@final
+class Memory:
+    def __len__(self) -> int: ...
+    def append(self, keys: ArrayLike, values: ArrayLike, mask: ArrayLike | None = None) -> None: ...
+    def backward(self) -> tuple[_Array, _Array]: ...
+
 @type_check_only
 class _Layer:
     @property
@@ -712,21 +718,30 @@ class _Layer:
     def __call__(
         self,
         queries: ArrayLike,
-        keys: ArrayLike,
-        values: ArrayLike,
+        keys: ArrayLike | Memory,
+        values: ArrayLike | None = None,
         valid_lens: _Lens = None,
         *,
-        mask: ArrayLike | None = None,
-        causal: bool = False,
         need_weights: bool = True,
+        **options: Unpack[Layer],
     ) -> _Array: ...
+    # With return_grad_bias dbias comes behind; of a call with a Memory, dq alone comes back.
     def backward(
         self,
         grad_output: ArrayLike,
         *,
         grad_weights: ArrayLike | None = None,
+        return_grad_bias: bool = False,
         context: Context | None = None,
-    ) -> tuple[_Array, _Array, _Array]: ...
+    ) -> tuple[_Array, _Array, _Array] | Any: ...
+    def memory(
+        self,
+        keys: ArrayLike,
+        values: ArrayLike,
+        valid_lens: _Lens = None,
+        *,
+        mask: ArrayLike | None = None,
+    ) -> Memory: ...
     def parameters(self) -> dict[str, _Array]: ...
     def zero_grad(self) -> None: ...
     def state_dict(self) -> dict[str, _Array]: ...

@@ -53,6 +53,10 @@ class Sink(TypedDict, total=False):
     sink: ArrayLike | None
 
 
+class Layer(Scores, Masks, Bias, Sink, total=False):
+    """What the call of a layer takes: dropout is its own."""
+
+
 class Dropout(TypedDict, total=False):
     """Which weights are left out of the pooling."""
 
@@ -61,7 +65,7 @@ class Dropout(TypedDict, total=False):
     dropout_mask: ArrayLike | None
 
 
-class Shared(Scores, Masks, Bias, Sink, Dropout, total=False):
+class Shared(Layer, Dropout, total=False):
     """What a forward and its backward share."""
 
 
@@ -98,6 +102,12 @@ class Backward(Shared, Saved, Chain, total=False):
     """What a backward takes."""
 
 
+class Scaled(TypedDict, total=False):
+    """What the backward of a score that has a scale takes besides."""
+
+    return_grad_scale: bool
+
+
 # ---- at run time ---------------------------------------------------------------------------------
 
 
@@ -107,7 +117,7 @@ class Option(NamedTuple):
     default: Any
     type: str  # as numpydoc has it
     doc: str
-    taken_by: tuple[str, ...]  # of "forward", "backward", "layer", "scores"
+    taken_by: tuple[str, ...]  # of "forward", "backward", "layer", "scores", "scaled"
 
 
 OPTIONS = {name: Option(*row) for name, row in _core.OPTIONS.items()}
@@ -177,9 +187,10 @@ class Taken:
 
     def _hint(self, function: str, name: str) -> str:
         """What a function of this name has in the place of another library's argument."""
-        own = inspect.signature(getattr(_core, function)).parameters.keys() - OPTIONS.keys()
+        named = getattr(_core, function, None)  # None: a function of Python's own
+        own = inspect.signature(named).parameters.keys() - OPTIONS.keys() if named else ()
         for foreign, here, differs in _core.FOREIGN:
-            if foreign == name and here in own | self.options.keys():
+            if foreign == name and here in {*own, *self.options}:
                 return f": here it is {here}" + (differs and f", {differs}")
         return ""
 

@@ -213,7 +213,7 @@ def callables() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     for module in (attnext, reference, attnext.torch, attnext.dask, attnext.explain):
         for name in module.__all__:
             function = getattr(module, name)
-            if not callable(function) or name in ("AdditiveGradients", "Step", "Trace"):
+            if not callable(function) or name in ("AdditiveGradients", "Memory", "Step", "Trace"):
                 continue
             parameters = inspect.signature(function).parameters
             if name == "layer":  # takes any object there is
@@ -230,6 +230,9 @@ def callables() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         found[f"{type(kind).__name__}.__call__"] = kind, inputs
         found[f"{type(kind).__name__}.train"] = kind.train, {}
         found[f"{type(kind).__name__}.backward"] = kind.backward, {"grad_output": ones(2, 3, 6)}
+        rows = {name: ARGUMENTS[name] for name in ("keys", "values")}
+        found[f"{type(kind).__name__}.memory"] = kind.memory, rows
+        found[f"append to a memory of {type(kind).__name__}"] = kind.memory(**rows).append, rows
     twin = attnext.torch.AdditiveAttention(4, 4, 7)
     found["torch.AdditiveAttention.forward"] = (
         twin.forward,

@@ -156,21 +156,25 @@ def test_a_peer_that_is_wrong_is_not_timed(tmp_path: Path) -> None:
 
 
 @every_work
-@pytest.mark.parametrize("score", ["dot", "additive", "softmax"])
+@pytest.mark.parametrize("score", ["dot", "additive", "softmax", "additive, stepwise"])
 def test_every_peer_here_is_right(score: str, work: str) -> None:
     """Under a mask of each kind; a peer that is not installed is not here."""
-    from suite.peers import PEERS, SLOW_TO_COMPILE, load
+    from suite.peers import PEERS, SLOW_TO_COMPILE, load, takes
 
     makers, _ = load([name for name in PEERS if name not in SLOW_TO_COMPILE])
+    score, _, steps = score.partition(", ")
     for name in masks.MASKS:
         if score == "softmax" and name.startswith(("causal", "window")):
             continue  # masked_softmax has lengths and masks
+        if steps and name != "lengths":
+            continue  # as a decoder has them
         H = {"H": 6} if score == "additive" else {}
-        problem = make(Case(name, score, (2,), 5, 7, 4, mask=name, **H))
+        problem = make(Case(name, score, (2,), 5, 7, 4, mask=name, steps=bool(steps), **H))
         if name == "random .4":
             problem.pairs.base[..., 0] = True  # no empty row, of which peers think differently
         expected = truth(problem)[work]
-        calls = [maker(problem, work, 1) for maker in makers.values()]
+        asked = [maker for name, maker in makers.items() if takes(name, problem)]
+        calls = [maker(problem, work, 1) for maker in asked]
         whole = calls[0]() if calls[0] else None
         whole = list(whole) if isinstance(whole, tuple) else [whole]
         for call in calls:

@@ -757,7 +757,7 @@ def test_every_step_of_the_table_is_used(rng: np.random.Generator) -> None:
             explained(make_problem(s, rng, valid_lens=2, dropout_p=0.5, seed=1, **modifiers))
             for s in SCORES
         ),
-        explained(make_problem("dot", rng, lead=(2, 4), kv_heads=2, scale=2.0)),
+        explained(make_problem("dot", rng, lead=(2, 4), kv_heads=2, scale=2.0, sink=0.5)),
         explain.layer(
             attnext.kernel_regression.NWKernelRegression(), [1.0], [[1.0, 2.0]], [[1.0, 2.0]]
         ),
@@ -765,7 +765,13 @@ def test_every_step_of_the_table_is_used(rng: np.random.Generator) -> None:
     problem = make_problem("dot", rng)
     traces.append(
         explain.dot_product_attention_backward(
-            **problem.grads, **problem.inputs, **modifiers, return_grad_bias=True
+            **problem.grads,
+            **problem.inputs,
+            **modifiers,
+            sink=[0.5],
+            return_grad_bias=True,
+            return_grad_sink=True,
+            return_grad_scale=True,
         )
     )
     assert {step.key for trace in traces for step in trace.steps} == set(STEPS)

@@ -70,6 +70,24 @@ def test_dot_product(scale: float | None) -> None:
     assert trace.steps[1].key == ("scaled" if scale is None else "scaled_by")
 
 
+def test_every_option_of_the_call() -> None:
+    attn = attnext.AdditiveAttention(4, 5, 8, rng=0)
+    queries = random(2, 4, 3, 5)
+    keys, values = random(2, 2, 7, 4), random(2, 2, 7, 3, seed=1)
+    options: dict[str, Any] = {
+        "bias": random(7),
+        "window": (2, 1),
+        "causal_offset": [-3, 1],
+        "enable_gqa": True,
+        "empty_rows": "zero",
+    }
+    trace = explain.layer(attn, queries, keys, values, **options)
+    assert_same_bits(trace.output, attn(queries, keys, values, **options))
+    assert_same_bits(trace.weights, attn.attention_weights)
+    with pytest.raises(TypeError, match=r"layer\(\) got an unexpected keyword argument 'seed'"):
+        explain.layer(attn, queries, keys, values, seed=1)  # type: ignore[call-arg]
+
+
 def test_in_training_it_is_the_next_call() -> None:
     """What dropout will drop is shown before it happens, again and again."""
     attn = attnext.AdditiveAttention(4, 5, 8, dropout=0.5, rng=0)
@@ -160,7 +178,13 @@ def test_kernel_regression() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"valid_lens": 0}, {"valid_lens": LENS}, {"mask": np.ones((2, 3), bool)}, {"causal": 1}],
+    [
+        {"valid_lens": 0},
+        {"valid_lens": LENS},
+        {"mask": np.ones((2, 3), bool)},
+        {"causal": True},
+        {"window": (1, 1)},
+    ],
 )
 def test_kernel_regression_has_no_masks(more: dict[str, Any]) -> None:
     (name,) = more

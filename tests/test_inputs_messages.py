@@ -135,7 +135,8 @@ def test_swapped_arguments_are_noticed() -> None:
         ("scale", "x", "scale must be a number, got str"),
         ("scale", {}, "scale must be a number, got dict"),
         ("scale", 1j, "scale must be a number, got complex"),
-        ("scale", np.ones(2, complex), "scale has dtype complex128, expected a real number"),
+        ("scale", np.ones(2, complex), "scale has dtype complex128, expected real numbers "
+         "(any float or integer dtype)"),
         ("scale", np.nan, "scale is nan, expected a finite float32 number"),
         ("dropout_p", 1.5, "dropout_p is 1.5, expected 0 <= dropout_p < 1"),
         ("dropout_p", "0.5", "dropout_p must be a number, got str"),

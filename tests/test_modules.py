@@ -24,64 +24,15 @@ from helpers import (
     Problem,
     assert_all_accurate,
     assert_same_bits,
-    make_problem,
     repr_id,
 )
+from layered import KINDS, SIZES, TAKEN, Layer, call, make_layer, problem_of, run, run_functions
 from numpy.typing import DTypeLike, NDArray
 
 import attnext
-from attnext import AdditiveAttention, DotProductAttention, reference
+from attnext import AdditiveAttention, DotProductAttention, _options, reference
 
 Array = NDArray[Any]
-Layer = AdditiveAttention | DotProductAttention
-
-SIZES = {"key_size": 5, "query_size": 4, "num_hiddens": 6}  # as make_problem has them
-KINDS = ["dot", "dot with scale", "additive", "additive with bias"]
-
-
-def make_layer(kind: str, dropout: float = 0.0, rng: Any = 0) -> Layer:
-    if kind.startswith("dot"):
-        return DotProductAttention(dropout, scale=0.3 if "scale" in kind else None, rng=rng)
-    layer = AdditiveAttention(**SIZES, dropout=dropout, bias="bias" in kind, rng=rng)
-    if layer.b_h is not None:
-        layer.b_h *= 3
-    return layer
-
-
-def problem_of(layer: Layer, rng: np.random.Generator, **sizes: Any) -> Problem:
-    """A random problem that has the layer's parameters and options."""
-    score = "dot" if isinstance(layer, DotProductAttention) else "additive"
-    problem = make_problem(score, rng, **sizes)
-    del problem.grads["grad_lse"]  # layers return no lse
-    if isinstance(layer, DotProductAttention):
-        return problem.but(scale=layer.scale)
-    problem.inputs |= {name: getattr(layer, name) for name in ("W_q", "W_k", "w_v")}
-    return problem.but(b_h=layer.b_h) if layer.b_h is not None else problem
-
-
-def call(layer: Layer, problem: Problem, **more: Any) -> Array:
-    x = problem.inputs
-    lens = problem.options.get("valid_lens")
-    who = {name: problem.options[name] for name in ("mask", "causal") if name in problem.options}
-    return layer(x["queries"], x["keys"], x["values"], lens, **who, **more)
-
-
-def run(layer: Layer, problem: Problem) -> dict[str, Array]:
-    """Output, weights and every gradient, under the names that Problem.run gives them."""
-    output = call(layer, problem).copy()
-    weights = layer.attention_weights
-    assert weights is not None
-    layer.zero_grad()
-    dq, dk, dv = layer.backward(**problem.grads)
-    result = {"output": output, "weights": weights, "d_queries": dq, "d_keys": dk, "d_values": dv}
-    return result | {f"d_{name}": grad.copy() for name, grad in layer.grads.items()}
-
-
-def run_functions(problem: Problem) -> dict[str, Array]:
-    """The same from the functions, the backward helped by the forward as in the objects."""
-    output, weights, lse = problem.forward(return_weights=True, return_lse=True)
-    gradients = problem.backward(output=output, lse=lse)
-    return {"output": output, "weights": weights, **gradients}
 
 
 # ---- what they compute ---------------------------------------------------------------------------
@@ -423,9 +374,16 @@ def test_signatures() -> None:
     )
     assert str(signature(DotProductAttention)) == "(dropout=0.0, *, scale=None, rng=None)"
     layer = DotProductAttention()
-    text = "(queries, keys, values, valid_lens=None, *, mask=None, causal=False, need_weights=True)"
+    shared = ", ".join(
+        f"{name}={option.default!r}" for name, option in _options.OPTIONS.items() if name in TAKEN
+    )
+    text = f"(queries, keys, values=None, valid_lens=None, *, {shared}, need_weights=True)"
     assert str(signature(layer)) == text
-    assert str(signature(layer.backward)) == "(grad_output, *, grad_weights=None, context=None)"
+    text = (
+        "(grad_output, *, grad_weights=None, return_grad_bias=False, return_grad_sink=False, "
+        "context=None)"
+    )
+    assert str(signature(layer.backward)) == text
     assert str(signature(layer.train)) == "(mode=True)"
 
 
@@ -1100,9 +1058,9 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "__call__() takes at most 4 positional arguments, got 5",
     ),
     (
-        lambda: DotProductAttention()(X, X, X, window=None),
+        lambda: DotProductAttention()(X, X, X, seed=1),
         TypeError,
-        "__call__() got an unexpected keyword argument 'window'",
+        "__call__() got an unexpected keyword argument 'seed'",
     ),
     (
         lambda: DotProductAttention()(X, X, X, mask=np.ones((3, 3))),

@@ -448,6 +448,11 @@ def leak_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "call with lists", lambda: a(QUERIES.tolist(), KEYS.tolist(), KEYS.tolist(), 3)
     yield "call with tensors", lambda: a(*map(torch.from_numpy, (QUERIES, KEYS, KEYS)))
     yield "call without weights", lambda: a(QUERIES, KEYS, KEYS, need_weights=False)
+    masks: dict[str, Any] = {"bias": np.ones(5), "causal_offset": [2, 1], "window": [1, 1]}
+    yield (
+        "call with options",
+        lambda: (a(QUERIES, KEYS, KEYS, **masks), a.backward(ONES, return_grad_bias=True)),
+    )
     yield "construct additive", additive
     yield "construct dot", lambda: DotProductAttention(0.5, scale=2.0, rng=[1])
     yield "init again", lambda: mine.__init__(4, 4, 6, rng=0)
@@ -465,9 +470,10 @@ def error_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     new = AdditiveAttention.__new__(AdditiveAttention)
     type_error: dict[str, Callable[[], Any]] = {
         "too few arguments": lambda: a(QUERIES, KEYS),
-        "unknown keyword": lambda: a(QUERIES, KEYS, KEYS, window=None),
+        "unknown keyword": lambda: a(QUERIES, KEYS, KEYS, seed=None),
         "queries of the wrong kind": lambda: a("x", KEYS, KEYS),
         "values of the wrong kind": lambda: a(QUERIES, KEYS, object()),
+        "offsets of the wrong kind": lambda: a(QUERIES, KEYS, KEYS, causal_offset=[0.5]),
         "lens of the wrong kind": lambda: a(QUERIES, KEYS, KEYS, [0.5, 1]),
         "context of the wrong type": lambda: a.backward(ONES, context=1),
         "no size": lambda: AdditiveAttention(1, 2, 3.0),

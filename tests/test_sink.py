@@ -28,7 +28,7 @@ from helpers import (
 
 import attnext
 import attnext.torch
-from attnext import reference
+from attnext import explain, reference
 from attnext.testing import numerical_gradient, rel_error
 
 score_cases = pytest.mark.parametrize("score", SCORES)
@@ -421,3 +421,43 @@ def test_tensors(score: str, rng: np.random.Generator) -> None:
     for wrong in ([0.5], sink.double()):
         with pytest.raises(TypeError, match="sink .* expected (a )?torch"):
             function(**inputs, **problem.options, sink=wrong)
+
+
+# ---- attnext.explain -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("which", range(8))
+def test_explained(which: int, lang: str) -> None:
+    """A step of its own, in both languages; every step is within rounding of the fast function."""
+    rng = np.random.default_rng(which)
+    options = random_masks(rng, (2, 2), 4, 5)
+    score = SCORES[which % 4]
+    if score in ("dot", "cosine"):
+        options["scale"] = rng.standard_normal([(2,), (2, 1)][which // 4], dtype=np.float32)
+    problem = make_problem(
+        score,
+        rng,
+        lead=(2, 2),
+        M=4,
+        N=5,
+        kv_heads=1,
+        sink=random_sink(rng, *[(2, 1), (4,)][which % 2]),
+        empty_rows=EMPTY_ROWS[which % 3],
+        **options,
+    )
+    trace = getattr(explain, FUNCTION[score])(**problem.inputs, **problem.options, lang=lang)
+    output, weights = problem.forward(return_weights=True)
+    np.testing.assert_array_equal(bits(trace.output), bits(output))
+    np.testing.assert_array_equal(bits(trace["weights"].values), bits(weights))
+    sink = np.broadcast_to(problem.options["sink"], (2, 2, 4))
+    np.testing.assert_array_equal(trace["sink"].values, sink)
+    assert ("sink" if lang == "zh" else "Sink") in str(trace)
+    if score == "dot":
+        asked = dict.fromkeys(("return_grad_sink", "return_grad_bias", "return_grad_scale"), True)
+        back = explain.dot_product_attention_backward(
+            **problem.grads, **problem.inputs, **problem.options, **asked, lang=lang
+        )
+        d = problem.backward(**asked)
+        for name in ("d_sink", "d_scale"):
+            np.testing.assert_array_equal(bits(back[name].values), bits(d[name]), name)

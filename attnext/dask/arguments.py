@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import attnext
-from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Scores, Sink, Taken
+from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Scaled, Scores, Sink, Taken
 from attnext.reference.arguments import read_array
 
 da: Any = dask.array  # most of Dask has no types
@@ -37,10 +37,8 @@ class Backward(Scores, Masks, Bias, Sink, Chain, total=False):
     """The options of a backward."""
 
 
-class ScaledBackward(Backward, total=False):
+class ScaledBackward(Backward, Scaled, total=False):
     """And of one whose score has a scale."""
-
-    return_grad_scale: bool
 
 
 _LAZY = {

@@ -30,13 +30,28 @@ class Problem:
 
     inputs: Inputs
     values: Array  # (..., N, Dv), with as many heads as the queries
-    pairs: Pairs  # takes_part, bias, keep, empty_rows
+    pairs: Pairs  # takes_part, bias, sink, keep, empty_rows
     group: int  # how many heads of queries share one of keys
 
     @property
     def empty(self) -> NDArray[np.bool_]:
-        """(..., M): the queries without any key."""
-        return without(self.inputs.live, -1)
+        """(..., M): the queries without any key, and without a sink."""
+        return without(self.inputs.live, -1) & np.isneginf(self.pairs.sink)
+
+    def softmax(self, scores: Array, error: Array) -> tuple[Array, Array, Array]:
+        """The weights (..., M, N) of scores with such errors, that of the sink (..., M), and the
+        relative error (..., M, 1) of those in float32.
+
+        With a sink it is the softmax of one column more, which the weights then lose.
+        """
+        live, mode = self.inputs.live, self.pairs.empty_rows
+        sink = np.broadcast_to(self.pairs.sink, live.shape[:-1])[..., None]
+        columns = [(scores, sink), (error, np.zeros(sink.shape)), (live, sink > -np.inf)]
+        scores, error, live = (np.concatenate(pair, axis=-1) for pair in columns)
+        weights = reference.masked_softmax(scores, mask=live, empty_rows="zero")
+        fill = {"uniform": 1 / max(live.shape[-1] - 1, 1), "zero": 0.0, "nan": np.nan}[mode]
+        keys = np.where(self.empty[..., None], fill, weights[..., :-1])
+        return keys, weights[..., -1], relative_error(scores, error, live)
 
     @property
     def pooled(self) -> NDArray[np.bool_]:
@@ -53,6 +68,8 @@ def read_problem(arguments: Arguments) -> Problem:
     options = {name: arguments[name] for name in COMMON}
     if options["bias"] is not None:
         options["bias"] = as_float64(options["bias"])
+    if options["sink"] is not None:
+        options["sink"] = as_float64(options["sink"])
     k, v, key_heads = share_heads(k, lead), share_heads(v, lead), k.shape[:-2]
     group = lead[-1] // key_heads[-1] if key_heads != lead else 1
     pairs = all_pairs(q, k, Options(**options))
@@ -104,10 +121,14 @@ def softmax_steps(
             "takes_part", x.live, x.pairs, ~x.live, conditions=conditions, live=live, pairs=pairs
         )
         steps.add("masked", np.where(x.live, scores, -np.inf), x.pairs, ~x.live)
-    add_empty_rows(steps, x.live, (*x.lead, "query"), p.pairs.empty_rows)
-    exact = reference.masked_softmax(scores, mask=x.live, empty_rows=p.pairs.empty_rows)
-    steps.add("weights", weights, x.pairs, ~x.live & ~p.empty[..., None])
-    return exact, exact * relative_error(scores, score_error, x.live) + TINY
+    rows = (*x.lead, "query")
+    if arguments["sink"] is not None:
+        steps.add("sink", np.broadcast_to(p.pairs.sink, p.empty.shape), rows)
+    add_empty_rows(steps, p.empty, x.live.shape[-1], rows, p.pairs.empty_rows)
+    exact, _, relative = p.softmax(scores, score_error)
+    words = None if arguments["sink"] is None else "weights_and_sink"
+    steps.add("weights", weights, x.pairs, ~x.live & ~p.empty[..., None], words=words)
+    return exact, exact * relative + TINY
 
 
 def _pool_steps(
@@ -155,11 +176,12 @@ def pool(weights: Array, values: Array, takes_part: NDArray[np.bool_]) -> Array:
     return output
 
 
-def add_empty_rows(steps: Steps, live: NDArray[np.bool_], axes: tuple[str, ...], mode: str) -> None:
+def add_empty_rows(
+    steps: Steps, empty: NDArray[np.bool_], N: int, axes: tuple[str, ...], mode: str
+) -> None:
     """Say which rows (..., M) have no key and what becomes of them, if there are any."""
-    empty = without(live, -1)
     if empty.any():
-        fill = {"uniform": f"1/{live.shape[-1]}", "zero": "0", "nan": "NaN"}[mode]
+        fill = {"uniform": f"1/{N}", "zero": "0", "nan": "NaN"}[mode]
         count = int(empty.sum())
         steps.add("empty_rows", empty, axes, empty=count, rows=empty.size, mode=mode, fill=fill)
 

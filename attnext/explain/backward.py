@@ -10,16 +10,21 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnext import _core, reference
-from attnext._options import Backward, Taken
-from attnext.explain.accuracy import TINY, Array, gamma, in_range, relative_error, rounded
+from attnext import _core
+from attnext._options import Backward, Scaled, Taken
+from attnext.explain.accuracy import TINY, Array, gamma, in_range, rounded
 from attnext.explain.attention import Problem, add_empty_rows, is_dropped, pool, read_problem
-from attnext.explain.scores import dot_product, dot_product_scale, number, transposed
+from attnext.explain.scores import dot_product, dot_product_scale, number, scale_text, transposed
 from attnext.explain.steps import Arguments, Compared, Steps, as_float64, check_size
 from attnext.explain.trace import Trace
 from attnext.reference.sharing import broadcast_backward, share_heads_backward
 
-BACKWARD = Taken(Backward.__annotations__, behind=("lang",))
+
+class Options(Backward, Scaled, total=False):
+    """The options of the backward."""
+
+
+BACKWARD = Taken(Options.__annotations__, behind=("lang",))
 
 
 @BACKWARD.spelled_out
@@ -30,9 +35,9 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: float | None = None,
+    scale: ArrayLike | None = None,
     lang: str = "en",
-    **options: Unpack[Backward],
+    **options: Unpack[Options],
 ) -> Trace:
     """Explain `attnext.dot_product_attention_backward`, in the order of the chain rule.
 
@@ -83,13 +88,17 @@ class _Gradient(NamedTuple):
     size: Array  # of the terms that it is made of, all taken as positive
     error: Array  # the bound of its error
 
+    def times(self, scale: Array) -> _Gradient:
+        """The same, multiplied."""
+        return _Gradient(scale * self.values, np.abs(scale) * self.size, np.abs(scale) * self.error)
+
     @property
     def T(self) -> _Gradient:
         """The same with keys before queries, (..., N, M)."""
         return _Gradient(transposed(self.values), transposed(self.size), transposed(self.error))
 
 
-def _explain(*, lang: str, options: Backward, **arguments: Any) -> Trace:
+def _explain(*, lang: str, options: Options, **arguments: Any) -> Trace:
     BACKWARD.check("dot_product_attention_backward", options)
     arguments |= {**BACKWARD.defaults, **options}
     steps = Steps("dot_product_attention_backward", lang)
@@ -97,19 +106,28 @@ def _explain(*, lang: str, options: Backward, **arguments: Any) -> Trace:
     with np.errstate(all="ignore"):
         p = read_problem(arguments)
         check_size(p.inputs.live.shape)
-        weights, relative, slope = _forward(p, arguments)
-        add_empty_rows(steps, p.inputs.live, p.inputs.pairs[:-1], p.pairs.empty_rows)
+        weights, of_sink, relative, slope = _forward(p, arguments)
+        rows = p.inputs.pairs[:-1]
+        add_empty_rows(steps, p.empty, p.inputs.live.shape[-1], rows, p.pairs.empty_rows)
         masked = ~p.inputs.live & ~p.empty[..., None]
         steps.add("again", weights, p.inputs.pairs, masked)
-        d_scores = _scores_steps(p, weights, relative, arguments, steps)
+        d_scores, d_sink = _scores_steps(p, weights, of_sink, relative, arguments, steps)
         d_raw = _softcap_step(p, d_scores, slope, arguments, steps)
         compared = [
             _queries_step(p, d_raw, arguments, steps, results[0]),
             _keys_step(p, d_raw, arguments, steps, results[1]),
             _values_step(p, weights, relative, arguments, steps, results[2]),
         ]
-        if arguments["return_grad_bias"] and arguments["bias"] is not None:
-            compared.append(_bias_step(p, d_scores, arguments, steps, results[3]))
+        more = " + weight_of_sink * grad_lse" if arguments["grad_lse"] is not None else ""
+        shared = iter(results[3:])
+        for name, d, axes in [
+            ("bias", d_scores, p.inputs.pairs),
+            ("sink", d_sink, rows),
+            ("scale", _of_scale(p, d_raw), p.inputs.lead),
+        ]:
+            result = next(shared) if arguments[f"return_grad_{name}"] else None
+            if result is not None:
+                compared.append(_shared_step(name, d, axes, more, steps, result))
         return steps.trace(arguments, results, weights, compared)
 
 
@@ -120,8 +138,8 @@ class _Slope(NamedTuple):
     relative: Array  # the relative error of that in float32
 
 
-def _forward(p: Problem, arguments: Arguments) -> tuple[Array, Array, _Slope]:
-    """The weights (..., M, N), the relative error (..., M, 1) of those in float32, the slopes."""
+def _forward(p: Problem, arguments: Arguments) -> tuple[Array, Array, Array, _Slope]:
+    """What `Problem.softmax` makes of the scores, and the slopes."""
     x, forward = p.inputs, Steps("dot_product_attention", "en")  # whose trace is another one
     scores, error = dot_product(x, forward, arguments)
     slope = _Slope(np.ones(scores.shape), np.zeros(scores.shape))
@@ -134,15 +152,18 @@ def _forward(p: Problem, arguments: Arguments) -> tuple[Array, Array, _Slope]:
         scores = cap * np.tanh(at)
         error = error + gamma(1) * np.abs(scores)  # tanh is nowhere steeper than 1
     error = error + gamma(1) * (np.abs(scores) + np.abs(p.pairs.bias))
-    scores = scores + p.pairs.bias
-    weights = reference.masked_softmax(scores, mask=x.live, empty_rows=p.pairs.empty_rows)
-    return weights, relative_error(scores, error, x.live), slope
+    return *p.softmax(scores + p.pairs.bias, error), slope
 
 
 def _scores_steps(
-    p: Problem, weights: Array, relative: Array, arguments: Arguments, steps: Steps
-) -> _Gradient:
-    """From the gradient of the output to that of the scores."""
+    p: Problem,
+    weights: Array,
+    of_sink: Array,
+    relative: Array,
+    arguments: Arguments,
+    steps: Steps,
+) -> tuple[_Gradient, _Gradient]:
+    """From the gradient of the output to that of the scores, and of the sink of each row."""
     live, keep = p.inputs.live, p.pairs.keep
     rows, values = live.shape[:-1], p.values
     g = as_float64(arguments["grad_output"])
@@ -170,7 +191,12 @@ def _scores_steps(
     sums = gamma(live.shape[-1] + values.shape[-1])
     error = ((1 + relative) ** 2 * (1 + sums) ** 3 - 1) * size
     error = error + TINY * (1 + terms)  # a weight below TINY may be 0
-    return _Gradient(d_scores, size, np.where(live, error, 0.0))
+    # the sink is a score whose weight nobody used
+    of_sink, terms = of_sink[..., None], mean_size + np.abs(d_lse)
+    d_sink = np.where(of_sink == 0, 0.0, of_sink * (d_lse - mean[..., None]))
+    sink_error = ((1 + relative) ** 2 * (1 + sums) ** 3 - 1) * of_sink * terms + TINY * (1 + terms)
+    of_rows = (x[..., 0] for x in (d_sink, of_sink * terms, sink_error))
+    return _Gradient(d_scores, size, np.where(live, error, 0.0)), _Gradient(*of_rows)
 
 
 def _softcap_step(
@@ -192,13 +218,14 @@ def _queries_step(
 ) -> Compared:
     # forward was: scores = scale * queries @ keys^T
     x = p.inputs
-    scale = dot_product_scale(arguments, x.queries.shape[-1])
-    d_queries, bound = _pooled(d_scores, x.keys, x.live, result.shape, x.live.shape[-1])
-    d_queries = scale * d_queries
+    D = x.queries.shape[-1]
+    scaled = d_scores.times(dot_product_scale(arguments, D))
+    d_queries, bound = _pooled(scaled, x.keys, x.live, result.shape, x.live.shape[-1])
     if p.pairs.empty_rows == "nan" and x.live.shape[-1] > 0:
         d_queries[p.empty] = np.nan
-    steps.add("d_queries", result, (*x.lead, "query", "feature"), scale=scale)
-    return "dq", result, d_queries, abs(scale) * bound + TINY
+    axes = (*x.lead, "query", "feature")
+    steps.add("d_queries", result, axes, scale=scale_text(arguments, D))
+    return "dq", result, d_queries, bound + TINY
 
 
 def _keys_step(
@@ -206,11 +233,12 @@ def _keys_step(
 ) -> Compared:
     # forward was: scores = scale * queries @ keys^T
     x = p.inputs
-    scale = dot_product_scale(arguments, x.queries.shape[-1])
+    D = x.queries.shape[-1]
+    scaled = d_scores.times(dot_product_scale(arguments, D))
     live, terms = x.live.swapaxes(-1, -2), x.live.shape[-2] * p.group
-    d_keys, bound = _pooled(d_scores.T, x.queries, live, result.shape, terms)
-    steps.add("d_keys", result, (*x.lead, "key", "feature"), scale=scale)
-    return "dk", result, scale * d_keys, abs(scale) * bound + TINY
+    d_keys, bound = _pooled(scaled.T, x.queries, live, result.shape, terms)
+    steps.add("d_keys", result, (*x.lead, "key", "feature"), scale=scale_text(arguments, D))
+    return "dk", result, d_keys, bound + TINY
 
 
 def _values_step(
@@ -230,15 +258,26 @@ def _values_step(
     return "dv", result, d_values, bound
 
 
-def _bias_step(
-    p: Problem, d_scores: _Gradient, arguments: Arguments, steps: Steps, result: Any
+def _of_scale(p: Problem, d_scores: _Gradient) -> _Gradient:
+    """The gradient of the scale of every entry, (...)."""
+    # forward was: scores = scale * products, products = queries @ keys^T
+    q, k, live = p.inputs.queries, p.inputs.keys, p.inputs.live
+    products, size = q @ transposed(k), np.abs(q) @ transposed(np.abs(k))
+    terms = live.shape[-2] * live.shape[-1] + q.shape[-1]
+    parts = [(d_scores.values, products), (d_scores.size, size), (d_scores.error, size)]
+    d, sizes, errors = (np.where(live, a * b, 0.0).sum(axis=(-1, -2)) for a, b in parts)
+    return _Gradient(d, sizes, errors + rounded(sizes, terms))
+
+
+def _shared_step(
+    name: str, d: _Gradient, axes: tuple[str, ...], more: str, steps: Steps, result: Any
 ) -> Compared:
-    # forward was: scores + bias, broadcast to (..., M, N)
+    # forward was: bias, broadcast to (..., M, N); sink, to (..., M); scale, to (...)
     shape = result.shape
-    axes = p.inputs.pairs[len(p.inputs.pairs) - len(shape) :]
-    steps.add("d_bias", np.atleast_1d(result), axes or ("axis",), to=shape)
-    d_bias, sizes, errors = (broadcast_backward(x, shape) for x in d_scores)
-    return "dbias", result, d_bias, errors + rounded(sizes, p.inputs.live.size)
+    axes = axes[len(axes) - len(shape) :] or ("axis",)
+    steps.add(f"d_{name}", np.atleast_1d(result), axes, to=shape, more=more)
+    exact, sizes, errors = (broadcast_backward(x, shape) for x in d)
+    return f"d{name}", result, exact, errors + rounded(sizes, d.values.size)
 
 
 def _pooled(

@@ -18,7 +18,7 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: float | None = None,
+    scale: ArrayLike | None = None,
     lang: str = "en",
     **options: Unpack[Shared],
 ) -> Trace:
@@ -192,7 +192,7 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: float = 1.0,
+    scale: ArrayLike = 1.0,
     eps: float = 1e-8,
     lang: str = "en",
     **options: Unpack[Shared],

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnext._options import Layer, Taken
 from attnext.explain.attention import COMMON, explain_attention
-from attnext.explain.steps import Arguments, Steps, call_text
+from attnext.explain.steps import Arguments, Steps, call_text, is_default
 from attnext.explain.trace import Trace
 from attnext.explain.words import check_lang
 
+CALL = Taken(Layer.__annotations__, behind=("lang",))
 
+
+@CALL.spelled_out
 def layer(
     attn: Any,
     queries: ArrayLike,
@@ -22,9 +26,8 @@ def layer(
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
-    mask: ArrayLike | None = None,
-    causal: bool = False,
     lang: str = "en",
+    **options: Unpack[Layer],
 ) -> Trace:
     """Explain what ``attn(queries, keys, values, valid_lens)`` is going to compute.
 
@@ -35,8 +38,10 @@ def layer(
         `attnext.kernel_regression.NWKernelRegression`, or a torch module of one of these names and
         parameters, such as those of `attnext.torch` and of Dive into Deep Learning. It is left as
         it is, its last call and its random numbers included.
-    queries, keys, values, valid_lens, mask, causal : optional
+    queries, keys, values, valid_lens : optional
         As in the call of the layer; tensors of a graph are taken without it.
+    **options : optional
+        As in the call of the layer.
     lang : {'en', 'zh'}, optional
         Language of the explanation: English or Chinese.
 
@@ -70,8 +75,9 @@ def layer(
     >>> bool((trace.output == attn(queries, keys, values, [2, 6])).all())
     True
     """
-    arguments = locals()
-    return _explain(arguments.pop("attn"), arguments, arguments.pop("lang"))
+    CALL.check("layer", options)
+    arguments = {"queries": queries, "keys": keys, "values": values, "valid_lens": valid_lens}
+    return _explain(attn, {**arguments, **CALL.defaults, **options}, lang)
 
 
 def _explain(attn: Any, arguments: Arguments, lang: str) -> Trace:
@@ -110,8 +116,8 @@ def _dot_product(attn: Any, inputs: Arguments, lang: str) -> Trace:
 
 def _regression(attn: Any, inputs: Arguments, lang: str) -> Trace:
     """n attentions of one query each, over N keys of its own."""
-    for name in ("valid_lens", "mask", "causal"):
-        if (given := inputs.pop(name)) is not None and given is not False:
+    for name in ("valid_lens", *CALL.defaults):
+        if not is_default(name, inputs.pop(name)):
             raise TypeError(f"{type(attn).__name__} takes queries, keys and values, got {name}")
     copy.deepcopy(attn)(**inputs)  # its checks are the ones for these arguments
     q, k, v = (np.asarray(x, np.float32) for x in inputs.values())

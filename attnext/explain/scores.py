@@ -85,14 +85,23 @@ def dot_product(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, A
     if arguments["scale"] is None:
         steps.add("scaled", scores, x.pairs, ~x.live, D=D)
     else:
-        steps.add("scaled_by", scores, x.pairs, ~x.live, scale=factor)
+        steps.add("scaled_by", scores, x.pairs, ~x.live, scale=scale_text(arguments, D))
     size = np.abs(x.queries) @ transposed(np.abs(x.keys))
-    return scores, rounded(size, D) * abs(factor)
+    return scores, rounded(size, D) * np.abs(factor)
 
 
-def dot_product_scale(arguments: Arguments, D: int) -> float:
-    """What dot products of D features are multiplied by."""
-    return 1 / math.sqrt(max(D, 1)) if arguments["scale"] is None else number(arguments["scale"])
+def dot_product_scale(arguments: Arguments, D: int) -> Array:
+    """What dot products of D features are multiplied by: a number, or (..., 1, 1)."""
+    if arguments["scale"] is None:
+        return np.array(1 / math.sqrt(max(D, 1)))
+    scale = as_float64(arguments["scale"])
+    return scale if scale.ndim == 0 else scale[..., None, None]
+
+
+def scale_text(arguments: Arguments, D: int) -> str:
+    """It, in a formula."""
+    scale = dot_product_scale(arguments, D)
+    return f"{float(scale):.6g}" if scale.ndim == 0 else "scale[..., None, None]"
 
 
 def additive(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
@@ -153,14 +162,15 @@ def gaussian(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Arra
 
 def cosine(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
     """scores = scale * q . k / (max(|q|, eps) max(|k|, eps))"""
-    scale, eps = number(arguments["scale"]), number(arguments["eps"])
+    D, eps = x.queries.shape[-1], number(arguments["eps"])
+    scale = dot_product_scale(arguments, D)
     unit_q, unit_k = x.of_queries(_unit(x.queries, eps)), x.of_keys(_unit(x.keys, eps))
     steps.add("unit_q", unit_q, (*x.lead, "query", "feature"), x.idle_queries, eps=eps)
     steps.add("unit_k", unit_k, (*x.lead, "key", "feature"), x.idle_keys, eps=eps)
     scores = x.of_pairs(scale * (unit_q @ transposed(unit_k)))
-    steps.add("cosine", scores, x.pairs, ~x.live, scale=scale)
+    steps.add("cosine", scores, x.pairs, ~x.live, scale=scale_text(arguments, D))
     size = np.abs(unit_q) @ transposed(np.abs(unit_k))
-    return scores, rounded(size, 2 * x.queries.shape[-1]) * abs(scale)
+    return scores, rounded(size, 2 * D) * np.abs(scale)
 
 
 def _unit(x: Array, eps: float) -> Array:

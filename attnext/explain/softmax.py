@@ -132,7 +132,7 @@ def _explain(arguments: Arguments, lang: str) -> Trace:
         x, rows = X.reshape(_flat(X.shape)), live.reshape(_flat(X.shape))
         if masked := _mask_steps(steps, X, rows, arguments):
             steps.add("masked", np.where(rows, x, -np.inf), _ROWS, ~rows)
-        add_empty_rows(steps, rows, ("row",), arguments["empty_rows"])
+        add_empty_rows(steps, without(rows, -1), rows.shape[-1], ("row",), arguments["empty_rows"])
 
         e, total = np.zeros(x.shape), np.zeros(len(x))
         for i, row in enumerate(rows):
@@ -159,7 +159,7 @@ def _explain_backward(arguments: Arguments, lang: str) -> Trace:
         live = _takes_part(w.shape, arguments)
         axes = _axes(w.ndim)
         rows, empty = axes[:-1] or ("row",), np.atleast_1d(without(live, -1))
-        add_empty_rows(steps, np.atleast_2d(live), rows, arguments["empty_rows"])
+        add_empty_rows(steps, empty, live.shape[-1], rows, arguments["empty_rows"])
         steps.add("given", w, axes, ~live)
         steps.add("grad_output", d_w, axes, ~live)
         mean = np.sum(np.where(live, w * d_w, 0.0), axis=-1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attnext._options import OPTIONS
 from attnext.explain.accuracy import largest_difference
 from attnext.explain.trace import Step, Summary, Trace, summarise
-from attnext.explain.words import AXES, STEPS, TITLES, check_lang, phrase
+from attnext.explain.words import AXES, STEPS, TITLES, VARIANTS, check_lang, phrase
 from attnext.reference.arguments import shown
 
 Arguments = dict[str, Any]  # of a call, by name, those that were not given too
@@ -39,25 +39,26 @@ class Steps:
         *,
         shape: tuple[int, ...] | None = None,
         summary: Summary | None = None,
+        words: str | None = None,
         **numbers: object,
     ) -> None:
         """Add the step `key` of the table of words, and fill these numbers into its words.
 
         masked broadcasts to values. shape and summary, where values are but a part, are the
-        whole's.
+        whole's. words: which of the variants of its words, if it is not its own.
         """
         if masked is not None:
             masked = np.broadcast_to(masked, values.shape)
             masked = masked if masked.any() else None
         if summary is None:
             summary = summarise(values if masked is None else values[~masked])
-        words = STEPS[key]
-        name, note = words.en if self.lang == "en" else words.zh
+        said = STEPS[key] if words is None else VARIANTS[words]
+        name, note = said.en if self.lang == "en" else said.zh
         self.steps.append(
             Step(
                 key=key,
                 name=name,
-                formula=words.formula.format(**numbers),
+                formula=said.formula.format(**numbers),
                 note=note.format(**numbers),
                 shape=values.shape if shape is None else shape,
                 values=values,
@@ -111,11 +112,12 @@ def as_float64(x: Any) -> NDArray[np.float64]:
 
 def call_text(function: str, arguments: Arguments) -> str:
     """The call: numbers as they are, arrays as shapes; what is as by default is left out."""
-    given = {name: x for name, x in arguments.items() if not _is_default(name, x)}
+    given = {name: x for name, x in arguments.items() if not is_default(name, x)}
     return f"{function}({', '.join(_argument(name, x) for name, x in given.items())})"
 
 
-def _is_default(name: str, x: Any) -> bool:
+def is_default(name: str, x: Any) -> bool:
+    """Is the argument of that name what it is when it is not given?"""
     default = OPTIONS[name].default if name in OPTIONS else None
     return x is None or (isinstance(x, type(default)) and bool(x == default))
 

@@ -114,7 +114,7 @@ _SCORES = {
         ),
     ),
     "scaled_by": Words(
-        "scores = {scale:.6g} * raw",
+        "scores = {scale} * raw",
         ("Scaled scores", "The dot products times the scale that was given."),
         ("缩放后的评分", "点积乘以给定的缩放系数scale。"),
     ),
@@ -167,7 +167,7 @@ _SCORES = {
         ("单位长度的键", "每个键只保留方向。"),
     ),
     "cosine": Words(
-        "scores = {scale:.6g} * unit_q @ unit_k^T",
+        "scores = {scale} * unit_q @ unit_k^T",
         ("Scores", "The cosine of the angle between query and key, times the scale."),
         ("评分", "查询与键夹角的余弦，再乘以缩放系数scale。"),
     ),
@@ -198,6 +198,15 @@ _POOLING = {
             "exp(score) over the sum of those in its row, so that each row sums to 1.",
         ),
         ("注意力权重", "本行各评分取指数后除以其总和：权重非负，每行之和为1。"),
+    ),
+    "sink": Words(
+        "scores = concat([scores, sink])",
+        (
+            "Sink",
+            "One more score in each row, which takes weight and has no value: where to put what no "
+            "key deserves.",
+        ),
+        ("注意力汇（sink）", "每行多出的一个评分，占去一部分权重，但没有对应的值。"),
     ),
     "keep": Words(
         "keep = {rule}",
@@ -280,12 +289,12 @@ _BACKWARD = {
         ("穿过软上限的梯度", "乘以tanh的斜率：评分远小于上限时约为1，接近上限时约为0。"),
     ),
     "d_queries": Words(
-        "d_queries = {scale:.6g} * d_scores @ keys",
+        "d_queries = {scale} * d_scores @ keys",
         ("Gradient of the queries", "The forward was scores = scale * queries @ keys^T."),
         ("查询的梯度", "正向为scores = scale * queries @ keys^T。"),
     ),
     "d_keys": Words(
-        "d_keys = {scale:.6g} * d_scores^T @ queries",
+        "d_keys = {scale} * d_scores^T @ queries",
         ("Gradient of the keys", "A key serves every query, so this is a sum over the queries."),
         ("键的梯度", "每个键为所有查询所用，因此对查询求和。"),
     ),
@@ -302,9 +311,35 @@ _BACKWARD = {
         ("Gradient of the bias", "The forward was scores + bias, with the bias broadcast."),
         ("偏置的梯度", "正向为scores + bias，其中偏置经过广播，因此对广播的轴求和。"),
     ),
+    "d_scale": Words(
+        "d_scale = d_scores * (queries @ keys^T), summed to {to}",
+        ("Gradient of the scale", "The forward was scores = scale * queries @ keys^T."),
+        ("缩放系数的梯度", "正向为scores = scale * queries @ keys^T，因此对共用它的所有位置求和。"),
+    ),
+    "d_sink": Words(
+        "d_sink = weight_of_sink * (0 - mean){more}, summed to {to}",
+        ("Gradient of the sink", "As that of a score whose weight nobody used; it has no value."),
+        ("sink的梯度", "与其他评分的梯度相同，只是它没有值，其权重的梯度为0。"),
+    ),
 }
 
 STEPS = _SOFTMAX | _SCORES | _POOLING | _BACKWARD
+
+# Other words for a step where its own are not true.
+VARIANTS = {
+    "weights_and_sink": Words(
+        "weights = softmax(scores)[:-1]",
+        (
+            "Attention weights",
+            "exp(score) over the sum of those in its row; without the weight of the sink each row "
+            "sums to less than 1.",
+        ),
+        (
+            "注意力权重",
+            "本行各评分取指数后除以其总和；去掉sink所占的权重，每行之和小于1。",
+        ),
+    ),
+}
 
 # ---- around the steps ----------------------------------------------------------------------------
 

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     class BackwardOptions(_options.Backward, total=False):
         """`Backward`, likewise."""
 
-    class ScaledBackwardOptions(BackwardOptions, total=False):
+    class ScaledBackwardOptions(BackwardOptions, _options.Scaled, total=False):
         """`ScaledBackward`, likewise."""
-
-        return_grad_scale: bool
 
 
 F = TypeVar("F", bound=Callable[..., Any])

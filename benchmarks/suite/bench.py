@@ -69,6 +69,8 @@ class Bench:
         calls: Calls = {}
         refused: dict[str, str] = {}
         for name, maker in self.makers.items():
+            if not peers.takes(name, problem):
+                continue
             try:
                 with at_most(self.patience):
                     call = maker(problem, work, self.threads)

@@ -20,13 +20,14 @@ class Case:
     H: int = 0  # hidden units of the additive score
     mask: str = "none"  # who takes part: a name in masks.MASKS
     weights: bool = False  # whether the weights are asked for
+    steps: bool = False  # queries come one by one, as a decoder's do; keys are there before
     toy: bool = False  # so small that the call is what costs: no physical limit is given
 
     @property
     def shape(self) -> str:
         """The letters with their numbers, as printed."""
         lead = {1: "B{}", 2: "B{} heads{}"}[len(self.lead)].format(*self.lead)
-        parts = [lead, f"m{self.M} n{self.N}"]
+        parts = [lead, f"m{f'1 {self.M} times' if self.steps else self.M} n{self.N}"]
         if self.D:
             parts.append(f"d{self.D}" if not self.H else f"h{self.H}")
         if self.Dv and self.Dv != self.D:
@@ -60,6 +61,8 @@ CASES = {
         # one step of a decoder: one query, a long cache
         dot("dot-decoder", (8, 8), 1, 1024, 64),
         additive("additive-decoder", 64, 1, 50, 256, mask="lengths"),
+        # twenty steps of it over the same keys
+        additive("additive-decoder-loop", 64, 20, 50, 256, mask="lengths", steps=True),
         # additive attention of a whole batch, and of one long pair of sequences
         additive("additive-seq2seq", 8, 64, 256, 128),
         additive("additive-long", 1, 512, 512, 128),

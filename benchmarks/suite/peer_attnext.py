@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import attnext
 
 from .peers import Call
@@ -20,6 +22,8 @@ def call(problem: Problem, work: str, threads: int) -> Call:
     attnext.set_num_threads(threads)
     if problem.case.score == "softmax":
         return softmax(problem, work)
+    if problem.case.steps:
+        return stepwise(problem, work, remembers=True)
     function: Any
     gradients: Any
     function, gradients = FUNCTIONS[problem.case.score]
@@ -62,3 +66,50 @@ def softmax(problem: Problem, work: str) -> Call:
         return both
     weights = attnext.masked_softmax(X, **options)
     return lambda: attnext.masked_softmax_backward(g, weights, **options)
+
+
+def anew(problem: Problem, work: str, threads: int) -> Call:
+    """Every step a direct call, which projects all keys."""
+    attnext.set_num_threads(threads)
+    return stepwise(problem, work, remembers=False)
+
+
+def stepwise(problem: Problem, work: str, remembers: bool) -> Call:
+    """A layer that is called with one query after another, and its backward in reverse order."""
+    case, (queries, keys, values, *parameters) = problem.case, problem.arrays
+    layer = attnext.AdditiveAttention(case.D, queries.shape[-1], case.H)
+    layer.W_q, layer.W_k, layer.w_v = parameters
+    steps = [np.ascontiguousarray(queries[:, t : t + 1]) for t in range(case.M)]
+    grads = [np.ascontiguousarray(problem.grad_output[:, t : t + 1]) for t in range(case.M)]
+
+    def forward() -> tuple[Any, ...]:
+        inputs: Any = (keys, values, problem.options["valid_lens"])
+        inputs = (layer.memory(*inputs),) if remembers else inputs
+        outputs, contexts = [], []
+        for query in steps:
+            outputs.append(layer(query, *inputs, need_weights=False))
+            contexts.append(layer.context)
+        return np.concatenate(outputs, axis=1), contexts, inputs[0]
+
+    def gradients(contexts: list[Any], memory: Any) -> tuple[Any, ...]:
+        layer.zero_grad()
+        pairs = list(zip(grads, contexts, strict=True))[::-1]
+        flows: Any = [layer.backward(g, context=context) for g, context in pairs][::-1]
+        if remembers:
+            dq, (dk, dv) = flows, memory.backward()
+        else:
+            dq, dks, dvs = zip(*flows, strict=True)
+            dk, dv = np.sum(dks, axis=0), np.sum(dvs, axis=0)
+        return np.concatenate(dq, axis=1), dk, dv, *layer.grads.values()
+
+    if work == "forward":
+        return lambda: forward()[0]
+    if work == "backward":
+        _, *kept = forward()
+        return lambda: gradients(*kept)
+
+    def both() -> Any:
+        output, *kept = forward()
+        return output, *gradients(*kept)
+
+    return both

@@ -39,15 +39,16 @@ def dot_scores(q: Tensor, k: Tensor) -> Tensor:
     return torch.bmm(q, k.transpose(1, 2)) / q.shape[-1] ** 0.5
 
 
-def additive_scores(q: Tensor, k: Tensor, W_q: Tensor, W_k: Tensor, w_v: Tensor) -> Tensor:
-    """w_v . tanh(W_q q + W_k k), through the (B, M, N, H) tensor."""
+def additive_scores(q: Tensor, k: Tensor, W_q: Tensor, W_k: Tensor | None, w_v: Tensor) -> Tensor:
+    """w_v . tanh(W_q q + W_k k), through the (B, M, N, H) tensor; W_k None: k is projected."""
     linear = torch.nn.functional.linear
-    features = torch.tanh(linear(q, W_q).unsqueeze(2) + linear(k, W_k).unsqueeze(1))
+    k = k if W_k is None else linear(k, W_k)
+    features = torch.tanh(linear(q, W_q).unsqueeze(2) + k.unsqueeze(1))
     return linear(features, w_v[None]).squeeze(-1)
 
 
-def formula(problem: Problem) -> Callable[..., Any]:
-    """The case as a function of its input tensors."""
+def formula(problem: Problem, once: bool = True) -> Callable[..., Any]:
+    """The case as a function of its input tensors. once: keys are projected for all steps."""
     case, lead = problem.case, problem.case.lead
     heads = lead[1] if len(lead) == 2 else 1
     lens, mask = None, None
@@ -66,7 +67,13 @@ def formula(problem: Problem) -> Callable[..., Any]:
         output = torch.bmm(weights, v)
         return (output, weights) if case.weights else output
 
-    return attention
+    def stepwise(q: Tensor, k: Tensor, v: Tensor, W_q: Tensor, W_k: Any, w_v: Tensor) -> Any:
+        if once:
+            k, W_k = torch.nn.functional.linear(k, W_k), None
+        outputs = [attention(query, k, v, W_q, W_k, w_v) for query in q.split(1, dim=1)]
+        return torch.cat(outputs, dim=1)
+
+    return stepwise if case.steps else attention
 
 
 # ---- calls --------------------------------------------------------------------------------------
@@ -103,6 +110,12 @@ def eager(problem: Problem, work: str, threads: int) -> Call:
     """The book's code."""
     torch.set_num_threads(threads)
     return as_call(formula(problem), *merged(problem), work)
+
+
+def anew(problem: Problem, work: str, threads: int) -> Call:
+    """The same, with keys that every step projects anew."""
+    torch.set_num_threads(threads)
+    return as_call(formula(problem, once=False), *merged(problem), work)
 
 
 def compiled(problem: Problem, work: str, threads: int) -> Call | None:

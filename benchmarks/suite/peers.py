@@ -24,12 +24,18 @@ Maker = Callable[[Problem, str, int], Call | None]
 PEERS = {
     "attnext": ("peer_attnext", "call"),
     "NumPy": ("peer_numpy", "call"),
+    "attnext anew": ("peer_attnext", "anew"),
     "torch eager": ("peer_torch", "eager"),
+    "torch anew": ("peer_torch", "anew"),
     "torch SDPA": ("peer_torch", "sdpa"),
     "torch.compile": ("peer_torch", "compiled"),
     "JAX jit": ("peer_jax", "call"),
     "ONNX Runtime": ("peer_onnx", "call"),
 }
+# Where queries come one by one: attnext with a memory, torch with keys that the caller projects
+# once; and both with direct calls, which do it anew at every step.
+STEPWISE_TOO = ("attnext", "torch eager")
+STEPWISE_ONLY = ("attnext anew", "torch anew")
 SLOW_TO_COMPILE = ("torch.compile", "JAX jit")
 
 
@@ -44,3 +50,8 @@ def load(names: list[str]) -> tuple[dict[str, Maker], dict[str, str]]:
         except Exception as error:  # whatever a broken installation raises
             missing[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     return makers, missing
+
+
+def takes(name: str, problem: Problem) -> bool:
+    """Whether this peer is asked for a call at all."""
+    return name in STEPWISE_TOO or problem.case.steps == (name in STEPWISE_ONLY)

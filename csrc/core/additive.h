@@ -14,7 +14,8 @@
  *     CLAMPED      <= 21.8     e^2a       e^2a e^2b is clamped
  *     DIRECT                   a itself
  *
- * and a pair is computed in the larger of its two forms. So what a pair gives depends
+ * and a pair is computed in the larger of its two forms (in DIRECT, if w_v is very large:
+ * queries then are DIRECT, whatever they hold). So what a pair gives depends
  * on that pair alone, never on its neighbours.
  */
 #ifndef ATTN_ADDITIVE_H
@@ -27,7 +28,6 @@ enum { W_Q, W_K, W_V, B_H };
 
 /* Prepared keys (keys.h). */
 typedef struct {
-    bool direct;   /* w_v too large for forms that divide: all are DIRECT */
     float *W_kT;   /* [Dk][attn_additive_lanes(H)]  W_k transposed */
     float *raw;    /* (rows, H)  W_k k */
     float *stored; /* (rows, H)  tanh of it in form SMALL, else e^2 of it */
@@ -37,6 +37,7 @@ typedef struct {
 enum { NO_FORM = 255 };
 
 typedef struct {
+    bool direct;        /* w_v too large for forms that divide: all pairs are DIRECT */
     int64_t H;          /* hidden units, made a multiple of 4 by some of weight 0 */
     float *W_qT;        /* [Dq][attn_additive_lanes(H)]  W_q transposed, and ... */
     float *few;         /* (B, M, H)  ... W_q q of all queries, if they are few */
@@ -71,10 +72,9 @@ attn_additive_lanes(int64_t H)
 
 /* The form of a row whose largest |a_h| this is. */
 static inline int
-attn_additive_form(bool direct, float largest)
+attn_additive_form(float largest)
 {
-    return direct             ? ADDITIVE_DIRECT
-           : largest <= 1.0f  ? ADDITIVE_SMALL
+    return largest <= 1.0f    ? ADDITIVE_SMALL
            : largest <= 5.4f  ? ADDITIVE_EXP
            : largest <= 21.8f ? ADDITIVE_CLAMPED
                               : ADDITIVE_DIRECT;
@@ -88,5 +88,7 @@ void attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
 void attn_additive_make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n);
 bool attn_additive_prepare(attn_call *c);
 bool attn_additive_finish(attn_call *c);
+bool attn_additive_projected_backward(const attn_gradients *d, const attn_operand *keys,
+                                      const attn_problem *p, attn_run *run);
 
 #endif

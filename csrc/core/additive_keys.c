@@ -27,15 +27,11 @@ attn_additive_take_keys(const attn_problem *p, int64_t rows, attn_arena *a)
     return made;
 }
 
-/* Above this the numerators of four units could overflow (kernels_additive.h). */
-static const float LARGEST_W = 0x1p30f;
-
 void
 attn_additive_start_keys(void *rows, const attn_problem *p, int64_t count)
 {
     additive_keys *s = rows;
     const int lanes = (int)attn_additive_lanes(attn_additive_width(p));
-    s->direct = attn_simd->absmax_row(p->parameters[W_V], p->H) > LARGEST_W;
     attn_simd->pack(s->W_kT, lanes, p->parameters[W_K], p->Dk, (int)p->H, p->Dk, 1.0f);
     memset(s->form, NO_FORM, (size_t)count);
 }
@@ -54,7 +50,7 @@ attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
         for (int64_t h = p->H; h < H; h++) {
             raw_i[h] = 0.0f; /* an added unit: 0 times an infinite key is not 0 */
         }
-        int form = attn_additive_form(s->direct, attn_simd->absmax_row(raw_i, H));
+        int form = attn_additive_form(attn_simd->absmax_row(raw_i, H));
         s->form[i] = (uint8_t)form;
         (form == ADDITIVE_SMALL ? attn_simd->tanh_form
                                 : attn_simd->exp_form)(s->stored + i * H, raw_i, H);
@@ -115,12 +111,16 @@ project_few(attn_call *c)
                              c);
 }
 
+/* Above this the numerators of four units could overflow (kernels_additive.h). */
+static const float LARGEST_W = 0x1p30f;
+
 bool
 attn_additive_prepare(attn_call *c)
 {
     const attn_problem *p = c->p;
     additive_shared *s = c->shared;
     double sum = 0.0;
+    s->direct = attn_simd->absmax_row(p->parameters[W_V], p->H) > LARGEST_W;
     for (int64_t h = 0; h < s->H; h++) {
         float w_h = h < p->H ? p->parameters[W_V][h] : 0.0f;
         sum += (double)w_h;
@@ -133,7 +133,7 @@ attn_additive_prepare(attn_call *c)
 
 /* ---- finish: through the projections --------------------------------------------- */
 
-/* forward was: a = W_q q + b_h, b = W_k k. */
+/* forward was: a = W_q q + b_h. */
 bool
 attn_additive_finish(attn_call *c)
 {
@@ -154,22 +154,29 @@ attn_additive_finish(attn_call *c)
         .X_rows = p->M,
         .W = p->parameters[W_Q],
     };
+    return attn_projection_backward(&of_queries, c->run) &&
+           attn_sum_rows(d[W_V], s->dw_blocks, p->B * c->blocks, p->H, c->run) &&
+           (d[B_H] == NULL || attn_sum_rows(d[B_H], s->da, p->B * p->M, p->H, c->run));
+}
+
+/* forward was: b = W_k k. */
+bool
+attn_additive_projected_backward(const attn_gradients *d, const attn_operand *keys,
+                                 const attn_problem *p, attn_run *run)
+{
     const attn_projection of_keys = {
-        .use = c->key_use,
+        .use = d->key_use,
         .B = p->B / p->group,
         .rows = p->N,
         .D = p->Dk,
         .H = p->H,
-        .ldy = s->H,
-        .dX = c->d->keys,
-        .dW = d[W_K],
-        .dY = c->dkeys,
-        .X = c->in->keys,
+        .ldy = attn_additive_width(p),
+        .dX = d->keys,
+        .dW = d->parameters[W_K],
+        .dY = d->projected,
+        .X = *keys,
         .X_rows = p->N,
         .W = p->parameters[W_K],
     };
-    return attn_projection_backward(&of_queries, c->run) &&
-           attn_projection_backward(&of_keys, c->run) &&
-           attn_sum_rows(d[W_V], s->dw_blocks, p->B * c->blocks, p->H, c->run) &&
-           (d[B_H] == NULL || attn_sum_rows(d[B_H], s->da, p->B * p->M, p->H, c->run));
+    return attn_projection_backward(&of_keys, run);
 }

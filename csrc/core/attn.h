@@ -32,6 +32,9 @@
 
 enum { ATTN_INTERRUPTED = -1 };
 
+/* In a byte for each row: nothing may be read from it. 0: it is used. */
+enum { ATTN_UNUSED = 255 };
+
 /* ---- the problem: sizes, score, who takes part ----------------------------------- */
 
 /* The scoring functions: score(q, k) for a query q and a key k. A new one is one file
@@ -220,12 +223,17 @@ int attn_forward(float *output, float *weights, float *lse, const attn_inputs *i
  * parameters that are given. scale: if the score's is a bandwidth, one number, wanted:
  * the gradient of w = 1 / bandwidth; if it is a factor, that of scale, or of scales, or
  * NULL. Those of bias, sink and scales have their own shapes, C-contiguous, as the
- * views of them then must be; NULL: not wanted, or there are no elements. */
+ * views of them then must be; NULL: not wanted, or there are no elements.
+ *
+ * projected and key_use: NULL; or wanted in the place of keys and of the parameters that
+ * keys are projected with, all of which are then NULL (attn_projected_backward). */
 typedef struct {
     float *queries, *keys, *values;
     float *parameters[ATTN_PARAMETERS];
     float *scale;
     float *bias, *sink;
+    float *projected; /* (B / group, N, attn_key_width(p)) */
+    uint8_t *key_use; /* (B / group, N)  ATTN_UNUSED: no query was scored against it */
 } attn_gradients;
 
 /* What flows in, and what the forward may hand back to save recomputing it. */
@@ -274,12 +282,25 @@ int attn_scores_backward(const attn_gradients *d, const float *dscores,
  * attn_prepared_size: bytes, for `capacity` keys of each of the B / group entries;
  * SIZE_MAX: overflow. 0: the score makes nothing of its keys, has nothing to prepare, and
  * takes NULL. attn_prepare_start: once, before the first keys. attn_prepare_keys: keys
- * first <= j < end of every entry, in any order, and again where they have changed. The
- * memory must stay where it is. */
+ * first <= j < end of every entry, in any order, and again where they have changed; but
+ * not those that use (B / group, end - first) calls ATTN_UNUSED, which then no query may
+ * be scored against; use NULL: all of them. The memory must stay where it is. */
 size_t attn_prepared_size(const attn_problem *p, int64_t capacity);
 void attn_prepare_start(void *prepared, const attn_problem *p, int64_t capacity);
-int attn_prepare_keys(void *prepared, const attn_operand *keys, int64_t first,
-                      int64_t end, const attn_problem *p, attn_run *run);
+int attn_prepare_keys(void *prepared, const attn_operand *keys, const uint8_t *use,
+                      int64_t first, int64_t end, const attn_problem *p, attn_run *run);
+
+/* Is this parameter, given, one that the score projects the keys with? Numbers of a
+ * projected key; without such parameters, of a key. */
+bool attn_projects_keys(const attn_score *score, int parameter);
+int64_t attn_key_width(const attn_problem *p);
+
+/* Backwards over the same keys can be added up before they go through the projection of
+ * the keys: what each leaves in attn_gradients.projected, and of key_use, where one of
+ * them used a key. From these to d->keys and those of d->parameters. Of a score that
+ * projects no keys, projected is the gradient of the keys itself. */
+int attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
+                            const attn_problem *p, attn_run *run);
 
 /* ---- merging attentions over disjoint sets of keys ------------------------------- */
 

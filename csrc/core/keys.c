@@ -3,6 +3,8 @@
  */
 #include "keys.h"
 
+#include <string.h>
+
 #include "plan.h"
 #include "work.h"
 
@@ -61,20 +63,21 @@ key_task(void *ctx, int64_t task, int worker)
     const key_job *job = ctx;
     const attn_problem *p = job->p;
     const attn_score *score = p->score;
-    int64_t chunks = attn_ceil_div(job->end - job->first, TASK_KEYS);
+    int64_t keys = job->end - job->first, chunks = attn_ceil_div(keys, TASK_KEYS);
     int64_t e = task / chunks, j = job->first + task % chunks * TASK_KEYS;
     int64_t end = job->end - j < TASK_KEYS ? job->end : j + TASK_KEYS;
     (void)worker;
     for (int64_t n; j < end; j += n) {
         bool used = true;
-        n = job->use == NULL ? end - j
-                             : attn_use_run(job->use + e * p->N + j, end - j, &used);
+        n = job->use == NULL
+                ? end - j
+                : attn_use_run(job->use + e * keys + j - job->first, end - j, &used);
         if (used && job->to != NULL) {
             score->make_keys(job->to->rows, e * job->to->capacity + j,
                              attn_read(job->keys, e, j), n, p);
         } else if (used) {
             score->make_keys_backward(job->call, e, j, n);
-        } else if (job->call != NULL) {
+        } else if (job->call != NULL && job->call->d->keys != NULL) {
             attn_set_zero(job->call->d->keys + (e * p->N + j) * p->Dk, 1, n, p->Dk);
         }
     }
@@ -126,12 +129,33 @@ attn_prepare_start(void *memory, const attn_problem *p, int64_t capacity)
 }
 
 int
-attn_prepare_keys(void *memory, const attn_operand *keys, int64_t first, int64_t end,
-                  const attn_problem *p, attn_run *run)
+attn_prepare_keys(void *memory, const attn_operand *keys, const uint8_t *use,
+                  int64_t first, int64_t end, const attn_problem *p, attn_run *run)
 {
     if (p->score->take_keys == NULL) {
         return 0;
     }
     attn_prepared *to = (attn_prepared *)attn_arena_over(memory).base;
-    return attn_make_keys(to, keys, NULL, first, end, p, run) ? 0 : ATTN_INTERRUPTED;
+    return attn_make_keys(to, keys, use, first, end, p, run) ? 0 : ATTN_INTERRUPTED;
+}
+
+bool
+attn_projects_keys(const attn_score *score, int parameter)
+{
+    const char *shape = score->about.parameters[parameter].shape;
+    return score->projected_backward != NULL && shape != NULL && strchr(shape, 'K');
+}
+
+int64_t
+attn_key_width(const attn_problem *p)
+{
+    return p->score->key_width == NULL ? p->Dk : p->score->key_width(p);
+}
+
+int
+attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
+                        const attn_problem *p, attn_run *run)
+{
+    attn_set_zero(d->keys, p->B / p->group, p->N, p->Dk);
+    return p->score->projected_backward(d, keys, p, run) ? 0 : ATTN_INTERRUPTED;
 }

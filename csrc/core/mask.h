@@ -88,8 +88,6 @@ bool attn_may_be_empty(const attn_problem *p);
 
 /* ---- rows of queries or keys that no pair needs ---------------------------------- */
 
-enum { ATTN_UNUSED = 255 }; /* in a byte per row: nothing may be read from it */
-
 /* use (B / group, N): 0 for a key that any query is scored against, else ATTN_UNUSED.
  * false: interrupted. */
 bool attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run);

@@ -93,22 +93,16 @@ take_keys(attn_call *c, attn_arena *a)
     const attn_problem *p = c->p;
     c->prepared = attn_prepared_at(p->prepared);
     c->to_prepare = NULL;
-    c->key_use = NULL;
+    c->key_use = c->backward ? c->d->key_use : NULL;
     if (p->score->take_keys == NULL) {
         return;
     }
     if (p->prepared == NULL) {
         c->prepared = c->to_prepare = attn_take_prepared(a, p, p->N);
     }
-    if (p->prepared == NULL || c->backward) {
+    if (c->key_use == NULL && (p->prepared == NULL || c->backward)) {
         c->key_use = attn_take(a, 1, p->B / p->group, p->N);
     }
-}
-
-int64_t
-attn_key_width(const attn_problem *p)
-{
-    return p->score->key_width == NULL ? p->Dk : p->score->key_width(p);
 }
 
 static float *
@@ -116,8 +110,9 @@ take_dkeys(const attn_call *c, attn_arena *a)
 {
     const attn_problem *p = c->p;
     size_t row = (size_t)attn_key_width(p) * sizeof(float);
-    return p->score->key_width == NULL ? c->d->keys
-                                       : attn_take(a, row, p->B / p->group, p->N);
+    return c->d->projected != NULL       ? c->d->projected
+           : p->score->key_width == NULL ? c->d->keys
+                                         : attn_take(a, row, p->B / p->group, p->N);
 }
 
 void
@@ -197,8 +192,17 @@ bool
 attn_finish(attn_call *c)
 {
     const attn_score *score = c->p->score;
-    return (score->make_keys_backward == NULL || attn_make_keys_backward(c)) &&
-           (score->finish == NULL || score->finish(c));
+    attn_gradients d = *c->d;
+    if ((score->make_keys_backward != NULL && !attn_make_keys_backward(c)) ||
+        (score->finish != NULL && !score->finish(c))) {
+        return false;
+    }
+    if (score->projected_backward == NULL || d.projected != NULL) {
+        return true;
+    }
+    d.projected = c->dkeys;
+    d.key_use = c->key_use;
+    return score->projected_backward(&d, &c->in->keys, c->p, c->run);
 }
 
 /* ---- forward and scores ---------------------------------------------------------- */

@@ -22,9 +22,6 @@ bool attn_forward_split(attn_call *c);
 /* Estimated multiply-adds of the walk. */
 double attn_walk_work(const attn_call *c);
 
-/* Features of the operand of a key. */
-int64_t attn_key_width(const attn_problem *p);
-
 /* Prepares what the call prepares of its own; takes the gradient of the keys' operand
  * back to the keys. false: interrupted. */
 bool attn_prepare(attn_call *c);

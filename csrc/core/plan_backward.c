@@ -309,6 +309,10 @@ no_gradients(attn_call *c)
     attn_set_zero(c->d->queries, p->B, p->M, p->Dq);
     attn_set_zero(c->d->keys, entries, p->N, p->Dk);
     attn_set_zero(c->d->values, entries, p->N, p->Dv);
+    attn_set_zero(c->d->projected, entries, p->N, attn_key_width(p));
+    if (c->d->key_use != NULL && entries > 0) {
+        memset(c->d->key_use, ATTN_UNUSED, (size_t)(entries * p->N));
+    }
     zero_parameters(c->d, p);
     attn_set_zero(c->d->sink, attn_rowwise_size(&p->sink, p), 1, 1);
     for (int i = 0; i < c->modifiers; i++) {

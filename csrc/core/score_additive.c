@@ -121,7 +121,7 @@ static void
 load(attn_block *block)
 {
     const attn_problem *p = block->call->p;
-    const bool direct = keys_of(block)->direct;
+    const additive_shared *shared = block->call->shared;
     const int64_t H = attn_additive_width(p);
     additive_scratch *s = block->scratch;
 
@@ -133,7 +133,7 @@ load(attn_block *block)
     s->least = ADDITIVE_DIRECT;
     s->most = ADDITIVE_SMALL;
     for (int l = 0; l < block->rows.count; l++) {
-        int form = attn_additive_form(direct, s->top[l]);
+        int form = shared->direct ? ADDITIVE_DIRECT : attn_additive_form(s->top[l]);
         s->form[form] |= (uint64_t)1 << l;
         s->least = form < s->least ? form : s->least;
         s->most = form > s->most ? form : s->most;
@@ -404,4 +404,5 @@ const attn_score attn_score_additive = {
     .tile_backward = tile_backward,
     .store_backward = store_backward,
     .finish = attn_additive_finish,
+    .projected_backward = attn_additive_projected_backward,
 };

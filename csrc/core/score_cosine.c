@@ -126,7 +126,7 @@ make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n)
 {
     const cosine_keys *s = c->prepared->rows;
     const int64_t D = c->p->Dk, row = e * c->prepared->capacity + j;
-    float *dkeys = c->d->keys + (e * c->p->N + j) * D;
+    float *dkeys = c->dkeys + (e * c->p->N + j) * D;
     for (int64_t i = 0; i < n; i++) {
         divide_by_norm_backward(dkeys + i * D, s->keys + (row + i) * D,
                                 s->norms[row + i], c->p->eps, D);

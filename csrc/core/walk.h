@@ -34,7 +34,8 @@ typedef struct attn_modifier attn_modifier;
 /* A scoring function: everything the walk does not know about it. A new one is one file
  * that fills this struct, and one line in attn.h. What a score has no use for is NULL:
  * query_work, key_work (not if there is take_keys), key_width, take_keys and what
- * belongs to it, take_shared, prepare, unscaled_tile, dscore_gain, finish. */
+ * belongs to it, take_shared, prepare, unscaled_tile, dscore_gain, finish,
+ * projected_backward. */
 struct attn_score {
     attn_score_info about;
     /* Multiply-adds, forward: of one pair; before the walk, of one query and one key. */
@@ -80,6 +81,9 @@ struct attn_score {
     /* After the block's last tile; after the last block (false: interrupted). */
     void (*store_backward)(attn_block *block);
     bool (*finish)(attn_call *c);
+    /* attn_projected_backward, of a score that projects keys; false: interrupted. */
+    bool (*projected_backward)(const attn_gradients *d, const attn_operand *keys,
+                               const attn_problem *p, attn_run *run);
 };
 
 enum { ATTN_MODIFIERS_MAX = 4 };
@@ -108,7 +112,8 @@ struct attn_call {
     const attn_grad_outputs *grad;
     const attn_saved *saved;
     float *dkeys; /* (B / group, N, key_width): gradient of the keys' operand; that of
-                   * the keys themselves, if key_width is NULL */
+                   * the keys themselves, if key_width is NULL; where the caller wants
+                   * it, or the call's own */
     /* plan_backward.c: the queries of an entry are cut into groups of so many; group i
      * of all is group i % groups of entry i / groups */
     int64_t groups, group_queries;

@@ -25,8 +25,8 @@ operands(const py_inputs *in)
     const attn_problem *p = &in->problem;
     return (attn_inputs){
         .queries = attn_dense(py_data(in->arrays[ARG_QUERIES]), p->M, p->Dq),
-        .keys = attn_dense(py_data(in->arrays[ARG_KEYS]), p->N, p->Dk),
-        .values = attn_dense(py_data(in->arrays[ARG_VALUES]), p->N, p->Dv),
+        .keys = attn_dense(py_data(in->arrays[ARG_KEYS]), in->key_rows, p->Dk),
+        .values = attn_dense(py_data(in->arrays[ARG_VALUES]), in->key_rows, p->Dv),
     };
 }
 
@@ -120,9 +120,9 @@ typedef enum { OF_OUTPUT, OF_WEIGHTS, OF_LSE } flow_shape;
 
 /* Without values it is a call of the scores alone, and their gradient that flows in. */
 static bool
-is_of_scores(const py_call *call)
+is_of_scores(const py_inputs *in)
 {
-    return call->given[ARG_VALUES] == NULL;
+    return in->arrays[ARG_VALUES] == NULL;
 }
 
 /* grad_output is required; output (..., M, Dv), weights (..., M, N), lse (..., M). */
@@ -148,7 +148,7 @@ convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLO
         if (i != GRAD_OUTPUT && !py_is_given(given)) {
             continue;
         }
-        bool of_output = table[i].shape == OF_OUTPUT && !is_of_scores(call);
+        bool of_output = table[i].shape == OF_OUTPUT && !is_of_scores(in);
         py_query_shape(in, p->M, of_output ? p->Dv : p->N, dims);
         flows[i] = py_float32_shaped(given, table[i].name, NULL,
                                      in->ndim - (table[i].shape == OF_LSE), dims);
@@ -161,12 +161,14 @@ convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLO
 
 /* The parameters' gradients, each in the shape in which the parameter came. */
 static int
-make_parameter_gradients(const py_score *score, const py_inputs *in, py_gradients *d)
+make_parameter_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
 {
+    const py_score *score = call->score;
     for (int i = 0; i < score->parameters; i++) {
         PyArrayObject *parameter = in->arrays[ARG_PARAMETER_0 + i];
         npy_intp dims[PY_PARAMETER_AXES];
-        if (parameter == NULL) {
+        if (parameter == NULL ||
+            (call->memory != NULL && attn_projects_keys(score->score, i))) {
             continue;
         }
         const char *letters = score->about->parameters[i].shape;
@@ -195,6 +197,28 @@ make_key_gradient(const py_inputs *in, npy_intp rows, npy_intp columns)
     return gradient;
 }
 
+/* Those of the keys; of a memory's, as far as one call takes them. */
+static int
+make_key_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
+{
+    const attn_problem *p = &in->problem;
+    npy_intp dims[PY_MAX_AXES];
+    if (call->memory == NULL) {
+        d->keys = make_key_gradient(in, p->N, p->Dk);
+        return d->keys == NULL ? -1 : 0;
+    }
+    if (d->key_use == NULL) { /* there are no spare arrays */
+        d->projected = make_key_gradient(in, p->N, attn_key_width(p));
+        py_key_shape(in, p->N, 1, dims);
+        d->key_use = (PyArrayObject *)PyArray_SimpleNew(in->ndim, dims, NPY_UINT8);
+    }
+    if (d->projected == NULL || d->key_use == NULL) {
+        return -1;
+    }
+    memset(PyArray_DATA(d->key_use), ATTN_UNUSED, (size_t)PyArray_NBYTES(d->key_use));
+    return 0;
+}
+
 static int
 make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
 {
@@ -202,13 +226,15 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
     npy_intp dims[PY_MAX_AXES];
     py_query_shape(in, p->M, p->Dq, dims);
 
-    d->queries = py_new_float32(in->ndim, dims);
-    d->keys = make_key_gradient(in, p->N, p->Dk);
-    if (d->queries == NULL || d->keys == NULL) {
-        return -1;
+    if (call->memory != NULL && p->B > 0) {
+        py_memory_spare(call->memory, d);
     }
-    if (!is_of_scores(call) &&
-        (d->values = make_key_gradient(in, p->N, p->Dv)) == NULL) {
+    d->queries = py_new_float32(in->ndim, dims);
+    if (d->values == NULL && !is_of_scores(in)) {
+        d->values = make_key_gradient(in, p->N, p->Dv);
+    }
+    if (d->queries == NULL || (d->values == NULL && !is_of_scores(in)) ||
+        make_key_gradients(call, in, d) < 0) {
         return -1;
     }
     if (call->options.return_grad_bias && in->arrays[ARG_BIAS] != NULL &&
@@ -223,7 +249,7 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
         (d->scales = py_new_float32(in->scale_ndim, in->scale_dims)) == NULL) {
         return -1;
     }
-    return make_parameter_gradients(call->score, in, d);
+    return make_parameter_gradients(call, in, d);
 }
 
 typedef struct {
@@ -281,13 +307,15 @@ static int
 run_backward(const attnext_state *state, const py_call *call, const py_inputs *in,
              PyArrayObject *const flows[FLOWS], py_gradients *d)
 {
-    bool scores = is_of_scores(call);
+    bool scores = is_of_scores(in);
     backward_context context = {
         .in = in,
         .to = {.queries = py_data(d->queries),
                .keys = py_data(d->keys),
                .values = py_data(d->values),
                .scale = scale_gradient(call, d),
+               .projected = py_data(d->projected),
+               .key_use = d->key_use == NULL ? NULL : PyArray_DATA(d->key_use),
                .bias = is_empty(d->bias) ? NULL : py_data(d->bias),
                .sink = is_empty(d->sink) ? NULL : py_data(d->sink)},
         .from = {.output = py_data(flows[GRAD_OUTPUT]),
@@ -395,4 +423,6 @@ py_gradients_clear(py_gradients *d)
     Py_CLEAR(d->bias);
     Py_CLEAR(d->sink);
     Py_CLEAR(d->scales);
+    Py_CLEAR(d->projected);
+    Py_CLEAR(d->key_use);
 }

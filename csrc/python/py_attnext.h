@@ -385,6 +385,11 @@ typedef int py_core_call(const void *context, void *scratch, attn_run *run);
 int py_run(const attnext_state *state, double work, py_workspace *workspace,
            py_core_call *call, const void *context);
 
+/* The same with the GIL: so that nobody sees what is half done, Ctrl-C has to wait. It
+ * cannot fail without a workspace. */
+int py_run_alone(const attnext_state *state, double work, py_workspace *workspace,
+                 py_core_call *call, const void *context);
+
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
 /* Who takes an option of py_options.def; SCALED: the backwards, that of the scores alone
@@ -444,8 +449,9 @@ struct attnext_state {
     PyObject *parameter_names[SCORE_COUNT][ATTN_PARAMETERS];
     py_score scores[SCORE_COUNT];
 
-    /* Made by py_layer.c; Context is the type of their .context. */
-    PyTypeObject *AdditiveAttention, *DotProductAttention, *Context;
+    /* Made by py_layer.c; Context is the type of their .context, Memory that of what
+     * their memory() makes. */
+    PyTypeObject *AdditiveAttention, *DotProductAttention, *Context, *Memory;
 
     int threads; /* of set_num_threads; changed and read under the GIL */
 };

@@ -27,6 +27,17 @@ typedef struct {
     bool return_grad_bias, return_grad_sink, return_grad_scale;
 } py_options;
 
+/* Keys and values that stay (py_layer_memory.c), at one time: the first N rows of arrays
+ * that may have room for more. */
+typedef struct {
+    PyObject *owner;              /* the Memory; NULL where it is this one's own */
+    PyArrayObject *keys, *values; /* (..., room, Dk), (..., room, Dv) */
+    PyArrayObject *mask;          /* (..., room, 1) of bools; NULL: every key */
+    PyArrayObject *lens;          /* int64, () or (B,), however long; NULL: every key */
+    PyArrayObject *prepared;      /* bytes, of attn_prepare_keys; NULL: nothing */
+    npy_intp N;
+} py_memory;
+
 /* A call to any attention, forward or backward, or to the scores alone, likewise, which
  * has no values: Python objects (borrowed, not yet checked; NULL or None where not
  * given) and options. */
@@ -34,7 +45,8 @@ typedef struct {
     const py_score *score;
     PyObject *given[ARG_COUNT];
     py_options options;
-    bool keeps_inputs; /* the caller keeps them, so lens has to be an array */
+    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array */
+    const py_memory *memory; /* in the place of keys and values; NULL: they are given */
 } py_call;
 
 /* Arguments before this one may be inputs. */
@@ -51,7 +63,9 @@ typedef struct {
     attn_problem problem; /* points into the arrays above, and those below */
     int ndim;             /* of queries, keys, values, output and weights */
     int bias_ndim, sink_ndim, scale_ndim;
-    npy_intp key_heads; /* the last leading dim of keys and values */
+    npy_intp key_heads;  /* the last leading dim of keys and values */
+    npy_intp key_rows;   /* of an entry of keys and values: N, or a memory's room */
+    int64_t last_offset; /* where a memory's last key is the last query's */
 
     /* Long, read only as far as they were written, and so not set to zero first. On the
      * stack under whatever Python code reading the inputs runs: not for much more. */
@@ -84,6 +98,10 @@ void py_inputs_init(py_inputs *in);
 int py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out);
 void py_inputs_clear(py_inputs *in);
 
+/* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`
+ * times (py_layer_memory_keys.c). */
+PyArrayObject *py_memory_mask(const py_memory *memory, int64_t group);
+
 /* dims = (..., rows, columns) with the leading axes of queries; of keys. */
 void py_query_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
                     npy_intp dims[PY_MAX_AXES]);
@@ -105,6 +123,8 @@ typedef struct {
     PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
     PyArrayObject *bias, *sink, *scales;
     float scale; /* of a bandwidth; of a factor that is a number, if it was asked for */
+    /* of a memory, in the place of keys and the parameters that project them: attn.h */
+    PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
 } py_gradients;
 
 /* On failure everything is cleared; on success the caller clears inputs, outputs,
@@ -115,12 +135,23 @@ int py_backward(const attnext_state *state, const py_call *call, py_inputs *in,
                 py_gradients *gradients);
 PyArrayObject *py_scores(const attnext_state *state, const py_call *call);
 
+/* Arrays for the gradients of a memory's keys and values that an earlier backward has no
+ * more use for, if there are any; written afresh they need no pages of the system's
+ * (py_layer_memory_back.c). */
+void py_memory_spare(const py_memory *memory, py_gradients *d);
+
 void py_outputs_clear(py_outputs *outputs);
 void py_gradients_clear(py_gradients *gradients);
 
-/* ---- reading options (py_functions.c) -------------------------------------------- */
+/* ---- options and gradients (py_functions.c) -------------------------------------- */
 
-/* call->options from call->given, by py_options.def. */
+/* call->options from call->given, by py_options.def; what is not given stays. */
 int py_read_options(py_call *call);
+
+/* What a backward returns: so many gradients, in order, and behind them those that its
+ * options ask for, that of the bias; None without one. A tuple, unless it is one. */
+enum { PY_GRADIENTS = 3 + ATTN_PARAMETERS + 4 };
+PyObject *py_pack_gradients(const py_call *call, const py_gradients *d,
+                            PyObject *parts[PY_GRADIENTS], int count);
 
 #endif

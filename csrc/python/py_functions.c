@@ -53,7 +53,9 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
 static bool
 is_one_number(PyObject *scale)
 {
-    return py_is_number(scale) || !PySequence_Check(scale) || PyUnicode_Check(scale);
+    bool has_items = PySequence_Check(scale) || PyMapping_Check(scale); /* a tensor */
+    return py_is_number(scale) || !has_items || PyUnicode_Check(scale) ||
+           PyDict_Check(scale);
 }
 
 static int
@@ -64,7 +66,7 @@ read_score_options(py_call *call)
     PyObject *scale = py_given_scale(call);
     bool number = scale != NULL && is_one_number(scale);
     bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
-    o->has_scale = number || bandwidth;
+    o->has_scale = o->has_scale || number || bandwidth;
     if (number && py_finite(scale, "scale", false, &o->scale) < 0) {
         return -1;
     }
@@ -132,6 +134,7 @@ read_call(const attnext_state *state, const py_score *score,
     call->score = score;
     call->options = (py_options){0};
     call->keeps_inputs = false;
+    call->memory = NULL;
     if (py_parse(state, signature, args, nargs, kwnames, call->given) < 0) {
         return -1;
     }
@@ -188,16 +191,38 @@ float32_of(float x)
     return scalar;
 }
 
+PyObject *
+py_pack_gradients(const py_call *call, const py_gradients *d,
+                  PyObject *parts[PY_GRADIENTS], int count)
+{
+    PyObject *scale = NULL;
+    if (call->options.return_grad_bias) {
+        parts[count++] = py_or_none(d->bias);
+    }
+    if (call->options.return_grad_sink) {
+        parts[count++] = py_or_none(d->sink);
+    }
+    if (call->options.return_grad_scale) {
+        scale = d->scales != NULL ? Py_NewRef(d->scales) : float32_of(d->scale);
+        if (scale == NULL) {
+            return NULL;
+        }
+        parts[count++] = scale;
+    }
+    PyObject *result = pack(parts, count);
+    Py_XDECREF(scale);
+    return result;
+}
+
 /* dq, dk, dv, but for the scores alone; then those of the parameters, as a named tuple
- * if there are any (in which dv stays, as None); that of a bandwidth; and, as far as
- * they were asked for, those of bias and sink, None without one, and of a scale that is
- * a factor. */
+ * if there are any (in which dv stays, as None); that of a bandwidth; and what was asked
+ * for: those of bias and sink, None without one, and of a scale that is a factor. */
 static PyObject *
 pack_gradients(const py_call *call, const py_gradients *d)
 {
     const py_score *score = call->score;
-    PyObject *parts[3 + ATTN_PARAMETERS + 4] = {
-        (PyObject *)d->queries, (PyObject *)d->keys, py_or_none(d->values)};
+    PyObject *parts[PY_GRADIENTS] = {(PyObject *)d->queries, (PyObject *)d->keys,
+                                     py_or_none(d->values)};
     PyObject *scale = NULL, *named = NULL, *result = NULL;
     int count = d->values != NULL || score->Gradients != NULL ? 3 : 2;
 
@@ -213,25 +238,14 @@ pack_gradients(const py_call *call, const py_gradients *d)
         count = 1;
     }
     bool bandwidth = score->about->scale == ATTN_SCALE_BANDWIDTH;
-    if (bandwidth || call->options.return_grad_scale) {
-        scale = d->scales != NULL ? Py_NewRef(d->scales) : float32_of(d->scale);
+    if (bandwidth) {
+        scale = float32_of(d->scale);
         if (scale == NULL) {
             goto done;
         }
-    }
-    if (bandwidth) {
         parts[count++] = scale;
     }
-    if (call->options.return_grad_bias) {
-        parts[count++] = py_or_none(d->bias);
-    }
-    if (call->options.return_grad_sink) {
-        parts[count++] = py_or_none(d->sink);
-    }
-    if (call->options.return_grad_scale) {
-        parts[count++] = scale;
-    }
-    result = pack(parts, count);
+    result = py_pack_gradients(call, d, parts, count);
 done:
     Py_XDECREF(scale);
     Py_XDECREF(named);

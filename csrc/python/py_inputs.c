@@ -65,10 +65,29 @@ convert_queries(const py_call *call, PyArrayObject *out, py_inputs *in)
     return 0;
 }
 
+/* queries do not fit the keys that a memory has. hint: what would help. */
+static int
+memory_shape_error(const py_call *call, const py_inputs *in, const char *hint)
+{
+    char keys[PY_SHAPE_TEXT], wanted[PY_SHAPE_TEXT], expected[2 * PY_SHAPE_TEXT + 120];
+    npy_intp dims[PY_MAX_AXES];
+    int ndim = py_note_shape(call->memory->keys, dims);
+    dims[ndim - 2] = call->memory->N;
+    py_shape_text(keys, ndim, dims);
+    dims[ndim - 2] = PY_M;
+    dims[ndim - 1] = call->score->own_key_size ? in->problem.Dq : dims[ndim - 1];
+    if (call->options.enable_gqa && ndim > 2) {
+        dims[ndim - 3] = PY_HEADS;
+    }
+    PyOS_snprintf(expected, sizeof expected, "%s for a memory with keys of shape %s%s",
+                  py_shape_text(wanted, ndim, dims), keys, hint);
+    return py_shape_error(in->arrays[ARG_QUERIES], "queries", expected);
+}
+
 /* How many query heads share one key head: the heads of keys are their last leading
  * axis, and divide those of queries. */
 static int
-read_group(py_inputs *in)
+read_group(const py_call *call, py_inputs *in)
 {
     npy_intp heads = in->leading[in->ndim - 3];
     npy_intp key_heads = PyArray_DIM(in->arrays[ARG_KEYS], in->ndim - 3);
@@ -78,6 +97,9 @@ read_group(py_inputs *in)
     }
     if (key_heads == 0 || heads % key_heads != 0) {
         char expected[80];
+        if (call->memory != NULL) {
+            return memory_shape_error(call, in, "");
+        }
         PyOS_snprintf(expected, sizeof expected,
                       "a number of heads (axis -3) that divides the %lld of queries",
                       (long long)heads);
@@ -87,25 +109,29 @@ read_group(py_inputs *in)
     return 0;
 }
 
+/* keys are not of shape dims: would they be with enable_gqa? */
+static const char *
+heads_hint(const py_inputs *in, npy_intp dims[PY_MAX_AXES])
+{
+    int heads_axis = in->ndim - 3;
+    if (in->ndim < 4 || PyArray_NDIM(in->arrays[ARG_KEYS]) != in->ndim) {
+        return "";
+    }
+    npy_intp heads = dims[heads_axis];
+    npy_intp key_heads = dims[heads_axis] = PyArray_DIM(in->arrays[ARG_KEYS],
+                                                        heads_axis);
+    bool fits = py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims) && key_heads > 0 &&
+                heads % key_heads == 0;
+    return fits ? "; with enable_gqa=True the heads (axis -3) may be fewer" : "";
+}
+
 /* keys are not of shape dims: says so, and that enable_gqa would take them, if so. */
 PY_COLD static int
 keys_shape_error(const py_inputs *in, npy_intp dims[PY_MAX_AXES])
 {
     char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 80];
-    const char *hint = "";
-    int heads_axis = in->ndim - 3;
-
     py_shape_text(shape, in->ndim, dims);
-    if (in->ndim >= 4 && PyArray_NDIM(in->arrays[ARG_KEYS]) == in->ndim) {
-        npy_intp heads = dims[heads_axis];
-        npy_intp key_heads = dims[heads_axis] = PyArray_DIM(in->arrays[ARG_KEYS],
-                                                            heads_axis);
-        if (py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims) && key_heads > 0 &&
-            heads % key_heads == 0) {
-            hint = "; with enable_gqa=True the heads (axis -3) may be fewer";
-        }
-    }
-    PyOS_snprintf(expected, sizeof expected, "%s%s", shape, hint);
+    PyOS_snprintf(expected, sizeof expected, "%s%s", shape, heads_hint(in, dims));
     return py_shape_error(in->arrays[ARG_KEYS], "keys", expected);
 }
 
@@ -115,6 +141,7 @@ keys_shape_error(const py_inputs *in, npy_intp dims[PY_MAX_AXES])
 static int
 convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
+    const py_memory *memory = call->memory;
     attn_problem *p = &in->problem;
     npy_intp dims[PY_MAX_AXES];
 
@@ -122,27 +149,36 @@ convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
         in->key_heads = PY_HEADS;
     }
     py_key_shape(in, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
-    in->arrays[ARG_KEYS] = py_float32(call->given[ARG_KEYS], "keys", out);
+    in->arrays[ARG_KEYS] = memory != NULL
+                               ? (PyArrayObject *)Py_NewRef(memory->keys)
+                               : py_float32(call->given[ARG_KEYS], "keys", out);
     if (in->arrays[ARG_KEYS] == NULL) {
         return -1;
     }
     if (!py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims)) {
-        return keys_shape_error(in, dims);
+        return memory != NULL ? memory_shape_error(call, in, heads_hint(in, dims))
+                              : keys_shape_error(in, dims);
     }
-    p->N = PyArray_DIM(in->arrays[ARG_KEYS], in->ndim - 2);
+    in->key_rows = PyArray_DIM(in->arrays[ARG_KEYS], in->ndim - 2);
+    p->N = memory != NULL ? memory->N : in->key_rows;
     p->Dk = PyArray_DIM(in->arrays[ARG_KEYS], in->ndim - 1);
+    p->prepared = memory == NULL || memory->prepared == NULL
+                      ? NULL
+                      : PyArray_DATA(memory->prepared);
     p->group = 1;
-    return call->options.enable_gqa ? read_group(in) : 0;
+    return call->options.enable_gqa ? read_group(call, in) : 0;
 }
 
-/* values (..., N, Dv), with the leading axes of keys */
+/* values (..., N, Dv), with the leading axes of keys; those of a memory are. */
 static int
 convert_values(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
     npy_intp dims[PY_MAX_AXES];
     py_key_shape(in, in->problem.N, PY_DV, dims);
-    in->arrays[ARG_VALUES] = py_float32_shaped(call->given[ARG_VALUES], "values", out,
-                                               in->ndim, dims);
+    in->arrays[ARG_VALUES] = call->memory != NULL
+                                 ? (PyArrayObject *)Py_NewRef(call->memory->values)
+                                 : py_float32_shaped(call->given[ARG_VALUES], "values",
+                                                     out, in->ndim, dims);
     if (in->arrays[ARG_VALUES] == NULL) {
         return -1;
     }
@@ -194,6 +230,28 @@ convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
     return in->arrays[which] == NULL ? -1 : 0;
 }
 
+/* The mask of the memory, and that of the call if there is one. */
+static int
+add_mask_of_memory(const py_call *call, const npy_intp *dims, py_inputs *in)
+{
+    PyArrayObject *mask = py_memory_mask(call->memory, in->problem.group);
+    PyArrayObject *given = in->arrays[ARG_MASK];
+    if (mask != NULL && given != NULL) {
+        PyObject *both = PyNumber_And((PyObject *)mask, (PyObject *)given);
+        Py_SETREF(mask, (PyArrayObject *)both);
+    }
+    if (mask == NULL) {
+        return -1;
+    }
+    in->masked = true;
+    py_view_clear(&in->problem.masks.mask);
+    in->arrays[ARG_MASK] = py_pairs((PyObject *)mask, ARG_MASK, in->ndim, dims, NULL,
+                                    &in->problem.masks.mask);
+    Py_XDECREF(given);
+    Py_DECREF(mask);
+    return in->arrays[ARG_MASK] == NULL ? -1 : 0;
+}
+
 /* Everything that is about pairs (..., M, N). The shape of the bias is noted for its
  * gradient's sake. */
 static int
@@ -217,8 +275,17 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
                 dims, out, &p->masks.band, &in->arrays[ARG_CAUSAL_OFFSET]) < 0) {
         return -1;
     }
+    if (call->memory != NULL && offset == NULL) {
+        in->last_offset = p->N - p->M;
+        p->masks.band.offset = &in->last_offset;
+        p->masks.band.heads = INT64_MAX;
+    }
     if (convert_pairs(call, ARG_MASK, out, dims, &p->masks.mask, in) < 0 ||
         convert_pairs(call, ARG_BIAS, out, dims, &p->masks.bias, in) < 0) {
+        return -1;
+    }
+    if (call->memory != NULL && call->memory->mask != NULL &&
+        add_mask_of_memory(call, dims, in) < 0) {
         return -1;
     }
     if (in->arrays[ARG_BIAS] != NULL) { /* now: what follows may reshape the array */
@@ -294,7 +361,8 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
     p->dropout.p = o->dropout_p;
     p->dropout.seed = o->seed.value;
     if (convert_queries(call, out, in) < 0 || convert_keys(call, out, in) < 0 ||
-        (call->given[ARG_VALUES] != NULL && convert_values(call, out, in) < 0) ||
+        ((call->given[ARG_VALUES] != NULL || call->memory != NULL) &&
+         convert_values(call, out, in) < 0) ||
         (score->parameters > 0 && convert_parameters(call, out, in) < 0)) {
         return -1;
     }

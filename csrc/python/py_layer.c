@@ -315,7 +315,8 @@ PyMethodDef layer_methods[] = {
     {"load_state_dict", layer_load_state_dict, METH_O, layer_load_state_dict_doc},
     {"__reduce__", layer_reduce, METH_NOARGS, layer_reduce_doc},
     {"_rebuild", layer_rebuild, METH_O | METH_CLASS, layer_rebuild_doc},
-    {0}, /* train, __call__, backward: their docstrings are made at import */
+    {0}, /* train, memory, __call__, backward: their docstrings are made at import */
+    {0},
     {0},
     {0},
     {0},
@@ -326,12 +327,24 @@ PyMethodDef layer_methods[] = {
 static int
 add_methods(const attnext_state *state)
 {
-    PyMethodDef *end = layer_methods + 7;
-    layer_write_signature();
-    int trained = py_fill_methods(state, train_function, 0, end);
-    return trained < 0 ? -1
-                       : py_fill_methods(state, layer_call_functions, METH_COEXIST,
-                                         end + trained);
+    const struct {
+        const py_function *functions;
+        PyMethodDef *methods;
+        int flags;
+    } tables[] = {
+        {train_function, layer_methods + 7, 0},
+        {layer_memory_functions, layer_methods + 8, 0},
+        {layer_call_functions, layer_methods + 9, METH_COEXIST},
+        {memory_functions, memory_methods + 2, 0},
+    };
+    layer_write_signatures();
+    for (int i = 0; i < (int)Py_ARRAY_LENGTH(tables); i++) {
+        if (py_fill_methods(state, tables[i].functions, tables[i].flags,
+                            tables[i].methods) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 /* *type = the type of this spec, which becomes an attribute of the module */
@@ -350,6 +363,7 @@ py_layers_exec(PyObject *module, attnext_state *state)
         add_properties(layer_additive_properties, &scores[SCORE_additive]) < 0 ||
         add_properties(layer_dot_properties, &scores[SCORE_dot]) < 0 ||
         add_type(module, &layer_context_spec, &state->Context) < 0 ||
+        add_type(module, &layer_memory_spec, &state->Memory) < 0 ||
         add_type(module, &layer_additive_spec, &state->AdditiveAttention) < 0 ||
         add_type(module, &layer_dot_spec, &state->DotProductAttention) < 0) {
         return -1;

@@ -9,6 +9,10 @@
  *     py_layer_state_dict.c    their exchange with PyTorch
  *     py_layer_copies.c        pickle, copy and deepcopy
  *     py_layer_context.c       the type Context: what a forward keeps for its backward
+ *     py_layer_memory.c        the type Memory: keys and values that stay
+ *     py_layer_memory_call.c   what makes it, appends to it, and calls with it
+ *     py_layer_memory_keys.c   what it has of them, and how it grows
+ *     py_layer_memory_back.c   their gradients, added up over calls
  *     py_layer_additive.c  py_layer_dot.c    the two types
  *
  * Python code may run in the middle of anything: a conversion, a finaliser, another
@@ -70,12 +74,17 @@ void layer_dealloc(PyObject *self);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* The methods that take keywords. The signature of __call__ is written at import: it
- * takes what py_options.def gives layers. */
-void layer_write_signature(void);
+/* The methods that take keywords. The signatures of __call__ and backward are written at
+ * import: they take what py_options.def gives layers. */
+void layer_write_signatures(void);
 extern const py_function layer_call_functions[];
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames);
+
+/* object (..., rows, size) as float32, where the constructor called its number of
+ * features size_name. */
+PyArrayObject *layer_read_features(PyObject *object, const char *name, char rows,
+                                   const char *size_name, Py_ssize_t size);
 
 /* The others. */
 PyObject *layer_parameters(PyObject *self, PyObject *ignored);
@@ -188,6 +197,70 @@ PyObject *layer_context_new(const attnext_state *state, const layer_core *core,
  * ValueError if it is one of another layer. */
 int layer_context_read(const attnext_state *state, const layer_core *core,
                        PyObject *context, py_call *call);
+
+/* ---- memories (py_layer_memory.c, py_layer_memory_call.c) ------------------------ */
+
+/* What several backwards left: as in py_gradients, of the first keys; all NULL: nothing.
+ * py_layer_memory_back.c. */
+typedef struct {
+    PyArrayObject *projected, *values, *key_use;
+} memory_sums;
+
+typedef struct {
+    PyObject ob_base;
+    PyObject *weakrefs;
+    PyObject *layer;    /* a weak reference: nothing here leads back to the layer */
+    PyObject *identity; /* of the layer */
+    PyArrayObject *made_with[ATTN_PARAMETERS]; /* copies of what projected the keys */
+    py_memory now;
+    memory_sums sums, spare; /* spare: arrays, whatever they hold */
+} memory_object;
+
+extern PyType_Spec layer_memory_spec;
+
+/* The methods of layers and of memories that take keywords. */
+extern const py_function layer_memory_functions[], memory_functions[];
+enum { MEMORY_METHODS = 8 };
+extern PyMethodDef memory_methods[MEMORY_METHODS];
+
+/* The layer of a memory, owned, and *held, its core. RuntimeError if it is gone. */
+PyObject *layer_memory_hold(memory_object *memory, layer_core *held);
+
+/* Is the memory this layer's, and are its keys those that the layer would project now?
+ * ValueError, RuntimeError. */
+int layer_memory_check(const layer_core *core, const memory_object *memory);
+
+/* Fills *call with what the memory has, which goes into *held with references of its own.
+ * TypeError if values or lengths are given; and as layer_memory_check. */
+int layer_memory_read(const layer_core *core, PyObject *memory, py_call *call,
+                      py_memory *held);
+
+/* *to = *from, with references of its own; gives them up. */
+void layer_memory_share(py_memory *to, const py_memory *from);
+void layer_memory_release(py_memory *memory);
+
+/* py_layer_memory_keys.c. What the core has to know of N keys of the memory. */
+attn_problem layer_memory_problem(const layer_core *core, const py_memory *now,
+                                  npy_intp N);
+
+/* (..., rows, width) of any type with room for so many rows: the first `rows` are those of
+ * `from`, the rest has every byte `fill`. */
+PyArrayObject *layer_memory_grow(PyArrayObject *from, npy_intp rows, npy_intp room,
+                                 int fill);
+
+/* More keys and values, of the shapes that *now has but for the rows, n, and a mask
+ * (..., n, 1) or NULL: all or nothing. Where nobody knows of *now, the GIL may be given
+ * up. */
+int layer_memory_extend(const attnext_state *state, const layer_core *core,
+                        py_memory *now, PyArrayObject *keys, PyArrayObject *values,
+                        PyArrayObject *mask, bool nobody_knows);
+
+/* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
+ * longer. memory.backward(). */
+void layer_memory_add(PyObject *memory, py_gradients *d);
+PyObject *layer_memory_backward(const attnext_state *state, const layer_core *core,
+                                memory_object *memory);
+void layer_memory_clear_sums(memory_sums *sums);
 
 /* ---- the two types --------------------------------------------------------------- */
 

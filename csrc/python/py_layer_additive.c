@@ -53,6 +53,7 @@ PyDoc_STRVAR(additive_doc,
 "--------\n"
 "DotProductAttention : Attention without parameters.\n"
 "additive_attention : The same as a function of arrays.\n"
+"Memory : Keys and values that stay while queries come step by step.\n"
 "\n"
 "Notes\n"
 "-----\n"

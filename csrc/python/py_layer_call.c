@@ -12,11 +12,11 @@
  *             self.attention_weights = weights if need_weights else None
  *             return output
  *
- *         def backward(self, grad_output, *, grad_weights=None, context=None):
+ *         def backward(self, grad_output, *, context=None, **options):
  *             d = attention_backward(grad_output, context or self.context, ...)
  *             for name, grad in self.grads.items():
  *                 grad += d[name]
- *             return d.queries, d.keys, d.values
+ *             return d.queries, d.keys, d.values, *(what the options ask for)
  */
 #include "py_docs.h"
 #include "py_layer.h"
@@ -45,9 +45,9 @@ draw_seed(PyObject *rng, py_seed *seed)
 
 /* object (..., rows, size) as float32; the constructor called its number of features
  * size_name. Without this the message would blame the parameter. */
-static PyArrayObject *
-read_features(PyObject *object, const char *name, char rows, const char *size_name,
-              Py_ssize_t size)
+PyArrayObject *
+layer_read_features(PyObject *object, const char *name, char rows,
+                    const char *size_name, Py_ssize_t size)
 {
     PyArrayObject *a = py_float32(object, name, NULL);
     int ndim = a == NULL ? 0 : PyArray_NDIM(a);
@@ -66,8 +66,10 @@ static void
 begin_call(py_call *call, const layer_core *held)
 {
     call->score = held->score;
-    call->options = (py_options){0};
+    call->options = (py_options){.has_scale = held->has_scale,
+                                 .scale = (float)held->scale};
     call->keeps_inputs = true;
+    call->memory = NULL;
     for (int i = 0; i < held->score->parameters; i++) {
         call->given[ARG_PARAMETER_0 + i] = (PyObject *)held->parameters[i];
     }
@@ -93,23 +95,11 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
 
 static py_signature call_signature = {
     .function = "__call__",
-    .required = 3,
+    .required = 2, /* and values, unless keys is a Memory */
     .positional = 4,
     .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS},
     .method = true,
 };
-
-void
-layer_write_signature(void)
-{
-    unsigned char *next = call_signature.args + call_signature.positional;
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
-    if ((TAKEN_BY) & LAYER) {                    \
-        *next++ = ARG_##ID;                      \
-    }
-#include "py_options.def"
-    *next = ARG_NEED_WEIGHTS;
-}
 
 PyDoc_STRVAR(call_doc,
 "Pool the values, each query by the attention it pays to the keys.\n"
@@ -121,9 +111,10 @@ PyDoc_STRVAR(call_doc,
 "    AdditiveAttention. Used as it is if float32 and C-contiguous, like every array\n"
 "    here; other layouts, lists, other real dtypes and torch tensors are converted\n"
 "    first.\n"
-"keys : array_like, shape (..., N, Dk)\n"
+"keys : array_like, shape (..., N, Dk), or Memory\n"
 "    The keys; leading axes as those of `queries`. Dk is `key_size` for\n"
-"    AdditiveAttention, Dq for DotProductAttention.\n"
+"    AdditiveAttention, Dq for DotProductAttention. Or a `Memory` of this object, in\n"
+"    the place of keys, values and lengths.\n"
 "values : array_like, shape (..., N, Dv)\n"
 "    The values, one for each key.\n"
 DOC_VALID_LENS);
@@ -152,11 +143,10 @@ PyDoc_STRVAR(call_doc_end,
 "Notes\n"
 "-----\n"
 "In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh\n"
-"from the object's generator; `attention_weights` are those before dropout. A query\n"
-"to which no key is left pays 1/N to each of the N keys; apart from that, keys and\n"
-"values that take no part are never read. Several threads may call one object at\n"
-"once; a call that runs while another thread sets the parameters may see some of the\n"
-"old numbers and some of the new.\n"
+"from the object's generator; `attention_weights` are those before dropout. Keys and\n"
+"values that take no part are never read, but by an empty row with 'uniform'. Several\n"
+"threads may call one object at once; a call that runs while another thread sets the\n"
+"parameters may see some of the old numbers and some of the new.\n"
 "\n"
 "Examples\n"
 "--------\n"
@@ -183,8 +173,6 @@ forward(const attnext_state *state, layer_object *layer, const layer_core *held,
     if (layer_check_parameters(held) < 0) {
         return NULL;
     }
-    o->has_scale = held->has_scale;
-    o->scale = (float)held->scale;
     o->return_lse = true; /* it makes the backward cheaper */
     o->dropout_p = held->training ? (float)held->dropout : 0.0f;
     if (o->dropout_p > 0.0f && draw_seed(held->rng, &o->seed) < 0) {
@@ -208,18 +196,38 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[2])
     if (held->score->parameters == 0) {
         return 0;
     }
-    owned[0] = (PyObject *)read_features(call->given[ARG_QUERIES], "queries", 'M',
-                                         "query_size", held->query_size);
+    owned[0] = (PyObject *)layer_read_features(call->given[ARG_QUERIES], "queries", 'M',
+                                               "query_size", held->query_size);
     if (owned[0] == NULL) {
         return -1;
     }
-    owned[1] = (PyObject *)read_features(call->given[ARG_KEYS], "keys", 'N', "key_size",
-                                         held->key_size);
+    call->given[ARG_QUERIES] = owned[0];
+    if (call->memory != NULL) {
+        return 0;
+    }
+    owned[1] = (PyObject *)layer_read_features(call->given[ARG_KEYS], "keys", 'N',
+                                               "key_size", held->key_size);
     if (owned[1] == NULL) {
         return -1;
     }
-    call->given[ARG_QUERIES] = owned[0];
     call->given[ARG_KEYS] = owned[1];
+    return 0;
+}
+
+/* Keys and values, or a memory, which goes into *memory. */
+static int
+read_keys(const attnext_state *state, const layer_core *held, py_call *call,
+          py_memory *memory)
+{
+    PyObject *keys = call->given[ARG_KEYS];
+    if (Py_IS_TYPE(keys, state->Memory)) {
+        return layer_memory_read(held, keys, call, memory);
+    }
+    if (call->given[ARG_VALUES] == NULL) {
+        PyErr_SetString(PyExc_TypeError,
+                        "__call__() missing required argument 'values' (position 3)");
+        return -1;
+    }
     return 0;
 }
 
@@ -229,6 +237,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *owned[2] = {NULL, NULL}, *result = NULL;
+    py_memory memory = {NULL};
     layer_core held;
     py_call call;
 
@@ -241,7 +250,8 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     begin_call(&call, &held);
     PyObject *need_weights = call.given[ARG_NEED_WEIGHTS];
     call.options.return_weights = true;
-    if ((kwnames != NULL && py_read_options(&call) < 0) ||
+    if (read_keys(state, &held, &call, &memory) < 0 ||
+        (kwnames != NULL && py_read_options(&call) < 0) ||
         (need_weights != NULL && py_read_flag(need_weights, "need_weights",
                                               &call.options.return_weights) < 0) ||
         read_inputs(&held, &call, owned) < 0) {
@@ -249,6 +259,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     }
     result = forward(state, layer, &held, &call);
 done:
+    layer_memory_release(&memory);
     Py_XDECREF(owned[1]);
     Py_XDECREF(owned[0]);
     layer_core_clear(&held);
@@ -270,13 +281,28 @@ layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 
 /* ---- backward -------------------------------------------------------------------- */
 
-static const py_signature backward_signature = {
+static py_signature backward_signature = {
     .function = "backward",
     .required = 1,
     .positional = 1,
-    .args = {ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_CONTEXT},
+    .args = {ARG_GRAD_OUTPUT},
     .method = true,
 };
+
+/* An option of layers that forwards have is the call's, another the backward's. */
+void
+layer_write_signatures(void)
+{
+    unsigned char *call = call_signature.args + call_signature.positional;
+    unsigned char *backward = backward_signature.args + backward_signature.positional;
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                  \
+    if ((TAKEN_BY) & LAYER) {                                     \
+        *((TAKEN_BY) & FORWARD ? call++ : backward++) = ARG_##ID; \
+    }
+#include "py_options.def"
+    *call = ARG_NEED_WEIGHTS;
+    *backward = ARG_CONTEXT;
+}
 
 PyDoc_STRVAR(backward_doc,
 "Gradients of a call; those of the parameters are added to `grads`.\n"
@@ -284,9 +310,9 @@ PyDoc_STRVAR(backward_doc,
 "Parameters\n"
 "----------\n"
 "grad_output : array_like, shape (..., M, Dv)\n"
-"    Gradient of the loss with respect to the output.\n"
-"grad_weights : array_like, shape (..., M, N), optional\n"
-"    Gradient of the loss with respect to `attention_weights`, if it depends on them.\n"
+"    Gradient of the loss with respect to the output.\n");
+
+PyDoc_STRVAR(backward_doc_end,
 "context : Context, optional\n"
 "    Which call: the `context` as it was after it. The last one by default.\n"
 "\n"
@@ -298,6 +324,7 @@ PyDoc_STRVAR(backward_doc,
 "    Gradient with respect to the keys; exactly 0 for those that take no part.\n"
 "dv : ndarray, float32, shape (..., N, Dv)\n"
 "    Gradient with respect to the values, likewise.\n"
+DOC_GRADIENT_OF_BIAS
 "\n"
 "Raises\n"
 "------\n"
@@ -314,6 +341,9 @@ PyDoc_STRVAR(backward_doc,
 "\n"
 "Notes\n"
 "-----\n"
+"Of a call with a `Memory` only dq comes back, alone: what flows to keys, values and the\n"
+"parameters that project keys is added up in the memory, whose `backward` hands it out.\n"
+"\n"
 "The parameters must still be those of the call: run `backward` before the step that\n"
 "changes them, and do not write into the inputs in between. A second `backward` of\n"
 "the same call adds to `grads` again. Dropout is that of the call.\n"
@@ -328,6 +358,24 @@ PyDoc_STRVAR(backward_doc,
 ">>> dk\n"
 "array([[-0.5, -0.5],\n"
 "       [ 0.5,  0.5]], dtype=float32)\n");
+
+/* What backward returns, once everything that can fail is done: dq, dk, dv, or dq alone
+ * where a memory keeps the others; and what was asked for. */
+static PyObject *
+finish_backward(const attnext_state *state, const layer_core *held, const py_call *call,
+                py_gradients *d)
+{
+    PyObject *parts[PY_GRADIENTS] = {(PyObject *)d->queries, (PyObject *)d->keys,
+                                     (PyObject *)d->values};
+    PyObject *result = py_pack_gradients(call, d, parts, call->memory == NULL ? 3 : 1);
+    if (result != NULL && layer_add_gradients(state, held, d) < 0) {
+        Py_CLEAR(result);
+    }
+    if (result != NULL && call->memory != NULL) {
+        layer_memory_add(call->memory->owner, d);
+    }
+    return result;
+}
 
 static PyObject *
 layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -356,13 +404,12 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     begin_call(&call, &held);
     if (layer_context_read(state, &held, context, &call) < 0 ||
+        (kwnames != NULL && py_read_options(&call) < 0) ||
         layer_check_parameters(&held) < 0 ||
         py_backward(state, &call, &in, &gradients) < 0) {
         goto done;
     }
-    if (layer_add_gradients(state, &held, &gradients) == 0) {
-        result = PyTuple_Pack(3, gradients.queries, gradients.keys, gradients.values);
-    }
+    result = finish_backward(state, &held, &call, &gradients);
     py_gradients_clear(&gradients);
     py_inputs_clear(&in);
 done:
@@ -373,6 +420,6 @@ done:
 
 const py_function layer_call_functions[] = {
     {&call_signature, PY_FASTCALL(layer_call), call_doc, call_doc_end},
-    {&backward_signature, PY_FASTCALL(layer_backward), backward_doc, NULL},
+    {&backward_signature, PY_FASTCALL(layer_backward), backward_doc, backward_doc_end},
     {0},
 };

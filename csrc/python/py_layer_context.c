@@ -19,6 +19,7 @@ typedef struct {
     PyArrayObject *inputs[PY_INPUTS]; /* as the forward read them; no parameters */
     int end;                          /* the inputs from here on are NULL */
     py_options options;
+    py_memory memory; /* without a mask and lengths, which inputs has; or all NULL */
     PyArrayObject *output, *lse;
 } context_object;
 
@@ -54,6 +55,11 @@ layer_context_new(const attnext_state *state, const layer_core *core,
         context->inputs[i] = (PyArrayObject *)Py_XNewRef(input);
     }
     context->options = call->options;
+    if (call->memory != NULL) {
+        py_memory memory = *call->memory;
+        memory.mask = memory.lens = NULL;
+        layer_memory_share(&context->memory, &memory);
+    }
     context->output = copy_of(outputs->output);
     context->lse = (PyArrayObject *)Py_NewRef(outputs->lse);
     if (context->output == NULL) {
@@ -86,6 +92,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, PyObject 
         }
     }
     call->options = context->options;
+    call->memory = context->memory.owner == NULL ? NULL : &context->memory;
     call->given[ARG_OUTPUT] = (PyObject *)context->output;
     call->given[ARG_LSE] = (PyObject *)context->lse;
     return 0;
@@ -103,6 +110,7 @@ context_dealloc(PyObject *self)
     for (int i = ARG_QUERIES; i < context->end; i++) {
         Py_XDECREF(context->inputs[i]);
     }
+    layer_memory_release(&context->memory);
     Py_XDECREF(context->output);
     Py_XDECREF(context->lse);
     type->tp_free(self);
@@ -117,6 +125,12 @@ context_repr(PyObject *self)
                   *v = context->inputs[ARG_VALUES];
     char queries[PY_SHAPE_TEXT], keys[PY_SHAPE_TEXT], values[PY_SHAPE_TEXT];
 
+    if (context->memory.owner != NULL) {
+        return PyUnicode_FromFormat(
+            "<Context: queries %s, memory of %zd keys>",
+            py_shape_text(queries, PyArray_NDIM(q), PyArray_DIMS(q)),
+            context->memory.N);
+    }
     return PyUnicode_FromFormat(
         "<Context: queries %s, keys %s, values %s>",
         py_shape_text(queries, PyArray_NDIM(q), PyArray_DIMS(q)),
@@ -166,10 +180,11 @@ PyDoc_STRVAR(context_doc,
 "\n"
 "Notes\n"
 "-----\n"
-"It holds references to the queries, keys, values and mask, which must not be changed\n"
-"before the backward, and copies of the output and the log-sum-exp. The parameters\n"
-"are those the object has when `backward` is called. It cannot be made, copied or\n"
-"pickled.\n"
+"It holds references to the queries, keys, values, mask and bias, which must not be\n"
+"changed before the backward, copies of the output and the log-sum-exp, and the other\n"
+"options of the call. The parameters are those the object has when `backward` is\n"
+"called. Of a call with a `Memory` it has the keys that were there then, and its\n"
+"backward adds to the memory. It cannot be made, copied or pickled.\n"
 "\n"
 "Examples\n"
 "--------\n"

@@ -39,6 +39,7 @@ PyDoc_STRVAR(dot_doc,
 "--------\n"
 "AdditiveAttention : Attention for queries and keys of different sizes.\n"
 "dot_product_attention : The same as a function of arrays.\n"
+"Memory : Keys and values that stay while queries come step by step.\n"
 "\n"
 "Notes\n"
 "-----\n"

@@ -121,6 +121,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->AdditiveAttention);
     Py_VISIT(state->DotProductAttention);
     Py_VISIT(state->Context);
+    Py_VISIT(state->Memory);
     return 0;
 }
 
@@ -140,6 +141,7 @@ module_clear(PyObject *module)
     Py_CLEAR(state->AdditiveAttention);
     Py_CLEAR(state->DotProductAttention);
     Py_CLEAR(state->Context);
+    Py_CLEAR(state->Memory);
     return 0;
 }
 

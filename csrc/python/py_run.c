@@ -74,24 +74,38 @@ run_released(py_core_call *call, const void *context, void *scratch, int threads
     return result;
 }
 
-int
-py_run(const attnext_state *state, double work, py_workspace *workspace,
-       py_core_call *call, const void *context)
+static int
+run_core(const attnext_state *state, bool worth, bool release, py_workspace *workspace,
+         py_core_call *call, const void *context)
 {
-    const bool release = work >= WORTH_RELEASING;
-    const int threads = release ? Py_MIN(state->threads, MOST_THREADS) : 1;
+    const int threads = worth ? Py_MIN(state->threads, MOST_THREADS) : 1;
     size_t bytes = workspace == NULL ? 0 : workspace(context, threads);
 
-    if (!release && bytes <= FRAME) {
+    if (!worth && bytes <= FRAME) {
         return run_in_frame(call, context);
     }
     void *scratch = allocate(bytes);
     if (scratch == NULL) {
         return -1;
     }
-    attn_run run = {.threads = 1};
+    attn_run run = {.threads = threads};
     int result = release ? run_released(call, context, scratch, threads)
                          : call(context, scratch, &run);
     py_give_scratch(scratch, bytes);
     return result;
+}
+
+int
+py_run(const attnext_state *state, double work, py_workspace *workspace,
+       py_core_call *call, const void *context)
+{
+    const bool worth = work >= WORTH_RELEASING;
+    return run_core(state, worth, worth, workspace, call, context);
+}
+
+int
+py_run_alone(const attnext_state *state, double work, py_workspace *workspace,
+             py_core_call *call, const void *context)
+{
+    return run_core(state, work >= WORTH_RELEASING, false, workspace, call, context);
 }

@@ -16,7 +16,8 @@
  *     some rows of one entry, alone and with less padding, give what they gave before;
  *     so do masks written out as one byte and one bias for each pair, and shared keys
  *     written out for each head;
- *     so do queries, keys and values with strides, and keys that were prepared before;
+ *     so do queries, keys and values with strides, keys that were prepared before, and
+ *     gradients that are projected after;
  *     so do scores under a cap that is far above them;
  *     what is handed back to the backward only saves time;
  *     weights, lse, output, dv, dbias, dsink and dscale are those of the definition, from
@@ -199,6 +200,7 @@ check_variants(source *s, const problem *c, const results *r)
     check_repeated_keys(c, r);
     check_strided(c, r);
     check_prepared(c, r);
+    check_projected_late(c, r);
     check_handed_back(c, r);
     if (c->tame) {
         check_softcap(c, r);

@@ -141,13 +141,23 @@ unscaled_score(const problem *c, int64_t b, int64_t m, int64_t j)
     return p->score == &attn_score_dot ? qk : norms == 0.0 ? 0.0 : qk / norms;
 }
 
-/* The row's part of the gradient of the scale. */
+/* The row's part of the gradient of the scale, through the slope of the cap. */
 static double
 dscale_of_row(const defined_row *x, const problem *c)
 {
+    const attn_problem *p = &c->p;
+    const double cap = (double)p->softcap;
+    const float *scales = p->scales.data;
+    const double scale = (double)(scales == NULL
+                                      ? p->scale
+                                      : scales[view_at(&p->scales, x->b, 0, 0)]);
     double sum = 0.0;
-    for (int64_t j = 0; j < c->p.N; j++) {
-        sum += x->pairs[j] ? x->ds[j] * unscaled_score(c, x->b, x->m, j) : 0.0;
+    for (int64_t j = 0; j < p->N; j++) {
+        if (x->pairs[j]) {
+            double unscaled = unscaled_score(c, x->b, x->m, j);
+            double slope = cap == 0.0 ? 1.0 : pow(cosh(scale * unscaled / cap), -2.0);
+            sum += x->ds[j] * slope * unscaled;
+        }
     }
     return sum;
 }

@@ -21,9 +21,10 @@ typedef struct {
     float *X, *dsoftmax; /* masked softmax: its input and gradient, (B, M, N) */
     int threads;
     bool
-        strided; /* queries, keys and values are handed in with gaps and heads inside */
-    bool tame;   /* no infinity or NaN where it matters */
-    bool modest; /* and small enough that rounding errors are */
+        strided, /* queries, keys and values are handed in with gaps and heads inside */
+        projects_late; /* the backward leaves the projection of the keys for later */
+    bool tame;         /* no infinity or NaN where it matters */
+    bool modest;       /* and small enough that rounding errors are */
 } problem;
 
 #define ADDRESS_OF_SCORE(name) &attn_score_##name,

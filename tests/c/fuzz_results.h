@@ -36,6 +36,7 @@ enum {
     SCORES_D_W_V,
     SCORES_D_B_H,
     SCORES_D_W,
+    SCORES_D_SCALE,
     RESULTS,
 };
 
@@ -64,6 +65,7 @@ static const char *const names[RESULTS] = {
     [SCORES_D_W_V] = "dw_v of scores",
     [SCORES_D_B_H] = "db_h of scores",
     [SCORES_D_W] = "dw of scores",
+    [SCORES_D_SCALE] = "dscale of scores",
 };
 
 typedef struct {
@@ -154,6 +156,7 @@ allocate_results(results *r, const problem *c)
         [SCORES_D_KEYS] = p->B / p->group * p->N * p->Dk,
     };
     memcpy(n + SCORES_D_W_Q, n + D_W_Q, (D_W - D_W_Q + 1) * sizeof *n);
+    n[SCORES_D_SCALE] = n[D_SCALE];
     for (int i = 0; i < RESULTS; i++) {
         r->n[i] = n[i] < 0 ? 0 : n[i];
         r->of[i] = n[i] < 0 ? NULL : nan_floats(n[i]);
@@ -184,6 +187,39 @@ hand_back(const problem *c, const results *r)
     return saved;
 }
 
+/* A backward that leaves the gradient of the keys before their projection, which then
+ * comes by itself; or is that of the keys, where there is none. */
+static void
+backward_projected_late(attn_gradients d, const attn_grad_outputs *grad,
+                        const attn_saved *saved, const attn_inputs *in,
+                        const problem *c)
+{
+    const attn_problem *p = &c->p;
+    const int64_t keys = p->B / p->group * p->N;
+    attn_gradients walk = d, through = d;
+    bool projects = false;
+    walk.keys = NULL;
+    walk.projected = nan_floats(keys * attn_key_width(p));
+    walk.key_use = nan_bytes((size_t)keys);
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        if (attn_projects_keys(p->score, i)) {
+            projects = true;
+            walk.parameters[i] = NULL;
+        }
+    }
+    attn_run run = {.threads = c->threads};
+    void *work = nan_bytes(attn_backward_workspace(p, &walk, grad, c->threads));
+    attn_backward(&walk, grad, saved, in, p, work, &run);
+    if (!projects) {
+        memcpy(d.keys, walk.projected, (size_t)(keys * p->Dk) * sizeof(float));
+        return;
+    }
+    through.projected = walk.projected;
+    through.key_use = walk.key_use;
+    run = (attn_run){.threads = c->threads};
+    attn_projected_backward(&through, &in->keys, p, &run);
+}
+
 static void
 compute_attention(results *r, const problem *c)
 {
@@ -205,8 +241,12 @@ compute_attention(results *r, const problem *c)
     attn_grad_outputs grad = {c->dout, c->dweights, c->dlse};
     attn_saved saved = hand_back(c, r);
     run = (attn_run){.threads = c->threads};
-    work = nan_bytes(attn_backward_workspace(p, &d, &grad, c->threads));
-    attn_backward(&d, &grad, &saved, &in, p, work, &run);
+    if (c->projects_late) {
+        backward_projected_late(d, &grad, &saved, &in, c);
+    } else {
+        work = nan_bytes(attn_backward_workspace(p, &d, &grad, c->threads));
+        attn_backward(&d, &grad, &saved, &in, p, work, &run);
+    }
 }
 
 /* As the callers of these have it: every pair, no values. The gradient of the scores is
@@ -217,6 +257,7 @@ compute_scores(results *r, const problem *c)
     attn_problem p = c->p;
     p.masks = (attn_masks){0};
     p.dropout = (attn_dropout){0};
+    p.sink = (attn_view){0};
     p.Dv = 0;
     attn_run run = {.threads = c->threads};
     void *work = nan_bytes(attn_scores_workspace(&p, c->threads));
@@ -229,7 +270,7 @@ compute_scores(results *r, const problem *c)
         .keys = r->of[SCORES_D_KEYS],
         .parameters = {r->of[SCORES_D_W_Q], r->of[SCORES_D_W_K], r->of[SCORES_D_W_V],
                        r->of[SCORES_D_B_H]},
-        .scale = r->of[SCORES_D_W],
+        .scale = r->of[SCORES_D_W] != NULL ? r->of[SCORES_D_W] : r->of[SCORES_D_SCALE],
     };
     run = (attn_run){.threads = c->threads};
     work = nan_bytes(attn_scores_backward_workspace(&p, &d, c->threads));

@@ -1,0 +1,224 @@
+/*
+ * py_layer_memory.c -- the type Memory: keys and values that stay while queries come step
+ * by step, as if it were Python:
+ *
+ *     class Layer:
+ *         def memory(self, keys, values, valid_lens=None, *, mask=None):
+ *             return Memory(self, ...)
+ *
+ *     class Memory:
+ *         def append(self, keys, values, mask=None):
+ *             self.keys += keys; self.values += values; self.mask += mask
+ *             self.projected += keys @ W_k.T
+ *
+ *         def backward(self):
+ *             dkeys, layer.grads["W_k"] += through the projection, of self.sums
+ *             return dkeys, dvalues
+ *
+ * layer(queries, memory) is layer(queries, keys, values, valid_lens) with what the memory
+ * has (layer_memory_read), and its backward adds to the sums (py_layer_memory_back.c).
+ */
+#include "py_layer.h"
+
+#include <structmember.h>
+
+/* ---- memory.backward() ----------------------------------------------------------- */
+
+static const char backward_doc[] = PyDoc_STR(
+    "backward($self)\n"
+    "--\n\n"
+    "What the calls' backwards added up: gradients of keys and values.\n"
+    "\n"
+    "Returns\n"
+    "-------\n"
+    "dk : ndarray, float32, shape (..., N, Dk)\n"
+    "    Gradient with respect to the keys; exactly 0 for those that took no part.\n"
+    "dv : ndarray, float32, shape (..., N, Dv)\n"
+    "    Gradient with respect to the values, likewise.\n"
+    "\n"
+    "Raises\n"
+    "------\n"
+    "RuntimeError\n"
+    "    The parameters that project the keys are no longer those of the memory.\n"
+    "\n"
+    "Notes\n"
+    "-----\n"
+    "Goes through the projection of the keys once, however many backwards there were,\n"
+    "and adds to the `grads` of the object. The sums start again: what a backward "
+    "left\n"
+    "is handed out once.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> import numpy as np\n"
+    ">>> from attnext import DotProductAttention\n"
+    ">>> attn = DotProductAttention()\n"
+    ">>> memory = attn.memory(np.zeros((2, 2)), np.eye(2))\n"
+    ">>> for query in np.eye(2):\n"
+    "...     output = attn([query], memory)\n"
+    "...     dq = attn.backward([[1, 1]])\n"
+    ">>> dk, dv = memory.backward()\n"
+    ">>> dv\n"
+    "array([[1., 1.],\n"
+    "       [1., 1.]], dtype=float32)\n");
+
+static PyObject *
+memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    memory_object *memory = (memory_object *)self;
+    layer_core held;
+    PyObject *layer = layer_memory_hold(memory, &held);
+    if (layer == NULL) {
+        return NULL;
+    }
+    PyObject *result = layer_memory_check(&held, memory) < 0
+                           ? NULL
+                           : layer_memory_backward(state, &held, memory);
+    layer_core_clear(&held);
+    Py_DECREF(layer);
+    return result;
+}
+
+/* ---- the type -------------------------------------------------------------------- */
+
+static PyObject *
+memory_new(PyTypeObject *Py_UNUSED(type), PyObject *Py_UNUSED(args),
+           PyObject *Py_UNUSED(kwargs))
+{
+    PyErr_SetString(PyExc_TypeError,
+                    "a Memory is made by an object that reads it: attn.memory(keys, "
+                    "values)");
+    return NULL;
+}
+
+static PyObject *
+memory_reduce(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    PyErr_SetString(PyExc_TypeError,
+                    "a Memory cannot be copied or pickled, because it belongs to the "
+                    "object that made it: make another from the keys and values");
+    return NULL;
+}
+
+static void
+memory_dealloc(PyObject *self)
+{
+    memory_object *memory = (memory_object *)self;
+    PyTypeObject *type = Py_TYPE(self);
+
+    if (memory->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(self);
+    }
+    Py_XDECREF(memory->layer);
+    Py_XDECREF(memory->identity);
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        Py_XDECREF(memory->made_with[i]);
+    }
+    layer_memory_release(&memory->now);
+    layer_memory_clear_sums(&memory->sums);
+    layer_memory_clear_sums(&memory->spare);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static Py_ssize_t
+memory_length(PyObject *self)
+{
+    return ((memory_object *)self)->now.N;
+}
+
+static PyObject *
+memory_repr(PyObject *self)
+{
+    const py_memory *now = &((memory_object *)self)->now;
+    char keys[PY_SHAPE_TEXT], values[PY_SHAPE_TEXT];
+    npy_intp dims[PY_MAX_AXES];
+    int ndim = py_note_shape(now->keys, dims);
+
+    dims[ndim - 2] = now->N;
+    py_shape_text(keys, ndim, dims);
+    dims[ndim - 1] = PyArray_DIM(now->values, ndim - 1);
+    return PyUnicode_FromFormat("<Memory: keys %s, values %s>", keys,
+                                py_shape_text(values, ndim, dims));
+}
+
+PyDoc_STRVAR(memory_doc,
+"Keys and values that stay while queries come step by step.\n"
+"\n"
+"`AdditiveAttention.memory` and `DotProductAttention.memory` make one. It goes in the\n"
+"place of keys, values and valid lengths, as often as wanted, and ``len(memory)`` is\n"
+"how many keys it has.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"AdditiveAttention.memory : Makes one, whose keys are projected once.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"What a call computes is, bit for bit, what it computes from the keys and values\n"
+"themselves; but queries count as the last of the keys where their place matters:\n"
+"`causal` and `window` move by N - M unless `causal_offset` says otherwise.\n"
+"\n"
+"The `backward` of such a call returns dq alone. What flows to keys, values and to the\n"
+"parameters that project keys is added up in the memory, until `backward` of the memory\n"
+"hands it out.\n"
+"\n"
+"A memory belongs to the object that made it, and to the numbers of its W_k: after a\n"
+"step that changes them, make another. It cannot be copied or pickled.\n"
+"\n"
+"Examples\n"
+"--------\n"
+"A decoder attends to the same keys at every step:\n"
+"\n"
+">>> import numpy as np\n"
+">>> from attnext import AdditiveAttention\n"
+">>> attn = AdditiveAttention(key_size=4, query_size=3, num_hiddens=8, rng=0)\n"
+">>> rng = np.random.default_rng(0)\n"
+">>> keys, queries = rng.normal(size=(2, 7, 4)), rng.normal(size=(2, 5, 3))\n"
+">>> memory = attn.memory(keys, keys, [7, 2])\n"
+">>> contexts = []\n"
+">>> for t in range(5):\n"
+"...     output = attn(queries[:, t : t + 1], memory)\n"
+"...     contexts.append(attn.context)\n"
+">>> for context in reversed(contexts):\n"
+"...     dq = attn.backward(np.ones((2, 1, 4)), context=context)\n"
+">>> dk, dv = memory.backward()\n"
+">>> dk.shape, bool(attn.grads[\"W_k\"].any())\n"
+"((2, 7, 4), True)\n"
+"\n"
+"One that writes and reads its own keys appends to the memory:\n"
+"\n"
+">>> memory.append(rng.normal(size=(2, 1, 4)), rng.normal(size=(2, 1, 4)))\n"
+">>> len(memory)\n"
+"8\n");
+
+static const char reduce_doc[] = PyDoc_STR("Refuse: a memory belongs to its object.");
+
+PyMethodDef memory_methods[MEMORY_METHODS] = {
+    {"backward", memory_backward, METH_NOARGS, backward_doc},
+    {"__reduce__", memory_reduce, METH_NOARGS, reduce_doc},
+    {0}, /* append: its docstring is made at import */
+    {0},
+};
+
+static PyMemberDef memory_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(memory_object, weakrefs), READONLY,
+     NULL},
+    {0},
+};
+
+static PyType_Slot memory_slots[] = {
+    {Py_tp_doc, (void *)memory_doc}, {Py_tp_new, memory_new},
+    {Py_tp_dealloc, memory_dealloc}, {Py_tp_repr, memory_repr},
+    {Py_sq_length, memory_length},   {Py_tp_methods, memory_methods},
+    {Py_tp_members, memory_members}, {0},
+};
+
+/* Not known to the garbage collector: nothing it has leads anywhere. */
+PyType_Spec layer_memory_spec = {
+    .name = "attnext.Memory",
+    .basicsize = sizeof(memory_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = memory_slots,
+};

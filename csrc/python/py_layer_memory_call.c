@@ -1,0 +1,406 @@
+/*
+ * py_layer_memory_call.c -- what makes a memory, appends to it, and calls with it.
+ */
+#include "py_layer.h"
+
+#include <string.h>
+
+/* ---- who it belongs to ----------------------------------------------------------- */
+
+int
+layer_memory_check(const layer_core *core, const memory_object *memory)
+{
+    if (memory->identity != core->identity) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the memory was made by another object, expected one that "
+                        "memory() of this object returned");
+        return -1;
+    }
+    if (layer_check_parameters(core) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < core->score->parameters; i++) {
+        PyArrayObject *copy = memory->made_with[i];
+        if (copy != NULL &&
+            memcmp(PyArray_DATA(copy), PyArray_DATA(core->parameters[i]),
+                   (size_t)PyArray_NBYTES(copy)) != 0) {
+            PyErr_Format(PyExc_RuntimeError,
+                         "%s has changed since the memory projected its keys with it: "
+                         "make a new memory",
+                         layer_text(core, i));
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int
+layer_memory_read(const layer_core *core, PyObject *object, py_call *call,
+                  py_memory *held)
+{
+    memory_object *memory = (memory_object *)object;
+    const char *own = py_is_given(call->given[ARG_VALUES])       ? "values"
+                      : py_is_given(call->given[ARG_VALID_LENS]) ? "valid_lens"
+                                                                 : NULL;
+    if (own != NULL) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s is given beside a memory, expected none: it has its own", own);
+        return -1;
+    }
+    if (layer_memory_check(core, memory) < 0) {
+        return -1;
+    }
+    layer_memory_share(held, &memory->now);
+    held->owner = Py_NewRef(object);
+    call->given[ARG_VALID_LENS] = (PyObject *)held->lens;
+    call->memory = held;
+    return 0;
+}
+
+PyObject *
+layer_memory_hold(memory_object *memory, layer_core *held)
+{
+    PyObject *layer = PyObject_CallNoArgs(memory->layer);
+    if (layer == Py_None) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "the object that made this memory is gone, and its parameters "
+                        "with it");
+        Py_CLEAR(layer);
+    }
+    if (layer != NULL && layer_hold((layer_object *)layer, held) < 0) {
+        Py_CLEAR(layer);
+    }
+    return layer;
+}
+
+/* ---- reading keys and values ----------------------------------------------------- */
+
+/* New keys, values, mask and, of a new memory, lengths, converted; owned. */
+typedef struct {
+    PyArrayObject *keys, *values, *mask, *lens;
+} memory_rows;
+
+static void
+clear_rows(memory_rows *rows)
+{
+    Py_CLEAR(rows->keys);
+    Py_CLEAR(rows->values);
+    Py_CLEAR(rows->mask);
+    Py_CLEAR(rows->lens);
+}
+
+/* A mask that broadcasts to (..., 1, n), as (..., n, 1): a copy. */
+static PyArrayObject *
+read_mask(PyObject *object, int ndim, npy_intp *dims)
+{
+    attn_view view = {0};
+    PyArrayObject *copy = NULL;
+    PyArrayObject *mask = py_pairs(object, ARG_MASK, ndim, dims, NULL, &view);
+    py_view_clear(&view);
+    if (mask != NULL) {
+        copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
+    }
+    if (copy != NULL && PyArray_CopyInto(copy, mask) == 0) {
+        npy_intp n = dims[ndim - 1];
+        dims[ndim - 1] = 1;
+        dims[ndim - 2] = n;
+        PyArray_Dims rows = {dims, ndim};
+        Py_SETREF(copy, (PyArrayObject *)PyArray_Newshape(copy, &rows, NPY_CORDER));
+    } else {
+        Py_CLEAR(copy);
+    }
+    Py_XDECREF(mask);
+    return copy;
+}
+
+/* Lengths for all queries alike: an int, or one for each entry of the first axis. */
+static PyArrayObject *
+read_lens(PyObject *object, int ndim, const npy_intp *dims)
+{
+    const bool entries = ndim > 2;
+    PyArrayObject *lens = py_lens_per_entry(object, "valid_lens", entries ? dims[0] : 1,
+                                            PY_SSIZE_T_MAX, false);
+    if (lens != NULL && !entries && PyArray_NDIM(lens) > 0) {
+        py_shape_error(lens, "valid_lens", "an int");
+        Py_CLEAR(lens);
+    }
+    return lens;
+}
+
+/* *key_dims = the shape of the new keys, *value_dims of the new values, where Dv is a
+ * letter if it is free; how many axes. */
+static int
+read_keys_and_values(const layer_core *core, PyObject *const *given,
+                     const py_memory *like, memory_rows *rows,
+                     npy_intp key_dims[PY_MAX_AXES], npy_intp value_dims[PY_MAX_AXES])
+{
+    rows->keys = core->score->parameters > 0
+                     ? layer_read_features(given[ARG_KEYS], "keys", 'N', "key_size",
+                                           core->key_size)
+                     : py_float32(given[ARG_KEYS], "keys", NULL);
+    if (rows->keys == NULL) {
+        return -1;
+    }
+    if (like == NULL && PyArray_NDIM(rows->keys) < 2) {
+        return py_shape_error(rows->keys, "keys", "two axes or more: (..., N, D)");
+    }
+    int ndim = py_note_shape(like != NULL ? like->keys : rows->keys, key_dims);
+    key_dims[ndim - 2] = PY_N;
+    if (py_check_shape(rows->keys, "keys", ndim, key_dims) < 0) {
+        return -1;
+    }
+    key_dims[ndim - 2] = PyArray_DIM(rows->keys, ndim - 2);
+    memcpy(value_dims, key_dims, (size_t)ndim * sizeof *value_dims);
+    value_dims[ndim - 1] = like != NULL ? PyArray_DIM(like->values, ndim - 1) : PY_DV;
+    rows->values = py_float32_shaped(given[ARG_VALUES], "values", NULL, ndim,
+                                     value_dims);
+    return rows->values == NULL ? -1 : ndim;
+}
+
+/* What a call was given. like: what the memory has, or NULL: it is new. */
+static int
+read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
+          memory_rows *rows)
+{
+    npy_intp key_dims[PY_MAX_AXES], value_dims[PY_MAX_AXES], dims[PY_MAX_AXES];
+    int ndim = read_keys_and_values(core, given, like, rows, key_dims, value_dims);
+    if (ndim < 0) {
+        return -1;
+    }
+    if (py_is_given(given[ARG_MASK])) {
+        memcpy(dims, key_dims, (size_t)ndim * sizeof *dims);
+        dims[ndim - 1] = key_dims[ndim - 2];
+        dims[ndim - 2] = 1;
+        if ((rows->mask = read_mask(given[ARG_MASK], ndim, dims)) == NULL) {
+            return -1;
+        }
+    }
+    if (py_is_given(given[ARG_VALID_LENS])) {
+        rows->lens = read_lens(given[ARG_VALID_LENS], ndim, key_dims);
+        if (rows->lens == NULL) {
+            return -1;
+        }
+    }
+    /* Reading what came behind them may have run code that reshaped them in place. */
+    if (!py_shape_fits(rows->keys, ndim, key_dims) ||
+        !py_shape_fits(rows->values, ndim, value_dims)) {
+        PyErr_SetString(PyExc_ValueError, "keys or values changed shape in the call");
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- layer.memory() -------------------------------------------------------------- */
+
+static const py_signature memory_signature = {
+    .function = "memory",
+    .required = 2,
+    .positional = 3,
+    .args = {ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_MASK},
+    .method = true,
+};
+
+PyDoc_STRVAR(layer_memory_doc,
+"Keys and values that stay while queries come step by step.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"keys : array_like, shape (..., N, Dk)\n"
+"    The keys, N >= 0 of them; any leading axes (batch, heads), or none.\n"
+"values : array_like, shape (..., N, Dv)\n"
+"    The values, one for each key.\n"
+"valid_lens : None, int or array_like of integers, optional\n"
+"    How many keys take part, the first ones: for all queries, or shape (B,) with B =\n"
+"    ``keys.shape[0]``, one for each entry of the first axis. A length above N reaches\n"
+"    keys that are appended.\n"
+"mask : array_like of bool, optional\n"
+"    True where queries may attend to a key, of any shape that broadcasts to\n"
+"    ``(..., 1, N)``. A mask of a call composes with it.\n"
+"\n"
+"Returns\n"
+"-------\n"
+"memory : Memory\n"
+"    To be called with, in the place of keys, values and lengths.\n"
+"\n"
+"Raises\n"
+"------\n"
+"TypeError\n"
+"    An argument is of the wrong kind or dtype.\n"
+"ValueError\n"
+"    An argument has the wrong shape, or a length is negative.\n"
+"\n"
+"See Also\n"
+"--------\n"
+"attnext.Memory : What it can do, with an example.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"Keys are converted, checked and, by AdditiveAttention, projected here, once. The\n"
+"memory has copies, so the arrays may change afterwards.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> import numpy as np\n"
+">>> from attnext import DotProductAttention\n"
+">>> attn = DotProductAttention()\n"
+">>> memory = attn.memory(np.zeros((4, 2)), np.arange(8).reshape(4, 2), 3)\n"
+">>> attn(np.eye(2), memory)\n"
+"array([[2., 3.],\n"
+"       [2., 3.]], dtype=float32)\n");
+
+/* Copies of the parameters that project keys. */
+static int
+copy_parameters(const layer_core *core, memory_object *memory)
+{
+    for (int i = 0; i < core->score->parameters; i++) {
+        if (attn_projects_keys(core->score->score, i)) {
+            memory->made_with[i] = (PyArrayObject *)PyArray_NewCopy(core->parameters[i],
+                                                                    NPY_CORDER);
+            if (memory->made_with[i] == NULL) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* What it has at first: no keys, but arrays that know the shape of them. */
+static int
+start_memory(memory_object *memory, const memory_rows *rows)
+{
+    py_memory *now = &memory->now;
+    now->keys = layer_memory_grow(rows->keys, 0, 0, 0);
+    now->values = layer_memory_grow(rows->values, 0, 0, 0);
+    now->lens = (PyArrayObject *)Py_XNewRef(rows->lens);
+    return now->keys == NULL || now->values == NULL ? -1 : 0;
+}
+
+static PyObject *
+new_memory(const attnext_state *state, PyObject *layer, const layer_core *core)
+{
+    PyTypeObject *type = state->Memory;
+    memory_object *memory = (memory_object *)type->tp_alloc(type, 0); /* all zero */
+    if (memory == NULL) {
+        return NULL;
+    }
+    memory->identity = Py_NewRef(core->identity);
+    memory->layer = PyWeakref_NewRef(layer, NULL);
+    if (memory->layer == NULL || layer_check_parameters(core) < 0 ||
+        copy_parameters(core, memory) < 0) {
+        Py_CLEAR(memory);
+    }
+    return (PyObject *)memory;
+}
+
+static PyObject *
+layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT], *result = NULL;
+    memory_rows rows = {0};
+    layer_core held;
+
+    if (layer_hold((layer_object *)self, &held) < 0) {
+        return NULL;
+    }
+    if (py_parse(state, &memory_signature, args, nargs, kwnames, given) == 0 &&
+        read_rows(&held, given, NULL, &rows) == 0) {
+        result = new_memory(state, self, &held);
+    }
+    memory_object *memory = (memory_object *)result;
+    if (memory != NULL && (start_memory(memory, &rows) < 0 ||
+                           layer_memory_extend(state, &held, &memory->now, rows.keys,
+                                               rows.values, rows.mask, true) < 0)) {
+        Py_CLEAR(result);
+    }
+    clear_rows(&rows);
+    layer_core_clear(&held);
+    return result;
+}
+
+const py_function layer_memory_functions[] = {
+    {&memory_signature, PY_FASTCALL(layer_memory), layer_memory_doc, NULL},
+    {0},
+};
+
+/* ---- memory.append() --------------------------------------- */
+
+static const py_signature append_signature = {
+    .function = "append",
+    .required = 2,
+    .positional = 3,
+    .args = {ARG_KEYS, ARG_VALUES, ARG_MASK},
+    .method = true,
+};
+
+PyDoc_STRVAR(append_doc,
+"More keys and values, behind those that the memory has.\n"
+"\n"
+"Parameters\n"
+"----------\n"
+"keys : array_like, shape (..., n, Dk)\n"
+"    More keys; leading axes as those of the memory.\n"
+"values : array_like, shape (..., n, Dv)\n"
+"    The values, one for each key.\n"
+"mask : array_like of bool, optional\n"
+"    True where queries may attend to a key, of any shape that broadcasts to\n"
+"    ``(..., 1, n)``.\n"
+"\n"
+"Raises\n"
+"------\n"
+"TypeError\n"
+"    An argument is of the wrong kind or dtype.\n"
+"ValueError\n"
+"    An argument has the wrong shape; the memory is as it was.\n"
+"RuntimeError\n"
+"    The parameters that project the keys are no longer those of the memory.\n"
+"\n"
+"Notes\n"
+"-----\n"
+"It takes time in proportion to the new keys, the occasional move to more room\n"
+"counted in. Contexts of calls before stay valid.\n"
+"\n"
+"Examples\n"
+"--------\n"
+">>> from attnext import DotProductAttention\n"
+">>> attn = DotProductAttention()\n"
+">>> memory = attn.memory([[1, 0]], [[5]])\n"
+">>> memory.append([[1, 0], [1, 0]], [[6], [7]])\n"
+">>> memory\n"
+"<Memory: keys (3, 2), values (3, 1)>\n"
+">>> attn([[1, 1]], memory)\n"
+"array([[6.]], dtype=float32)\n");
+
+static PyObject *
+memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    memory_object *memory = (memory_object *)self;
+    PyObject *given[ARG_COUNT];
+    memory_rows rows = {0};
+    layer_core held;
+    int result = -1;
+
+    if (py_parse(state, &append_signature, args, nargs, kwnames, given) < 0) {
+        return NULL;
+    }
+    PyObject *layer = layer_memory_hold(memory, &held);
+    if (layer == NULL) {
+        return NULL;
+    }
+    if (read_rows(&held, given, &memory->now, &rows) == 0 &&
+        layer_memory_check(&held, memory) == 0) {
+        result = layer_memory_extend(state, &held, &memory->now, rows.keys, rows.values,
+                                     rows.mask, false);
+    }
+    clear_rows(&rows);
+    layer_core_clear(&held);
+    Py_DECREF(layer);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+const py_function memory_functions[] = {
+    {&append_signature, PY_FASTCALL(memory_append), append_doc, NULL},
+    {0},
+};
