@@ -725,13 +725,14 @@ class _Layer:
         need_weights: bool = True,
         **options: Unpack[Layer],
     ) -> _Array: ...
-    # With return_grad_bias dbias comes behind; of a call with a Memory, dq alone comes back.
+    # With return_grad_... those come behind; of a call with a Memory, dq alone comes back.
     def backward(
         self,
         grad_output: ArrayLike,
         *,
         grad_weights: ArrayLike | None = None,
         return_grad_bias: bool = False,
+        return_grad_sink: bool = False,
         context: Context | None = None,
     ) -> tuple[_Array, _Array, _Array] | Any: ...
     def memory(
