@@ -330,8 +330,8 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
 
 def textbook_scores_backward(problem: Problem, dtype: DTypeLike) -> dict[str, Array]:
     """Every gradient of the scores alone; grad_output is theirs."""
-    d_scores = problem.grads["grad_output"].astype(dtype)
-    _, t = textbook_scores(problem, dtype)
+    s, t = textbook_scores(problem, dtype)
+    d_scores = problem.grads["grad_output"].astype(dtype) * under_cap(problem, s)[1]
     return _textbook_score_backward(problem, dtype, _inputs(problem, dtype), d_scores, t)
 
 

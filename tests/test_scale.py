@@ -299,10 +299,12 @@ def test_wrong_scales(
         q, k = problem.inputs["queries"], problem.inputs["keys"]
         for module in (attnext, reference):
             scores = partial(getattr(module, SCORES_FUNCTION[score]), q, k, scale=scale)
+            back = getattr(module, SCORES_FUNCTION[score] + "_backward")
             for call in (
                 partial(problem.forward, module),
                 partial(problem.backward, module),
                 scores,
+                partial(back, np.zeros((*q.shape[:-1], k.shape[-2])), q, k, scale=scale),
             ):
                 with pytest.raises(error, match=message):
                     call()

@@ -23,12 +23,15 @@ from helpers import (
 import attnext
 from attnext import reference
 
+SCALED = ("dot", "cosine")
 SHAPES = [(1, 1, 1), (3, 5, 2), (2, 70, 8), (33, 129, 17), (70, 257, 5), (7, 9, 300), (520, 3, 4)]
 
 
-def problem_of(score: str, rng: np.random.Generator, M: int, N: int, D: int) -> Problem:
+def problem_of(
+    score: str, rng: np.random.Generator, M: int, N: int, D: int, **options: Any
+) -> Problem:
     """grad_output is the gradient of the scores."""
-    problem = make_problem(score, rng, lead=(2, 2), M=M, N=N, D=D)
+    problem = make_problem(score, rng, lead=(2, 2), M=M, N=N, D=D, **options)
     if score == "additive":
         problem.options["b_h"] = rng.standard_normal(6, dtype=np.float32)
     problem.grads = {"grad_output": rng.standard_normal((2, 2, M, N), dtype=np.float32)}
@@ -42,11 +45,13 @@ def backward(problem: Problem, module: Any = attnext, **changed: Any) -> Any:
 
 
 def gradients(problem: Problem, module: Any = attnext) -> dict[str, Array]:
-    d = backward(problem, module)
+    """By "d_" and the name of what they belong to; that of the scale if that is an array."""
+    asked = ["scale"] if problem.shares("scale") else []
+    d = backward(problem, module, **{f"return_grad_{name}": True for name in asked})
     if problem.score == "additive":
         assert d.values is None
         d = [x for name, x in d._asdict().items() if name != "values"]
-    names = ["queries", "keys", *PARAMETERS[problem.score]]
+    names = ["queries", "keys", *PARAMETERS[problem.score], *asked]
     return {f"d_{name}": x for name, x in zip(names, d, strict=True) if x is not None}
 
 
@@ -58,13 +63,55 @@ def test_values(score: str, M: int, N: int, D: int, rng: np.random.Generator) ->
     assert_all_accurate(gradients(problem), exact, problem, textbook_scores_backward)
 
 
+def options_of(score: str, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """A cap, an array of scales, and both."""
+    cap: dict[str, Any] = {"softcap": 0.75}
+    if score not in SCALED:
+        return [cap]
+    scales = [{"scale": rng.normal(size=shape).astype(np.float32)} for shape in ((2, 1), (2,))]
+    return [cap, *scales, {**cap, **scales[0]}]
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize(("M", "N", "D"), [(1, 1, 1), (2, 70, 8), (33, 129, 17), (300, 9, 4)])
+def test_values_under_a_cap_and_with_scales(
+    score: str, M: int, N: int, D: int, rng: np.random.Generator
+) -> None:
+    for options in options_of(score, rng):
+        problem = problem_of(score, rng, M, N, D, **options)
+        exact = textbook_scores_backward(problem, np.float64)
+        assert_all_accurate(gradients(problem), exact, problem, textbook_scores_backward)
+
+
 @pytest.mark.parametrize("score", SCORES)
 def test_the_twin(score: str, rng: np.random.Generator) -> None:
-    problem = problem_of(score, rng, 4, 6, 3)
-    twin, exact = gradients(problem, reference), textbook_scores_backward(problem, np.float64)
-    assert twin.keys() == exact.keys()
-    for name, x in twin.items():
-        np.testing.assert_allclose(x, exact[name], rtol=1e-11, atol=1e-12, err_msg=name)
+    for options in ({}, *options_of(score, rng)):
+        problem = problem_of(score, rng, 4, 6, 3, **options)
+        twin, exact = gradients(problem, reference), textbook_scores_backward(problem, np.float64)
+        assert twin.keys() == exact.keys()
+        for name, x in twin.items():
+            np.testing.assert_allclose(x, exact[name], rtol=1e-11, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("score", SCALED)
+def test_each_head_is_a_call_with_its_number(score: str, rng: np.random.Generator) -> None:
+    """Asked for or not, the other gradients have the same bits."""
+    for M in (1, 33):
+        problem = problem_of(score, rng, M, 140, 5, scale=np.float32([0.37, 0]), softcap=0.7)
+        dq, dk = backward(problem)
+        got = gradients(problem)
+        assert_same_bits({"d_queries": dq, "d_keys": dk, "d_scale": got["d_scale"]}, got)
+        for head, number in enumerate(problem.options["scale"]):
+            dq, dk, d = backward(problem.but(scale=number), return_grad_scale=True)
+            np.testing.assert_array_equal(got["d_queries"][:, head], dq[:, head])
+            np.testing.assert_array_equal(got["d_keys"][:, head], dk[:, head])
+            assert d.dtype == np.float32 and np.shape(d) == ()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_cap_far_above_all_scores_changes_no_bit(score: str, rng: np.random.Generator) -> None:
+    problem = problem_of(score, rng, 33, 140, 5)
+    assert_same_bits(gradients(problem.but(softcap=1e30)), gradients(problem))
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -86,12 +133,13 @@ def test_the_chain_is_the_attentions(score: str, rng: np.random.Generator) -> No
 
 @pytest.mark.parametrize("score", SCORES)
 def test_any_number_of_threads(score: str, rng: np.random.Generator, threads: None) -> None:
-    problem = problem_of(score, rng, 600, 259, 24)  # more groups of queries than one
-    attnext.set_num_threads(1)
-    expected = gradients(problem)
-    for n in (2, 5):
-        attnext.set_num_threads(n)
-        assert_same_bits(gradients(problem), expected)
+    for options in ({}, options_of(score, rng)[-1]):
+        problem = problem_of(score, rng, 600, 259, 24, **options)  # several groups of queries
+        attnext.set_num_threads(1)
+        expected = gradients(problem)
+        for n in (2, 5):
+            attnext.set_num_threads(n)
+            assert_same_bits(gradients(problem), expected)
 
 
 def test_additive_forms_nothing_of_all_pairs_and_units(rng: np.random.Generator) -> None:
@@ -117,6 +165,11 @@ def test_without_any_pair_all_is_zero() -> None:
         ):
             assert all(not np.any(x) for x in d if x is not None)
             assert d[0].shape == q.shape and d[1].shape == k.shape
+    for M, N in ((0, 3), (3, 0)):
+        q, k, g = np.ones((2, M, 4)), np.ones((2, N, 4)), np.ones((2, M, N))
+        for scale in (np.ones(2), 2.0):
+            *_, d = attnext.cosine_scores_backward(g, q, k, scale=scale, return_grad_scale=True)
+            np.testing.assert_array_equal(d, np.zeros(np.shape(scale)))
     dq, dk = attnext.dot_product_scores_backward(np.ones((2, 3)), np.ones((2, 0)), np.ones((3, 0)))
     assert dq.shape == (2, 0) and dk.shape == (3, 0)
 
@@ -149,3 +202,11 @@ def test_errors(module: Any) -> None:
         backward(np.ones((2, 2)), q, q, valid_lens=1)
     with pytest.raises(TypeError, match="grad_output"):
         backward(np.ones((2, 2), complex), q, q)
+    with pytest.raises(TypeError, match="softcap (must be a number, got str|has dtype)"):
+        backward(np.ones((2, 2)), q, q, softcap="1")
+    with pytest.raises(TypeError, match="return_grad_scale must be a bool, got int"):
+        backward(np.ones((2, 2)), q, q, return_grad_scale=1)
+    with pytest.raises(ValueError, match=r"scale has shape \(2,\), expected"):
+        backward(np.ones((2, 2)), q, q, scale=[1.0, 2.0])
+    with pytest.raises(TypeError, match="return_grad_scale"):
+        module.gaussian_scores_backward(np.ones((2, 2)), q, q, return_grad_scale=True)

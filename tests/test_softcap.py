@@ -446,7 +446,9 @@ TAKE_IT: list[Callable[[Any], Any]] = [
     lambda c: attnext.dot_product_attention(X, X, X, softcap=c),
     lambda c: attnext.gaussian_attention_backward(X, X, X, X, softcap=c),
     lambda c: attnext.cosine_scores(X, X, softcap=c),
+    lambda c: attnext.cosine_scores_backward(np.zeros((2, 3, 3)), X, X, softcap=c),
     lambda c: attnext.torch.dot_product_attention(*[torch.tensor(X)] * 3, softcap=c),
+    lambda c: attnext.torch.dot_product_scores(*[torch.tensor(X)] * 2, softcap=c),
     lambda c: explain.dot_product_attention(X, X, X, softcap=c),
     lambda c: attnext.dask.dot_product_attention(*[da.from_array(X)] * 3, softcap=c),
 ]

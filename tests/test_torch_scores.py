@@ -39,6 +39,41 @@ def test_bits_of_the_arrays_function_and_its_backward(score: str, rng: np.random
     )
 
 
+@pytest.mark.parametrize("score", SCORES)
+def test_a_cap_and_scales(score: str, rng: np.random.Generator) -> None:
+    """The bits of the arrays' functions; a scale that is a tensor has a gradient."""
+    problem, name = problem_of(score, rng), SCORES_FUNCTION[score]
+    grad = rng.standard_normal((2, 2, 20, 140), dtype=np.float32)
+    has_scale = score in ("dot", "cosine")
+    for scale in [np.float32([[0.5], [-2]]), np.float32(0.7)] if has_scale else [None]:
+        own = {"softcap": 0.7} if scale is None else {"softcap": 0.7, "scale": scale}
+        leaves = {n: torch.tensor(x).requires_grad_() for n, x in problem.inputs.items()}
+        if scale is not None:
+            leaves["scale"] = torch.tensor(scale).requires_grad_()
+        scores = getattr(ours, name)(**leaves, softcap=0.7)
+        scores.backward(torch.from_numpy(grad))
+        asked = {} if scale is None else {"return_grad_scale": True}
+        d: Any = getattr(attnext, f"{name}_backward")(grad, **problem.inputs, **own, **asked)
+        d = [x for x in d if x is not None]
+        np.testing.assert_array_equal(
+            scores.detach(), getattr(attnext, name)(**problem.inputs, **own)
+        )
+        names = ["queries", "keys", *PARAMETERS[score], *(["scale"] if has_scale else [])]
+        for n, x in zip(names, d, strict=True):
+            assert leaves[n].grad.shape == leaves[n].shape
+            np.testing.assert_array_equal(leaves[n].grad, x)
+
+
+def test_numbers_are_checked_in_the_words_of_the_arrays_functions() -> None:
+    x = torch.ones(2, 3)
+    with pytest.raises(TypeError, match="softcap must be a number, got str"):
+        ours.dot_product_scores(x, x, softcap="1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"scale has shape \(2,\), expected"):
+        ours.cosine_scores(x, x, scale=torch.ones(2))
+    with pytest.raises(TypeError, match="scale has dtype torch.float64, expected torch.float32"):
+        ours.cosine_scores(x, x, scale=torch.ones(2).double())
+
+
 def test_the_gradient_of_sigma(rng: np.random.Generator) -> None:
     q, k = (torch.from_numpy(rng.standard_normal((4, 3), dtype=np.float32)) for _ in range(2))
     sigma = torch.tensor([0.7], requires_grad=True)

@@ -27,6 +27,11 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
         q, k, v, *W, LENS, b_h=W[2], return_weights=True, return_lse=True
     ),
     "gaussian": lambda q, k, v: ours.gaussian_attention(q, k, v, sigma=q.abs().mean()),
+    "sink": lambda q, k, v: ours.dot_product_attention(
+        q, k, v, LENS, sink=q[..., 0], scale=q[:, 0, 1], softcap=0.8, return_lse=True
+    ),
+    "scales of cosines": lambda q, k, v: ours.cosine_attention(q, k, v, scale=q[0, 0, 0]),
+    "scales of scores": lambda q, k, v: ours.cosine_scores(q, k, scale=v[:, 0, 0], softcap=0.8),
     "dot scores": lambda q, k, v: ours.dot_product_scores(q, k, scale=0.3),
     "cosine scores": lambda q, k, v: ours.cosine_scores(q, k, scale=10),
     "additive scores": lambda q, k, v: ours.additive_scores(q, k, *W, b_h=W[2]),
@@ -66,7 +71,8 @@ def test_autocast_computes_in_float32(name: str, dtype: torch.dtype) -> None:
         "gaussian",
         "gaussian scores",
         "merge",
-    )  # which compute something in dtype first
+        "sink",
+    )  # which compute something in dtype, or add up gradients in it
     for x, y in zip(got[-3:], expected[-3:], strict=True):
         assert (x is None) == (y is None)
         if x is not None:
@@ -169,8 +175,16 @@ def test_compiled_options() -> None:
     def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
         return ours.dot_product_attention(
             q, k, v, [[2, 3, 4], [60, 0, 7]], scale=0.3, window=(60, 70), causal_offset=40,
-            empty_rows="zero", dropout_p=0.2, seed=2**64 - 1, mask=np.arange(150) % 7 > 0,
+            softcap=0.8, empty_rows="zero", dropout_p=0.2, seed=2**64 - 1,
+            mask=np.arange(150) % 7 > 0,
         )  # fmt: skip
+
+    assert_equal(results(compiled(function), Q, K, V), results(function, Q, K, V))
+
+
+def test_a_compiled_call_with_lists_of_scales() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return ours.dot_product_attention(q, k, v, scale=[0.3, 2.0], softcap=2)
 
     assert_equal(results(compiled(function), Q, K, V), results(function, Q, K, V))
 

@@ -63,10 +63,10 @@ def test_masked_softmax(lens: Tensor | None) -> None:
     torch.testing.assert_close(torch.from_numpy(attnext.masked_softmax(X, lens)), book)
 
 
-def additive(**options: Any) -> nn.Module:
-    """d2l's layer, with the arguments that this edition has."""
+def of_this_edition(**options: Any) -> dict[str, Any]:
+    """The arguments that its AdditiveAttention has."""
     known = inspect.signature(d2l.AdditiveAttention).parameters
-    return d2l.AdditiveAttention(**{name: x for name, x in options.items() if name in known})
+    return {name: x for name, x in options.items() if name in known}
 
 
 def gradients(layer: nn.Module, *inputs: Any) -> list[Tensor]:
@@ -83,7 +83,8 @@ def test_the_layers(kind: str, lens: Tensor | None) -> None:
     """The same numbers and gradients, and state dicts that load either way."""
     sizes = {"key_size": DK, "query_size": DQ, "num_hiddens": H}
     if kind == "additive":
-        book, ours = additive(**sizes, dropout=0), attnext.torch.AdditiveAttention(**sizes)
+        book = d2l.AdditiveAttention(**of_this_edition(**sizes, dropout=0))
+        ours = attnext.torch.AdditiveAttention(**sizes)
         inputs = (torch.randn(B, M, DQ), torch.randn(B, N, DK), torch.randn(B, N, DV), lens)
     else:
         book, ours = d2l.DotProductAttention(dropout=0), attnext.torch.DotProductAttention()
@@ -94,6 +95,24 @@ def test_the_layers(kind: str, lens: Tensor | None) -> None:
     for got, expected in pairs:
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
     assert book.load_state_dict(ours.state_dict()) == nn.Module().load_state_dict({})
+
+
+@with_lengths
+def test_the_call_of_this_edition(lens: Tensor | None) -> None:
+    """AdditiveAttention(num_hiddens=8, dropout=0.1) in the English one: the same parameters too."""
+    options = of_this_edition(key_size=DK, query_size=DQ, num_hiddens=H, dropout=0.1)
+    inputs = (torch.randn(B, M, DQ), torch.randn(B, N, DK), torch.randn(B, N, DV), lens)
+    layers, results = [], []
+    for kind in (d2l.AdditiveAttention, attnext.torch.AdditiveAttention):
+        torch.manual_seed(1)
+        layers.append(kind(**options).eval())
+        layers[-1](*inputs)  # the English edition draws here
+        results.append(gradients(layers[-1], *inputs))
+    book, ours = (dict(sorted(layer.state_dict().items())) for layer in layers)
+    assert book.keys() == ours.keys()
+    assert all(torch.equal(ours[name], x) for name, x in book.items())
+    for expected, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_example_of_the_book() -> None:

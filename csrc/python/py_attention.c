@@ -120,9 +120,9 @@ typedef enum { OF_OUTPUT, OF_WEIGHTS, OF_LSE } flow_shape;
 
 /* Without values it is a call of the scores alone, and their gradient that flows in. */
 static bool
-is_of_scores(const py_call *call)
+is_of_scores(const py_inputs *in)
 {
-    return call->given[ARG_VALUES] == NULL;
+    return in->arrays[ARG_VALUES] == NULL;
 }
 
 /* grad_output is required; output (..., M, Dv), weights (..., M, N), lse (..., M). */
@@ -148,7 +148,7 @@ convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLO
         if (i != GRAD_OUTPUT && !py_is_given(given)) {
             continue;
         }
-        bool of_output = table[i].shape == OF_OUTPUT && !is_of_scores(call);
+        bool of_output = table[i].shape == OF_OUTPUT && !is_of_scores(in);
         py_query_shape(in, p->M, of_output ? p->Dv : p->N, dims);
         flows[i] = py_float32_shaped(given, table[i].name, NULL,
                                      in->ndim - (table[i].shape == OF_LSE), dims);
@@ -230,10 +230,10 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
         py_memory_spare(call->memory, d);
     }
     d->queries = py_new_float32(in->ndim, dims);
-    if (d->values == NULL && !is_of_scores(call)) {
+    if (d->values == NULL && !is_of_scores(in)) {
         d->values = make_key_gradient(in, p->N, p->Dv);
     }
-    if (d->queries == NULL || (d->values == NULL && !is_of_scores(call)) ||
+    if (d->queries == NULL || (d->values == NULL && !is_of_scores(in)) ||
         make_key_gradients(call, in, d) < 0) {
         return -1;
     }
@@ -307,7 +307,7 @@ static int
 run_backward(const attnext_state *state, const py_call *call, const py_inputs *in,
              PyArrayObject *const flows[FLOWS], py_gradients *d)
 {
-    bool scores = is_of_scores(call);
+    bool scores = is_of_scores(in);
     backward_context context = {
         .in = in,
         .to = {.queries = py_data(d->queries),

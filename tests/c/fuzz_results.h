@@ -36,6 +36,7 @@ enum {
     SCORES_D_W_V,
     SCORES_D_B_H,
     SCORES_D_W,
+    SCORES_D_SCALE,
     RESULTS,
 };
 
@@ -64,6 +65,7 @@ static const char *const names[RESULTS] = {
     [SCORES_D_W_V] = "dw_v of scores",
     [SCORES_D_B_H] = "db_h of scores",
     [SCORES_D_W] = "dw of scores",
+    [SCORES_D_SCALE] = "dscale of scores",
 };
 
 typedef struct {
@@ -154,6 +156,7 @@ allocate_results(results *r, const problem *c)
         [SCORES_D_KEYS] = p->B / p->group * p->N * p->Dk,
     };
     memcpy(n + SCORES_D_W_Q, n + D_W_Q, (D_W - D_W_Q + 1) * sizeof *n);
+    n[SCORES_D_SCALE] = n[D_SCALE];
     for (int i = 0; i < RESULTS; i++) {
         r->n[i] = n[i] < 0 ? 0 : n[i];
         r->of[i] = n[i] < 0 ? NULL : nan_floats(n[i]);
@@ -254,6 +257,7 @@ compute_scores(results *r, const problem *c)
     attn_problem p = c->p;
     p.masks = (attn_masks){0};
     p.dropout = (attn_dropout){0};
+    p.sink = (attn_view){0};
     p.Dv = 0;
     attn_run run = {.threads = c->threads};
     void *work = nan_bytes(attn_scores_workspace(&p, c->threads));
@@ -266,7 +270,7 @@ compute_scores(results *r, const problem *c)
         .keys = r->of[SCORES_D_KEYS],
         .parameters = {r->of[SCORES_D_W_Q], r->of[SCORES_D_W_K], r->of[SCORES_D_W_V],
                        r->of[SCORES_D_B_H]},
-        .scale = r->of[SCORES_D_W],
+        .scale = r->of[SCORES_D_W] != NULL ? r->of[SCORES_D_W] : r->of[SCORES_D_SCALE],
     };
     run = (attn_run){.threads = c->threads};
     work = nan_bytes(attn_scores_backward_workspace(&p, &d, c->threads));

@@ -308,7 +308,7 @@ check_softcap(const problem *c, const results *r)
     if (cap == 0.0f) {
         check_same(c, r, &o, OUTPUT, D_W - OUTPUT, "not the bits without a cap");
         check_same(c, r, &o, D_BIAS, 1, "not the bits without a cap");
-        check_same(c, r, &o, SCORES, 1, "not the bits without a cap");
+        check_same(c, r, &o, SCORES, RESULTS - SCORES, "not the bits without a cap");
         return;
     }
     float *capped = nan_floats(r->n[SCORES]);
