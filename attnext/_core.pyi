@@ -702,6 +702,7 @@ class Memory:
     def __len__(self) -> int: ...
     def append(self, keys: ArrayLike, values: ArrayLike, mask: ArrayLike | None = None) -> None: ...
     def backward(self) -> tuple[_Array, _Array]: ...
+    def _take_sums(self) -> tuple[_Array, _Array] | None: ...
 
 @type_check_only
 class _Layer:
@@ -725,7 +726,7 @@ class _Layer:
         need_weights: bool = True,
         **options: Unpack[Layer],
     ) -> _Array: ...
-    # With return_grad_... those come behind; of a call with a Memory, dq alone comes back.
+    # What is asked for comes behind; of a call with a Memory, dq alone comes before it.
     def backward(
         self,
         grad_output: ArrayLike,
@@ -796,3 +797,24 @@ class DotProductAttention(_Layer):
     ) -> None: ...
     @property
     def scale(self) -> float | None: ...
+    def __call__(
+        self,
+        queries: ArrayLike,
+        keys: ArrayLike | Memory,
+        values: ArrayLike | None = None,
+        valid_lens: _Lens = None,
+        *,
+        scale: ArrayLike | None = None,
+        need_weights: bool = True,
+        **options: Unpack[Layer],
+    ) -> _Array: ...
+    def backward(
+        self,
+        grad_output: ArrayLike,
+        *,
+        grad_weights: ArrayLike | None = None,
+        return_grad_bias: bool = False,
+        return_grad_sink: bool = False,
+        return_grad_scale: bool = False,
+        context: Context | None = None,
+    ) -> tuple[_Array, _Array, _Array] | Any: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from helpers import Problem, make_problem
+from helpers import SHARED, Problem, make_problem
 from numpy.typing import NDArray
 
 from attnext import AdditiveAttention, DotProductAttention, _options
@@ -39,10 +39,38 @@ def problem_of(layer: Layer, rng: np.random.Generator, **sizes: Any) -> Problem:
     return problem.but(b_h=layer.b_h) if layer.b_h is not None else problem
 
 
+def random_modifiers(
+    layer: Layer, rng: np.random.Generator, lead: tuple[int, ...], M: int
+) -> dict[str, Any]:
+    """Softcap, sink and, where the layer has one, scale: any of them, in random shapes."""
+    sink = rng.standard_normal([(), (M,), (*lead, 1), (*lead, M)][rng.integers(4)])
+    scale = rng.standard_normal([(), lead[-1:], lead][rng.integers(3)])
+    modifiers: dict[str, Any] = {
+        "softcap": rng.uniform(0.5, 3),
+        "sink": np.where(rng.random(sink.shape) < 0.2, -np.inf, sink),
+    }
+    if isinstance(layer, DotProductAttention):
+        modifiers["scale"] = scale if scale.ndim else float(scale)
+    return {name: given for name, given in modifiers.items() if rng.random() < 0.6}
+
+
+def taken(layer: Layer, problem: Problem) -> dict[str, Any]:
+    """What the call of the layer takes of the options: a scale, if it is not the layer's own."""
+    options = {name: given for name, given in problem.options.items() if name in TAKEN}
+    if isinstance(layer, DotProductAttention):
+        scale = problem.options["scale"]
+        options |= {"scale": scale} if np.ndim(scale) or scale != layer.scale else {}
+    return options
+
+
+def asked(problem: Problem) -> dict[str, Any]:
+    """The gradients that come back only if they are asked for: each that there is."""
+    return {f"return_grad_{name}": True for name in SHARED if problem.shares(name)}
+
+
 def call(layer: Layer, problem: Problem, **more: Any) -> Array:
     x = problem.inputs
-    who = {name: given for name, given in problem.options.items() if name in TAKEN}
-    return layer(x["queries"], x["keys"], x["values"], **who, **more)
+    return layer(x["queries"], x["keys"], x["values"], **taken(layer, problem), **more)
 
 
 def run(layer: Layer, problem: Problem) -> dict[str, Array]:
@@ -54,11 +82,11 @@ def run(layer: Layer, problem: Problem) -> dict[str, Array]:
 
 
 def gradients(layer: Layer, problem: Problem, context: Context | None = None) -> dict[str, Array]:
-    """Those of one backward alone, that of a bias included."""
+    """Those of one backward alone, those of what pairs share included."""
     layer.zero_grad()
-    more: dict[str, Any] = {"return_grad_bias": True} if "bias" in problem.options else {}
+    more = asked(problem)
     d = layer.backward(**problem.grads, **more, context=context)
-    names = ("queries", "keys", "values", *(["bias"] if more else []))
+    names = ("queries", "keys", "values", *(name.removeprefix("return_grad_") for name in more))
     result = {f"d_{name}": x for name, x in zip(names, d, strict=True)}
     return result | {f"d_{name}": grad.copy() for name, grad in layer.grads.items()}
 
@@ -66,9 +94,8 @@ def gradients(layer: Layer, problem: Problem, context: Context | None = None) ->
 def run_functions(problem: Problem) -> dict[str, Array]:
     """The same from the functions, the backward helped by the forward as in the objects."""
     output, weights, lse = problem.forward(return_weights=True, return_lse=True)
-    more = {"return_grad_bias": True} if "bias" in problem.options else {}
     return {
         "output": output,
         "weights": weights,
-        **problem.backward(output=output, lse=lse, **more),
+        **problem.backward(output=output, lse=lse, **asked(problem)),
     }

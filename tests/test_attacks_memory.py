@@ -25,8 +25,10 @@ LAYERS: dict[str, Callable[[], AdditiveAttention | DotProductAttention]] = {
     "dot": lambda: DotProductAttention(),
 }
 METHODS: dict[str, Callable[[Any], Any]] = {
-    "call": lambda layer: layer(LISTS, X, X, [1, 2], mask=MASK),
-    "backward": lambda layer: layer.backward(LISTS, grad_weights=LISTS_OF_WEIGHTS),
+    "call": lambda layer: layer(LISTS, X, X, [1, 2], mask=MASK, softcap=2, sink=[1, 2, 3]),
+    "backward": lambda layer: layer.backward(
+        LISTS, grad_weights=LISTS_OF_WEIGHTS, return_grad_sink=True
+    ),
     "state_dict": lambda layer: layer.load_state_dict(layer.state_dict()),
     "rebuild": lambda layer: rebuild(*layer.__reduce__()[:2]),
     "copy": copy.copy,
@@ -63,9 +65,14 @@ def cases() -> dict[str, Callable[[], Any]]:
         found[f"{score} backward"] = lambda p=problem: p.backward(return_grad_bias=True)
     for name, make in LAYERS.items():
         layer = make()
-        layer(X, X, X)
+        layer(X, X, X, sink=X[:, :, 0])
         for method, call in METHODS.items():
             found[f"{name} {method}"] = lambda call=call, layer=layer: call(layer)
+    dot = DotProductAttention()
+    found["scale of a call"] = lambda: (
+        dot(X, X, X, scale=[1, 2]),
+        dot.backward(X, return_grad_scale=True),
+    )
     return found
 
 

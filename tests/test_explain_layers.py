@@ -70,12 +70,27 @@ def test_dot_product(scale: float | None) -> None:
     assert trace.steps[1].key == ("scaled" if scale is None else "scaled_by")
 
 
+@pytest.mark.parametrize("scale", [2.0, [0.5, -1.0]])
+def test_the_scale_of_a_call(scale: Any) -> None:
+    attn = attnext.DotProductAttention(scale=0.3)
+    keys = random(2, 7, 5)
+    trace = explain.layer(attn, QUERIES, keys, VALUES, LENS, scale=scale, softcap=1.0, sink=0.5)
+    output = attn(QUERIES, keys, VALUES, LENS, scale=scale, softcap=1.0, sink=0.5)
+    assert_same_bits(trace.output, output)
+    assert "scale" in trace.call
+    for other in (attnext.AdditiveAttention(4, 5, 8), attnext.torch.AdditiveAttention(4, 5, 8, 0)):
+        with pytest.raises(TypeError, match="AdditiveAttention has no scale, got scale"):
+            explain.layer(other, QUERIES, KEYS, VALUES, scale=scale)
+
+
 def test_every_option_of_the_call() -> None:
     attn = attnext.AdditiveAttention(4, 5, 8, rng=0)
     queries = random(2, 4, 3, 5)
     keys, values = random(2, 2, 7, 4), random(2, 2, 7, 3, seed=1)
     options: dict[str, Any] = {
+        "softcap": 1.5,
         "bias": random(7),
+        "sink": random(4, 1),
         "window": (2, 1),
         "causal_offset": [-3, 1],
         "enable_gqa": True,
@@ -184,6 +199,7 @@ def test_kernel_regression() -> None:
         {"mask": np.ones((2, 3), bool)},
         {"causal": True},
         {"window": (1, 1)},
+        {"scale": 1.0},
     ],
 )
 def test_kernel_regression_has_no_masks(more: dict[str, Any]) -> None:

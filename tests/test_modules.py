@@ -373,18 +373,17 @@ def test_signatures() -> None:
         "(key_size, query_size, num_hiddens, dropout=0.0, *, bias=False, rng=None)"
     )
     assert str(signature(DotProductAttention)) == "(dropout=0.0, *, scale=None, rng=None)"
-    layer = DotProductAttention()
     shared = ", ".join(
         f"{name}={option.default!r}" for name, option in _options.OPTIONS.items() if name in TAKEN
     )
-    text = f"(queries, keys, values=None, valid_lens=None, *, {shared}, need_weights=True)"
-    assert str(signature(layer)) == text
-    text = (
-        "(grad_output, *, grad_weights=None, return_grad_bias=False, return_grad_sink=False, "
-        "context=None)"
-    )
-    assert str(signature(layer.backward)) == text
-    assert str(signature(layer.train)) == "(mode=True)"
+    asked = "return_grad_bias=False, return_grad_sink=False, "
+    for layer in (a := AdditiveAttention(2, 20, 8), DotProductAttention()):
+        own, grad = ("", "") if layer is a else ("scale=None, ", "return_grad_scale=False, ")
+        text = f"(queries, keys, values=None, valid_lens=None, *, {own}{shared}, need_weights=True)"
+        assert str(signature(layer)) == text
+        text = f"(grad_output, *, grad_weights=None, {asked}{grad}context=None)"
+        assert str(signature(layer.backward)) == text
+        assert str(signature(layer.train)) == "(mode=True)"
 
 
 # ---- training and dropout ------------------------------------------------------------------------

@@ -453,6 +453,12 @@ def leak_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         "call with options",
         lambda: (a(QUERIES, KEYS, KEYS, **masks), a.backward(ONES, return_grad_bias=True)),
     )
+    modified: dict[str, Any] = {"scale": [2, 0.5], "sink": np.ones((2, 1)), "softcap": 3}
+    asked: dict[str, Any] = {"return_grad_scale": True, "return_grad_sink": True}
+    yield (
+        "call with modifiers",
+        lambda: (d(QUERIES, KEYS, KEYS, **modified), d.backward(ONES, **asked)),
+    )
     yield "construct additive", additive
     yield "construct dot", lambda: DotProductAttention(0.5, scale=2.0, rng=[1])
     yield "init again", lambda: mine.__init__(4, 4, 6, rng=0)
@@ -473,6 +479,8 @@ def error_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         "unknown keyword": lambda: a(QUERIES, KEYS, KEYS, seed=None),
         "queries of the wrong kind": lambda: a("x", KEYS, KEYS),
         "values of the wrong kind": lambda: a(QUERIES, KEYS, object()),
+        "scale of the wrong kind": lambda: d(QUERIES, KEYS, KEYS, scale=[1j, 2]),
+        "sink of the wrong kind": lambda: a(QUERIES, KEYS, KEYS, sink=["x"]),
         "offsets of the wrong kind": lambda: a(QUERIES, KEYS, KEYS, causal_offset=[0.5]),
         "lens of the wrong kind": lambda: a(QUERIES, KEYS, KEYS, [0.5, 1]),
         "context of the wrong type": lambda: a.backward(ONES, context=1),
@@ -492,6 +500,8 @@ def error_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         "queries of the wrong size": lambda: a(QUERIES[..., :3], KEYS, KEYS),
         "keys of the wrong size": lambda: a(QUERIES, KEYS[..., :3], KEYS),
         "values of the wrong shape": lambda: a(QUERIES, KEYS, KEYS[:1]),
+        "sink of the wrong shape": lambda: a(QUERIES, KEYS, KEYS, sink=np.ones((3, 1))),
+        "scale that is not finite": lambda: d(QUERIES, KEYS, KEYS, scale=[1, np.inf]),
         "negative length": lambda: a(QUERIES, KEYS, KEYS, -1),
         "gradient of the wrong shape": lambda: a.backward(ONES[:1]),
         "weights' gradient of the wrong shape": lambda: a.backward(ONES, grad_weights=ONES),

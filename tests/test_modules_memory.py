@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from helpers import (
     EMPTY_ROWS,
+    SHARED,
     SLACK,
     Problem,
     assert_all_accurate,
@@ -26,7 +27,7 @@ from helpers import (
     random_masks,
     textbook,
 )
-from layered import KINDS, TAKEN, Layer, make_layer, problem_of, run
+from layered import KINDS, Layer, asked, make_layer, problem_of, random_modifiers, run, taken
 from numpy.typing import NDArray
 
 import attnext
@@ -42,13 +43,13 @@ def memory_of(layer: Layer, problem: Problem, **own: Any) -> Memory:
 
 def run_with(layer: Layer, problem: Problem, memory: Memory) -> dict[str, Array]:
     """What `run` gives, from a memory that has the keys and values."""
-    options = {name: x for name, x in problem.options.items() if name in TAKEN}
-    output = layer(problem.inputs["queries"], memory, **options).copy()
+    output = layer(problem.inputs["queries"], memory, **taken(layer, problem)).copy()
     result = {"output": output, "weights": layer.attention_weights}
     layer.zero_grad()
-    more = {"return_grad_bias": True} if "bias" in problem.options else {}
+    more = asked(problem)
     d = layer.backward(**problem.grads, **more)
-    result |= {"d_queries": d[0], "d_bias": d[1]} if more else {"d_queries": d}
+    names = ("queries", *(name.removeprefix("return_grad_") for name in more))
+    result |= {f"d_{name}": x for name, x in zip(names, d if more else [d], strict=True)}
     result["d_keys"], result["d_values"] = memory.backward()
     return result | {f"d_{name}": grad.copy() for name, grad in layer.grads.items()}
 
@@ -63,14 +64,15 @@ def head_mask(mask: Array, group: int) -> Array:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits_as_direct_calls(kind: str, rng: np.random.Generator) -> None:
-    """Masks of its own and of the call, heads in groups, every rule; the gradients of one call."""
-    for i in range(24):
+    """Masks of its own and of the call, modifiers, grouped heads, every rule; gradients too."""
+    for i in range(36):
         layer = make_layer(kind, rng=5, dropout=0.3 * (i % 2))
         lead = [(), (3,), (2, 4)][i % 3]
         M, N = [(3, 5), (1, 9), (20, 140), (1, 300)][i // 3 % 4]
         heads = {"kv_heads": 2} if i % 6 == 2 else {}
         problem = problem_of(layer, rng, lead=lead, M=M, N=N, **heads)
         options = random_masks(rng, lead, M, N) | {"empty_rows": EMPTY_ROWS[i % 3]}
+        options |= random_modifiers(layer, rng, lead, M)
         own: dict[str, Any] = {}
         if options.pop("valid_lens", None) is not None:
             own["valid_lens"] = rng.integers(0, N + 3, size=lead[:1] if i % 2 else ())
@@ -125,26 +127,34 @@ def test_a_decoding_loop_is_one_causal_call(kind: str, rng: np.random.Generator)
     """Each step appends its key and asks with its query, which counts as the last one."""
     T = 20
     layer = make_layer(kind)
-    problem = problem_of(layer, rng, lead=(2, 3), M=T, N=T, extra_grads=False)
+    problem = problem_of(layer, rng, lead=(2, 4), M=T, N=T, kv_heads=2, extra_grads=False)
     x, g = problem.inputs, problem.grads["grad_output"]
     late = {"causal": True, "causal_offset": -2, "empty_rows": "zero"}
-    for options in ({"causal": True}, {"window": (3, 0)}, late):
+    capped = {"causal": True, "softcap": 0.7, "sink": rng.standard_normal((4, 1))}
+    if kind == "dot":
+        capped["scale"] = rng.standard_normal(4)
+    for options in ({"causal": True}, {"window": (3, 0)}, late, capped):
+        whole = problem.but(**options)
         memory = layer.memory(x["keys"][..., :0, :], x["values"][..., :0, :])
         outputs, contexts = [], []
         for t in range(T):
             q, k, v = (x[name][..., t : t + 1, :] for name in ("queries", "keys", "values"))
             memory.append(k, v)
             moved = {"causal_offset": t - 2} if options is late else {}
-            outputs.append(layer(q, memory, **options | moved))
+            outputs.append(layer(q, memory, **taken(layer, whole) | moved))
             contexts.append(layer.context)
         layer.zero_grad()
         dq = np.zeros_like(x["queries"])
+        shared = {f"d_{name}": np.zeros(4 if name == "scale" else (4, 1)) for name in SHARED[1:]}
         for t in rng.permutation(T):  # contexts stay valid, whatever was appended since
-            dq[..., t : t + 1, :] = layer.backward(g[..., t : t + 1, :], context=contexts[t])
+            d = layer.backward(g[..., t : t + 1, :], context=contexts[t], **asked(whole))
+            dq[..., t : t + 1, :], *more = d if asked(whole) else (d,)
+            for name, part in zip(shared, more, strict=False):
+                shared[name] += part
         got = {"output": np.concatenate(outputs, axis=-2), "d_queries": dq}
         got["d_keys"], got["d_values"] = memory.backward()
         got |= {f"d_{name}": grad.copy() for name, grad in layer.grads.items()}
-        whole = problem.but(**options)
+        got |= {name: sums for name, sums in shared.items() if whole.shares(name[2:])}
         exact = textbook(whole, np.float64)
         assert_all_accurate(got, {name: exact[name] for name in got}, whole)
         np.testing.assert_array_equal(got["output"], run(layer, whole)["output"])
@@ -521,6 +531,11 @@ def test_arguments_that_change_others(rng: np.random.Generator) -> None:
     assert len(theirs) == len(memory) == 5
     memory.append(K, Meddler(V, lambda: memory.append(K[:, :1], V[:, :1])))
     assert len(memory) == 11
+    expected = DOT(Q, memory, sink=np.zeros(1))
+    more_keys = Meddler(np.zeros(1), lambda: memory.append(K, V))
+    np.testing.assert_array_equal(DOT(Q, memory, sink=more_keys), expected)  # those of its start
+    dq = DOT.backward(np.ones_like(expected))
+    assert dq.shape == Q.shape and memory.backward()[0].shape[-2] == len(memory) == 16
 
 
 # ---- life ----------------------------------------------------------------------------------------
@@ -553,11 +568,12 @@ def test_no_memory_is_lost(kind: str, rng: np.random.Generator) -> None:
 
     def everything() -> None:
         memory = layer.memory(x["keys"], x["values"], [2, 9], mask=np.arange(5) > 0)
-        layer(x["queries"], memory, mask=np.ones((3, 5), bool), bias=np.zeros(5))
+        layer(x["queries"], memory, mask=np.ones((3, 5), bool), bias=np.zeros(5), sink=[0.5] * 3)
         context = layer.context
         memory.append(x["keys"], x["values"], [True] * 5)
         layer(x["queries"], memory)
-        layer.backward(**problem.grads, context=context, return_grad_bias=True)
+        asked = {"return_grad_bias": True, "return_grad_sink": True}
+        layer.backward(**problem.grads, context=context, **asked)
         layer.backward(problem.grads["grad_output"])
         memory.backward()
         repr(memory), repr(layer.context)
@@ -565,6 +581,7 @@ def test_no_memory_is_lost(kind: str, rng: np.random.Generator) -> None:
             lambda: memory.append(x["keys"], x["keys"]),
             lambda: memory.append(x["keys"], x["values"], [1]),
             lambda: layer(x["queries"], memory, mask=np.ones(3, bool)),
+            lambda: layer(x["queries"], memory, sink=np.ones((2, 2))),
             lambda: layer.memory(x["keys"], x["values"], -1),
             lambda: layer.memory(x["keys"], x["values"], mask=[2]),
             lambda: layer(x["queries"][:1], memory),
@@ -583,7 +600,7 @@ def test_every_allocation_may_fail(kind: str, rng: np.random.Generator) -> None:
     problem = problem_of(layer, rng)
     x = problem.inputs
     memory = memory_of(layer, problem)
-    layer(x["queries"], memory)
+    layer(x["queries"], memory, softcap=2, sink=[1, 2, 3])
     context = layer.context
     memory.append(x["keys"], x["values"])
     layer(x["queries"], memory)
@@ -592,10 +609,10 @@ def test_every_allocation_may_fail(kind: str, rng: np.random.Generator) -> None:
         memory.append(x["keys"], x["values"], np.ones(5, bool))
 
     def attend() -> None:
-        layer(x["queries"], memory, need_weights=False)
+        layer(x["queries"], memory, need_weights=False, sink=[1, 2, 3])
 
     def back() -> None:
-        layer.backward(problem.grads["grad_output"], context=context)
+        layer.backward(problem.grads["grad_output"], context=context, return_grad_sink=True)
 
     for action in (append, attend, back, memory.backward, lambda: memory_of(layer, problem)):
         action()

@@ -26,6 +26,7 @@ def layer(
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
+    scale: ArrayLike | None = None,
     lang: str = "en",
     **options: Unpack[Layer],
 ) -> Trace:
@@ -40,6 +41,8 @@ def layer(
         it is, its last call and its random numbers included.
     queries, keys, values, valid_lens : optional
         As in the call of the layer; tensors of a graph are taken without it.
+    scale : float or array_like, optional
+        As in the call of a DotProductAttention, whose own it is by default.
     **options : optional
         As in the call of the layer.
     lang : {'en', 'zh'}, optional
@@ -77,6 +80,7 @@ def layer(
     """
     CALL.check("layer", options)
     arguments = {"queries": queries, "keys": keys, "values": values, "valid_lens": valid_lens}
+    arguments |= {} if scale is None else {"scale": scale}
     return _explain(attn, {**arguments, **CALL.defaults, **options}, lang)
 
 
@@ -102,6 +106,8 @@ def _explain(attn: Any, arguments: Arguments, lang: str) -> Trace:
 
 def _additive(attn: Any, inputs: Arguments, lang: str) -> Trace:
     state = _state(attn, {"W_q.weight", "W_k.weight", "w_v.weight"})
+    if "scale" in inputs:
+        raise TypeError(f"{type(attn).__name__} has no scale, got scale")
     parameters = {"b_h": None} | {name.removesuffix(".weight"): x for name, x in state.items()}
     arguments = {**COMMON, **inputs, **parameters, **_dropout(attn, inputs)}
     return explain_attention("additive_attention", arguments, lang)
@@ -109,15 +115,15 @@ def _additive(attn: Any, inputs: Arguments, lang: str) -> Trace:
 
 def _dot_product(attn: Any, inputs: Arguments, lang: str) -> Trace:
     _state(attn, set())
-    scale = getattr(attn, "scale", None)
-    arguments = {**COMMON, **inputs, "scale": scale, **_dropout(attn, inputs)}
+    own = {"scale": getattr(attn, "scale", None)}
+    arguments = {**COMMON, **own, **inputs, **_dropout(attn, inputs)}
     return explain_attention("dot_product_attention", arguments, lang)
 
 
 def _regression(attn: Any, inputs: Arguments, lang: str) -> Trace:
     """n attentions of one query each, over N keys of its own."""
-    for name in ("valid_lens", *CALL.defaults):
-        if not is_default(name, inputs.pop(name)):
+    for name in ("valid_lens", "scale", *CALL.defaults):
+        if not is_default(name, inputs.pop(name, None)):
             raise TypeError(f"{type(attn).__name__} takes queries, keys and values, got {name}")
     copy.deepcopy(attn)(**inputs)  # its checks are the ones for these arguments
     q, k, v = (np.asarray(x, np.float32) for x in inputs.values())

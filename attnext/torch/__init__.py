@@ -24,6 +24,7 @@ wrote. A forward is one call into C, a backward another one.
     scores.py       their scores alone
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
+    memory.py       keys and values that stay: Memory
     modules.py      AdditiveAttention, DotProductAttention; editions.py, what d2l calls them with
 
 Examples
@@ -59,6 +60,7 @@ from .functions import (
     dot_product_attention,
     gaussian_attention,
 )
+from .memory import Memory
 from .merge import merge_attention
 from .modules import AdditiveAttention, DotProductAttention
 from .scores import additive_scores, cosine_scores, dot_product_scores, gaussian_scores
@@ -67,6 +69,7 @@ from .softmax import masked_softmax, sequence_mask
 __all__ = [
     "AdditiveAttention",
     "DotProductAttention",
+    "Memory",
     "additive_attention",
     "additive_scores",
     "cosine_attention",

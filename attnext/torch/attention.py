@@ -38,6 +38,16 @@ _NUMBERS = ("scale", "w", "sigma")
 TAKEN = Taken(Options.__annotations__, _TENSORS | _INPUTS)
 
 
+class LayerOptions(Scores, Masks, total=False):
+    """The options of a layer's call: dropout is its own."""
+
+    bias: Tensor | None  # inputs, to which gradients flow
+    sink: Tensor | None
+
+
+TAKEN_BY_LAYERS = Taken(LayerOptions.__annotations__, _TENSORS | _INPUTS, ("need_weights",))
+
+
 def attend(
     function: str, inputs: dict[str, Any], own: dict[str, Any], options: Options
 ) -> Attended:

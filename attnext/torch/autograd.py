@@ -62,7 +62,7 @@ class _Node(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         gradients = backward(ctx.call, ctx.saved_tensors, grads, ctx.needs_input_grad[1:])
-        return None, *_first_derivatives(gradients)
+        return None, *first_derivatives(gradients)
 
 
 class _FirstDerivatives(Function):
@@ -77,7 +77,7 @@ class _FirstDerivatives(Function):
         raise RuntimeError(NO_SECOND_DERIVATIVES)
 
 
-def _first_derivatives(gradients: list[Tensor | None]) -> Iterable[Tensor | None]:
+def first_derivatives(gradients: list[Tensor | None]) -> Iterable[Tensor | None]:
     """What a backward returns: gradients which, under create_graph=True, say that they have none.
 
     Without this they would be constants to autograd, and a loss made of them quietly wrong.

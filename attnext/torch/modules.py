@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard, overload
+from typing import Any, TypeGuard, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -13,8 +13,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from attnext import _core
 from attnext._options import as_flag
 
+from .attention import TAKEN_BY_LAYERS, LayerOptions
 from .editions import arguments_of, checked_dropout, checked_size, showing_sizes
 from .functions import additive_attention, dot_product_attention
+from .memory import Engine, Memory
 from .rules import check_input
 
 
@@ -28,16 +30,85 @@ class _Layer(nn.Module):
         super().__init__()
         self.attention_weights = None
 
+    def memory(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        valid_lens: Tensor | ArrayLike | None = None,
+        *,
+        mask: Tensor | ArrayLike | None = None,
+    ) -> Memory:
+        """Keys and values that stay while queries come step by step.
+
+        Parameters
+        ----------
+        keys : Tensor, float32, shape (..., N, Dk)
+            The keys, N >= 0 of them; any leading axes (batch, heads), or none.
+        values : Tensor, float32, shape (..., N, Dv)
+            The values, one for each key.
+        valid_lens : Tensor or array_like of integers, optional
+            How many keys take part, the first ones: an int, or one for each entry of the first
+            axis. A length above N reaches keys that are appended.
+        mask : Tensor or array_like of bool, optional
+            True where queries may attend to a key, of any shape that broadcasts to (..., 1, N).
+
+        Returns
+        -------
+        memory : Memory
+            To be called with, in the place of keys, values and lengths.
+
+        Raises
+        ------
+        TypeError
+            An argument is no dense float32 tensor on the CPU, or of the wrong kind.
+        ValueError
+            An argument has the wrong shape, or a length is negative.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from attnext.torch import DotProductAttention
+        >>> attention = DotProductAttention()
+        >>> memory = attention.memory(torch.zeros(4, 2), torch.arange(8.0).reshape(4, 2), 3)
+        >>> attention(torch.eye(2), memory)
+        tensor([[2., 3.],
+                [2., 3.]])
+        """
+        return Memory._of(self, keys, values, valid_lens, mask)
+
     def _attend(
-        self, attention: Callable[..., Any], *inputs: Tensor, need_weights: bool, **options: Any
+        self,
+        attention: Callable[..., Any],
+        *inputs: Any,
+        need_weights: bool,
+        options: LayerOptions,
+        **own: Any,
     ) -> Tensor:
+        TAKEN_BY_LAYERS.check("forward", options)
         as_flag("need_weights", need_weights)
         p = self.dropout.p if self.dropout.training else 0.0
         # From torch's own generator, so that torch.manual_seed makes training repeatable.
         seed: Any = torch.randint(2**63 - 1, ()) if p > 0 else None
-        result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **options)
+        more = {**own, **options}
+        result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **more)
         output: Tensor
         output, self.attention_weights = result if need_weights else (result, None)
+        return output
+
+    def _recall(
+        self,
+        queries: Tensor,
+        memory: Memory,
+        need_weights: bool,
+        options: LayerOptions,
+        **beside: Any,
+    ) -> Tensor:
+        TAKEN_BY_LAYERS.check("forward", options)
+        for name, value in beside.items():
+            if value is not None:
+                raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
+        more = {**options, "need_weights": as_flag("need_weights", need_weights)}
+        output, self.attention_weights = memory._attend(self, queries, more)
         return output
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,16 +252,16 @@ class AdditiveAttention(_Layer):
         if undrawn:
             self._draw_bias()
 
+    @TAKEN_BY_LAYERS.spelled_out
     def forward(
         self,
         queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        keys: Tensor | Memory,
+        values: Tensor | None = None,
         valid_lens: Tensor | ArrayLike | None = None,
         *,
-        mask: Tensor | ArrayLike | None = None,
-        causal: bool = False,
         need_weights: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> Tensor:
         """Pool the values, each query by the attention it pays to the keys.
 
@@ -198,17 +269,16 @@ class AdditiveAttention(_Layer):
         ----------
         queries : Tensor, float32, shape (..., M, Dq)
             M queries; any leading axes (batch, heads), or none.
-        keys : Tensor, float32, shape (..., N, Dk)
-            The keys; leading axes as those of `queries`.
+        keys : Tensor, float32, shape (..., N, Dk), or Memory
+            The keys; leading axes as those of `queries`. Or what `memory` made of keys, values and
+            lengths.
         values : Tensor, float32, shape (..., N, Dv)
             The values, one for each key.
         valid_lens : Tensor or array_like of integers, optional
             How many keys take part, the first ones: an int, (B,), (B, M) or
             ``queries.shape[:-1]``.
-        mask : Tensor or array_like of bool, optional
-            True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
-        causal : bool, optional
-            Query i attends to no key after key i.
+        **options : optional
+            As in `attnext.additive_attention`.
         need_weights : bool, optional
             False leaves `attention_weights` None and saves forming a tensor of (..., M, N).
 
@@ -224,14 +294,41 @@ class AdditiveAttention(_Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
+        if isinstance(keys, Memory):
+            beside = {"values": values, "valid_lens": valid_lens}
+            return self._recall(queries, keys, need_weights, options, **beside)
         if isinstance(self.w_v, LazyModuleMixin):
             self._materialize(check_input("queries", queries), check_input("keys", keys))
+        queries, of_queries = self._projected_queries(queries)
+        keys, of_keys = self._projected_keys(keys)
+        inputs = (queries, keys, values)
+        own = {"valid_lens": valid_lens, "b_h": None, **of_queries, **of_keys}
+        return self._attend(
+            additive_attention, *inputs, need_weights=need_weights, options=options, **own
+        )
+
+    def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the function takes for them, and the parameters apart from those of keys."""
         queries, W_q = _projected("queries", queries, "M", self.W_q, "query_size")
+        parameters = {"W_q": W_q, "w_v": _weight_of_score(self.w_v)}
+        return queries, parameters if self.b_h is None else {**parameters, "b_h": self.b_h}
+
+    def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the function takes for them, and the parameters that project them."""
         keys, W_k = _projected("keys", keys, "N", self.W_k, "key_size")
-        w_v = _weight_of_score(self.w_v)
-        options = {"valid_lens": valid_lens, "mask": mask, "causal": causal, "b_h": self.b_h}
-        inputs = (queries, keys, values, W_q, W_k, w_v)
-        return self._attend(additive_attention, *inputs, need_weights=need_weights, **options)
+        return keys, {"W_k": W_k}
+
+    def _weights_of_keys(self) -> dict[str, Tensor]:
+        return {"W_k": _weight(self.W_k)}
+
+    def _engine(self) -> Engine:
+        if isinstance(self.w_v, LazyModuleMixin):
+            raise RuntimeError(
+                "the layer has no sizes yet, expected a call with queries and keys before memory()"
+            )
+        parameters = {"W_q": _weight(self.W_q), "W_k": _weight(self.W_k)}
+        b_h = {} if self.b_h is None else {"b_h": self.b_h}
+        return Engine({**parameters, **b_h}, self.dropout.p)
 
     def extra_repr(self) -> str:
         """
@@ -292,16 +389,16 @@ class DotProductAttention(_Layer):
         self.dropout = nn.Dropout(checked_dropout(dropout))
         self.scale = _core.DotProductAttention(scale=scale).scale
 
+    @TAKEN_BY_LAYERS.spelled_out
     def forward(
         self,
         queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        keys: Tensor | Memory,
+        values: Tensor | None = None,
         valid_lens: Tensor | ArrayLike | None = None,
         *,
-        mask: Tensor | ArrayLike | None = None,
-        causal: bool = False,
         need_weights: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> Tensor:
         """Pool the values, each query by the attention it pays to the keys.
 
@@ -309,12 +406,17 @@ class DotProductAttention(_Layer):
         ----------
         queries : Tensor, float32, shape (..., M, D)
             M queries; any leading axes (batch, heads), or none.
-        keys : Tensor, float32, shape (..., N, D)
-            The keys; leading axes as those of `queries`.
+        keys : Tensor, float32, shape (..., N, D), or Memory
+            The keys; leading axes as those of `queries`. Or what `memory` made of keys, values and
+            lengths.
         values : Tensor, float32, shape (..., N, Dv)
             The values, one for each key.
-        valid_lens, mask, causal, need_weights : optional
+        valid_lens : Tensor or array_like of integers, optional
             As in `AdditiveAttention.forward`.
+        **options : optional
+            As in `attnext.dot_product_attention`.
+        need_weights : bool, optional
+            False leaves `attention_weights` None and saves forming a tensor of (..., M, N).
 
         Returns
         -------
@@ -328,10 +430,25 @@ class DotProductAttention(_Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
-        options = {"valid_lens": valid_lens, "mask": mask, "causal": causal, "scale": self.scale}
+        if isinstance(keys, Memory):
+            beside = {"values": values, "valid_lens": valid_lens}
+            return self._recall(queries, keys, need_weights, options, **beside)
+        inputs, own = (queries, keys, values), {"valid_lens": valid_lens, "scale": self.scale}
         return self._attend(
-            dot_product_attention, queries, keys, values, need_weights=need_weights, **options
+            dot_product_attention, *inputs, need_weights=need_weights, options=options, **own
         )
+
+    def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return queries, {}
+
+    def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return keys, {}
+
+    def _weights_of_keys(self) -> dict[str, Tensor]:
+        return {}
+
+    def _engine(self) -> Engine:
+        return Engine({}, self.dropout.p, self.scale)
 
     def extra_repr(self) -> str:
         """
@@ -381,6 +498,13 @@ def _projected(
         return x, layer.weight
     projected = layer(x)
     return projected, torch.eye(projected.shape[-1], dtype=torch.float32)
+
+
+def _weight(layer: Any) -> Tensor:
+    """What the layer's inputs are projected by, or, if it is called for them, its outputs."""
+    if _is_its_weight(layer):
+        return layer.weight
+    return torch.eye(layer.out_features, dtype=torch.float32)
 
 
 def _weight_of_score(layer: nn.Module) -> Tensor:

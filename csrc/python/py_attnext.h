@@ -392,9 +392,10 @@ int py_run_alone(const attnext_state *state, double work, py_workspace *workspac
 
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
-/* Who takes an option of py_options.def; SCALED: the backwards, that of the scores alone
- * too, of a score whose scale is a factor. */
+/* Who takes an option of py_options.def; SCALED: the backwards, of functions, the scores
+ * alone too, and of the layer, of a score whose scale is a factor. */
 enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16 };
+enum { FUNCTIONS = FORWARD | BACKWARD | SCORES };
 
 /* An exposed function. Its docstring is the signature, `before`, a paragraph for each
  * option of py_options.def that the signature has, and `after`. */
@@ -419,9 +420,18 @@ typedef struct {
     int parameters;                       /* how many it has */
     bool own_key_size;                    /* Dk may differ from Dq */
     py_signature forward, backward;       /* signatures: of the attention, */
-    py_signature scores, scores_backward; /* of the scores alone */
+    py_signature scores, scores_backward; /* of the scores alone, */
+    py_signature call, call_backward;     /* of the layer, if there is one */
     PyObject *Gradients; /* the named tuple of a score with parameters, else NULL */
 } py_score;
+
+/* SCALED where it is a taker, else 0. */
+static inline int
+py_scaled(const attn_score_info *about)
+{
+    bool factor = about->scale == ATTN_SCALE_ROOT || about->scale == ATTN_SCALE_ONE;
+    return factor ? SCALED : 0;
+}
 
 /* Fills state->scores, and adds their functions, OPTIONS and SCORES to the module. */
 int py_scores_exec(PyObject *module, attnext_state *state);

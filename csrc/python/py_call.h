@@ -80,8 +80,11 @@ typedef struct {
 static inline PyObject *
 py_given_scale(const py_call *call)
 {
-    PyObject *scale = call->given[ARG_SCALE];
-    return py_is_given(scale) ? scale : call->given[ARG_SCALE_OF_ONE];
+    PyObject *scale = call->given[ARG_SCALE],
+             *of_layer = call->given[ARG_SCALE_OF_LAYER];
+    return py_is_given(scale)      ? scale
+           : py_is_given(of_layer) ? of_layer
+                                   : call->given[ARG_SCALE_OF_ONE];
 }
 
 /* Its arrays from here on are NULL. */

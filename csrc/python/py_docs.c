@@ -284,7 +284,7 @@ put_gradients(page *p, const py_score *score, bool scores)
                "was given.\n");
     }
     put(p, scores ? "" : DOC_GRADIENT_OF_BIAS);
-    if (about->scale == ATTN_SCALE_ROOT || about->scale == ATTN_SCALE_ONE) {
+    if (py_scaled(about)) {
         put(p, DOC_GRADIENT_OF_SCALE);
     }
 }

@@ -259,9 +259,9 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
     }
     signature->positional = w->count;
     add_parameters(w, score, true);
-#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...) \
-    if (IF) {                                    \
-        add(w, ARG_##ID);                        \
+#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, ...) \
+    if ((takes & (TAKEN_BY)) != 0 && (IF)) {               \
+        add(w, ARG_##ID);                                  \
     }
 #define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
     if (takes & (TAKEN_BY)) {                    \
@@ -338,8 +338,7 @@ describe_score(attnext_state *state, py_score_number number, const attn_score *w
     static char names[SCORE_COUNT][VERBS][48]; /* functions point there */
     static const char *const forms[VERBS] = {"%s_attention", "%s_attention_backward",
                                              "%s_scores", "%s_scores_backward"};
-    attn_scale_kind scale = score->about->scale;
-    int scaled = scale == ATTN_SCALE_ROOT || scale == ATTN_SCALE_ONE ? SCALED : 0;
+    const int scaled = py_scaled(score->about);
     const int takes[VERBS] = {FORWARD, BACKWARD | scaled, SCORES, SCORES | scaled};
     py_signature *const to[VERBS] = {&score->forward, &score->backward, &score->scores,
                                      &score->scores_backward};

@@ -5,6 +5,8 @@
  */
 #include "py_layer.h"
 
+#include <string.h>
+
 /* ---- the core -------------------------------------------------------------------- */
 
 void
@@ -263,9 +265,9 @@ get_context(PyObject *self, void *Py_UNUSED(closure))
 static const PyGetSetDef properties[] = {
     {"attention_weights", get_attention_weights, NULL,
      "ndarray or None: the attention weights of the last call, shape (..., M, N),\n"
-     "float32, before dropout; rows sum to 1. None before the first call, and after "
-     "one\n"
-     "with need_weights=False.",
+     "float32, before dropout; rows sum to 1, with a sink to less. None before the "
+     "first\n"
+     "call, and after one with need_weights=False.",
      NULL},
     {"context", get_context, NULL,
      "Context or None: what the last call saved for `backward`; None before the "
@@ -307,7 +309,7 @@ static const py_function train_function[] = {
     {0},
 };
 
-PyMethodDef layer_methods[] = {
+static const PyMethodDef methods[] = {
     {"eval", eval, METH_NOARGS, eval_doc},
     {"parameters", layer_parameters, METH_NOARGS, layer_parameters_doc},
     {"zero_grad", layer_zero_grad, METH_NOARGS, layer_zero_grad_doc},
@@ -315,36 +317,20 @@ PyMethodDef layer_methods[] = {
     {"load_state_dict", layer_load_state_dict, METH_O, layer_load_state_dict_doc},
     {"__reduce__", layer_reduce, METH_NOARGS, layer_reduce_doc},
     {"_rebuild", layer_rebuild, METH_O | METH_CLASS, layer_rebuild_doc},
-    {0}, /* train, memory, __call__, backward: their docstrings are made at import */
-    {0},
-    {0},
-    {0},
-    {0},
 };
 
-/* __call__ is listed for its docstring and signature; METH_COEXIST puts it in the place
- * of the one Python would make from the slot. */
+/* The methods above, and behind them those whose docstrings are made at import: train,
+ * memory, __call__ and backward. */
 static int
-add_methods(const attnext_state *state)
+add_methods(const attnext_state *state, PyMethodDef *to, py_score *score)
 {
-    const struct {
-        const py_function *functions;
-        PyMethodDef *methods;
-        int flags;
-    } tables[] = {
-        {train_function, layer_methods + 7, 0},
-        {layer_memory_functions, layer_methods + 8, 0},
-        {layer_call_functions, layer_methods + 9, METH_COEXIST},
-        {memory_functions, memory_methods + 2, 0},
-    };
-    layer_write_signatures();
-    for (int i = 0; i < (int)Py_ARRAY_LENGTH(tables); i++) {
-        if (py_fill_methods(state, tables[i].functions, tables[i].flags,
-                            tables[i].methods) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    memcpy(to, methods, sizeof methods);
+    to += Py_ARRAY_LENGTH(methods);
+    return py_fill_methods(state, train_function, 0, to) < 0 ||
+                   py_fill_methods(state, layer_memory_functions, 0, to + 1) < 0 ||
+                   layer_fill_calls(state, score, to + 2) < 0
+               ? -1
+               : 0;
 }
 
 /* *type = the type of this spec, which becomes an attribute of the module */
@@ -358,8 +344,10 @@ add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
 int
 py_layers_exec(PyObject *module, attnext_state *state)
 {
-    const py_score *scores = state->scores;
-    if (add_methods(state) < 0 ||
+    py_score *scores = state->scores;
+    if (add_methods(state, layer_additive_methods, &scores[SCORE_additive]) < 0 ||
+        add_methods(state, layer_dot_methods, &scores[SCORE_dot]) < 0 ||
+        py_fill_methods(state, memory_functions, 0, memory_methods + 3) < 0 ||
         add_properties(layer_additive_properties, &scores[SCORE_additive]) < 0 ||
         add_properties(layer_dot_properties, &scores[SCORE_dot]) < 0 ||
         add_type(module, &layer_context_spec, &state->Context) < 0 ||

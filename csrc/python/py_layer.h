@@ -74,10 +74,11 @@ void layer_dealloc(PyObject *self);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* The methods that take keywords. The signatures of __call__ and backward are written at
- * import: they take what py_options.def gives layers. */
-void layer_write_signatures(void);
-extern const py_function layer_call_functions[];
+/* Writes the signatures of the score's layer, which takes what py_options.def gives it,
+ * and makes methods[] of its __call__ and backward. __call__ is listed for its docstring
+ * and signature; METH_COEXIST puts it in the place of the one Python would make from the
+ * slot. How many they are, or -1. */
+int layer_fill_calls(const attnext_state *state, py_score *score, PyMethodDef *methods);
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames);
 
@@ -99,9 +100,6 @@ extern const char layer_parameters_doc[], layer_zero_grad_doc[], layer_state_dic
 PyObject *layer_get_grads(PyObject *self, void *closure);
 extern const char layer_grads_doc[];
 
-/* All methods, and those properties that every layer has; filled at import. */
-extern PyMethodDef layer_methods[];
-
 /* The first entries of either type's table of members; its flags. */
 #define LAYER_MEMBERS                                                                  \
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(layer_object, vectorcall), READONLY, \
@@ -115,8 +113,7 @@ extern PyMethodDef layer_methods[];
 /* clang-format off */
 #define LAYER_SLOTS                                                                    \
     {Py_tp_traverse, layer_traverse}, {Py_tp_clear, layer_clear},                      \
-    {Py_tp_dealloc, layer_dealloc}, {Py_tp_call, PyVectorcall_Call},                   \
-    {Py_tp_methods, layer_methods}
+    {Py_tp_dealloc, layer_dealloc}, {Py_tp_call, PyVectorcall_Call}
 /* clang-format on */
 
 #define LAYER_FLAGS                                                  \
@@ -262,6 +259,9 @@ PyObject *layer_memory_backward(const attnext_state *state, const layer_core *co
                                 memory_object *memory);
 void layer_memory_clear_sums(memory_sums *sums);
 
+/* (projected, values): the sums, which start again, or None if there are none. */
+PyObject *layer_memory_take(memory_object *memory);
+
 /* ---- the two types --------------------------------------------------------------- */
 
 extern PyType_Spec layer_additive_spec, layer_dot_spec;
@@ -271,5 +271,10 @@ extern PyType_Spec layer_additive_spec, layer_dot_spec;
 enum { LAYER_PROPERTIES = 16 };
 extern PyGetSetDef layer_additive_properties[LAYER_PROPERTIES],
     layer_dot_properties[LAYER_PROPERTIES];
+
+/* Their methods, filled at import. */
+enum { LAYER_METHODS = 12 };
+extern PyMethodDef layer_additive_methods[LAYER_METHODS],
+    layer_dot_methods[LAYER_METHODS];
 
 #endif

@@ -147,6 +147,8 @@ additive_repr(PyObject *self)
 
 PyGetSetDef layer_additive_properties[LAYER_PROPERTIES];
 
+PyMethodDef layer_additive_methods[LAYER_METHODS];
+
 static PyMemberDef additive_members[] = {
     LAYER_MEMBERS,
     {"key_size", T_PYSSIZET, offsetof(layer_object, core.key_size), READONLY,
@@ -164,6 +166,7 @@ static PyType_Slot additive_slots[] = {
     {Py_tp_new, additive_new},
     {Py_tp_init, additive_init},
     {Py_tp_repr, additive_repr},
+    {Py_tp_methods, layer_additive_methods},
     {Py_tp_getset, layer_additive_properties},
     {Py_tp_members, additive_members},
     {0},

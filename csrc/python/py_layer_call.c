@@ -93,7 +93,7 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
     return 0;
 }
 
-static py_signature call_signature = {
+static const py_signature call_signature = {
     .function = "__call__",
     .required = 2, /* and values, unless keys is a Memory */
     .positional = 4,
@@ -244,7 +244,8 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     if (layer_hold(layer, &held) < 0) {
         return NULL;
     }
-    if (py_parse(state, &call_signature, args, nargs, kwnames, call.given) < 0) {
+    const py_signature *signature = &held.score->call;
+    if (py_parse(state, signature, args, nargs, kwnames, call.given) < 0) {
         goto done;
     }
     begin_call(&call, &held);
@@ -281,28 +282,13 @@ layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 
 /* ---- backward -------------------------------------------------------------------- */
 
-static py_signature backward_signature = {
+static const py_signature backward_signature = {
     .function = "backward",
     .required = 1,
     .positional = 1,
     .args = {ARG_GRAD_OUTPUT},
     .method = true,
 };
-
-/* An option of layers that forwards have is the call's, another the backward's. */
-void
-layer_write_signatures(void)
-{
-    unsigned char *call = call_signature.args + call_signature.positional;
-    unsigned char *backward = backward_signature.args + backward_signature.positional;
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                  \
-    if ((TAKEN_BY) & LAYER) {                                     \
-        *((TAKEN_BY) & FORWARD ? call++ : backward++) = ARG_##ID; \
-    }
-#include "py_options.def"
-    *call = ARG_NEED_WEIGHTS;
-    *backward = ARG_CONTEXT;
-}
 
 PyDoc_STRVAR(backward_doc,
 "Gradients of a call; those of the parameters are added to `grads`.\n"
@@ -325,6 +311,10 @@ PyDoc_STRVAR(backward_doc_end,
 "dv : ndarray, float32, shape (..., N, Dv)\n"
 "    Gradient with respect to the values, likewise.\n"
 DOC_GRADIENT_OF_BIAS
+"dscale : ndarray, float32, shape of `scale`\n"
+"    Only with `return_grad_scale`, of DotProductAttention: gradient with respect to\n"
+"    the scale, of the call or the object's own, summed over all pairs that share it; a\n"
+"    float32 number if it is one.\n"
 "\n"
 "Raises\n"
 "------\n"
@@ -341,7 +331,7 @@ DOC_GRADIENT_OF_BIAS
 "\n"
 "Notes\n"
 "-----\n"
-"Of a call with a `Memory` only dq comes back, alone: what flows to keys, values and the\n"
+"Of a call with a `Memory` dk and dv do not come back: what flows to keys, values and the\n"
 "parameters that project keys is added up in the memory, whose `backward` hands it out.\n"
 "\n"
 "The parameters must still be those of the call: run `backward` before the step that\n"
@@ -392,7 +382,8 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (layer_hold(layer, &held) < 0) {
         return NULL;
     }
-    if (py_parse(state, &backward_signature, args, nargs, kwnames, call.given) < 0) {
+    const py_signature *signature = &held.score->call_backward;
+    if (py_parse(state, signature, args, nargs, kwnames, call.given) < 0) {
         goto done;
     }
     context = Py_XNewRef(py_is_given(call.given[ARG_CONTEXT]) ? call.given[ARG_CONTEXT]
@@ -418,8 +409,41 @@ done:
     return result;
 }
 
-const py_function layer_call_functions[] = {
-    {&call_signature, PY_FASTCALL(layer_call), call_doc, call_doc_end},
-    {&backward_signature, PY_FASTCALL(layer_backward), backward_doc, backward_doc_end},
-    {0},
-};
+/* ---- the methods ----------------------------------------------------------------- */
+
+/* What the table gives layers: an option that forwards have is the call's, another the
+ * backward's. */
+static void
+write_signatures(py_score *score)
+{
+    const attn_score_info *about = score->about;
+    const int takes = LAYER | py_scaled(about);
+    score->call = call_signature;
+    score->call_backward = backward_signature;
+    unsigned char *call = score->call.args + call_signature.positional;
+    unsigned char *backward = score->call_backward.args + backward_signature.positional;
+#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, ...) \
+    if ((takes & (TAKEN_BY)) != 0 && (IF)) {               \
+        *call++ = ARG_##ID;                                \
+    }
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                  \
+    if (takes & (TAKEN_BY)) {                                     \
+        *((TAKEN_BY) & FORWARD ? call++ : backward++) = ARG_##ID; \
+    }
+#include "py_options.def"
+    *call = ARG_NEED_WEIGHTS;
+    *backward = ARG_CONTEXT;
+}
+
+int
+layer_fill_calls(const attnext_state *state, py_score *score, PyMethodDef *methods)
+{
+    const py_function functions[] = {
+        {&score->call, PY_FASTCALL(layer_call), call_doc, call_doc_end},
+        {&score->call_backward, PY_FASTCALL(layer_backward), backward_doc,
+         backward_doc_end},
+        {0},
+    };
+    write_signatures(score);
+    return py_fill_methods(state, functions, METH_COEXIST, methods);
+}

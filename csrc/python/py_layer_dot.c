@@ -16,7 +16,7 @@ PyDoc_STRVAR(dot_doc,
 "    Probability, 0 <= dropout < 1, that an attention weight is dropped in training.\n"
 "scale : float, optional\n"
 "    What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default,\n"
-"    with D the features of a query.\n"
+"    with D the features of a query. That of a call takes its place.\n"
 "rng : None, int, numpy.random.Generator, ..., optional\n"
 "    Seed of dropout: anything `numpy.random.default_rng` takes. A Generator is used\n"
 "    itself, not copied.\n"
@@ -134,6 +134,8 @@ PyGetSetDef layer_dot_properties[LAYER_PROPERTIES] = {
      "float or None: what dot products are multiplied by; None: 1 / sqrt(D).", NULL},
 };
 
+PyMethodDef layer_dot_methods[LAYER_METHODS];
+
 static PyMemberDef dot_members[] = {
     LAYER_MEMBERS,
     {0},
@@ -145,6 +147,7 @@ static PyType_Slot dot_slots[] = {
     {Py_tp_new, dot_new},
     {Py_tp_init, dot_init},
     {Py_tp_repr, dot_repr},
+    {Py_tp_methods, layer_dot_methods},
     {Py_tp_getset, layer_dot_properties},
     {Py_tp_members, dot_members},
     {0},

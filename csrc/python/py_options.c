@@ -48,7 +48,7 @@ read_score_options(py_call *call)
     PyObject *scale = py_given_scale(call);
     bool number = scale != NULL && is_one_number(scale);
     bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
-    o->has_scale = o->has_scale || number || bandwidth;
+    o->has_scale = number || bandwidth || (scale == NULL && o->has_scale);
     if (number && py_finite(scale, "scale", false, &o->scale) < 0) {
         return -1;
     }

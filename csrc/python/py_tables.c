@@ -9,7 +9,7 @@
 
 const py_argument_row py_argument_rows[ARG_COUNT] = {
 #define ARGUMENT(ID, NAME, DEFAULT) [ARG_##ID] = {NAME, DEFAULT, NULL, NULL, 0},
-#define SCORE_OPTION(ID, NAME, DEFAULT, IF, TYPE, DOC) \
+#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, TYPE, DOC) \
     [ARG_##ID] = {NAME, DEFAULT, TYPE, DOC, 0},
 #define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, TYPE, DOC) \
     [ARG_##ID] = {NAME, DEFAULT, TYPE, DOC, TAKEN_BY},
@@ -104,7 +104,7 @@ gradient_names(const py_score *score, bool inputs)
     return tuple;
 }
 
-/* The keywords that are this score's own, by name, and their defaults. */
+/* The keywords that are this score's own in the functions, by name, and their defaults. */
 static PyObject *
 own_options(const attn_score_info *about)
 {
@@ -116,9 +116,10 @@ own_options(const attn_score_info *about)
             Py_CLEAR(dict);
         }
     }
-#define SCORE_OPTION(ID, NAME, DEFAULT, IF, ...)                                    \
-    if (dict != NULL && (IF) && put_item(dict, NAME, default_value(DEFAULT)) < 0) { \
-        Py_CLEAR(dict);                                                             \
+#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, ...)     \
+    if (dict != NULL && ((TAKEN_BY) & FORWARD) != 0 && (IF) && \
+        put_item(dict, NAME, default_value(DEFAULT)) < 0) {    \
+        Py_CLEAR(dict);                                        \
     }
 #include "py_options.def"
     return dict;
