@@ -1,6 +1,7 @@
 /*
  * py_call.h -- what the files of the attention functions share.
  *
+ *     py_options.c     its options that are no arrays: read and checked
  *     py_inputs.c      the inputs of an attention: converted, checked, measured
  *     py_attention.c   one path from Python objects to the core's attention functions
  *     py_functions.c   the exposed functions, four for each score, on top of that path
@@ -146,10 +147,12 @@ void py_memory_spare(const py_memory *memory, py_gradients *d);
 void py_outputs_clear(py_outputs *outputs);
 void py_gradients_clear(py_gradients *gradients);
 
-/* ---- options and gradients (py_functions.c) -------------------------------------- */
+/* ---- options (py_options.c) ------------------------------------------------------ */
 
 /* call->options from call->given, by py_options.def; what is not given stays. */
 int py_read_options(py_call *call);
+
+/* ---- gradients (py_functions.c) -------------------------------------------------- */
 
 /* What a backward returns: so many gradients, in order, and behind them those that its
  * options ask for, that of the bias; None without one. A tuple, unless it is one. */
