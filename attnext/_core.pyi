@@ -178,6 +178,26 @@ def dot_product_scores(
     scale: _Scale | None = None,
     **options: Unpack[Scores],
 ) -> _Array: ...
+@overload
+def dot_product_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: _Scale | None = None,
+    return_grad_scale: Literal[False] = False,
+    **options: Unpack[Scores],
+) -> tuple[_Array, _Array]: ...
+@overload
+def dot_product_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: _Scale | None = None,
+    return_grad_scale: bool,
+    **options: Unpack[Scores],
+) -> tuple[_Array, _Array, *tuple[_Array | np.float32, ...]]: ...
 
 # ---- cosine attention -----------------------------------------------------------------
 
@@ -302,13 +322,35 @@ def cosine_scores(
     eps: _Number = 1e-8,
     **options: Unpack[Scores],
 ) -> _Array: ...
+@overload
+def cosine_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: _Scale = 1.0,
+    eps: _Number = 1e-8,
+    return_grad_scale: Literal[False] = False,
+    **options: Unpack[Scores],
+) -> tuple[_Array, _Array]: ...
+@overload
+def cosine_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: _Scale = 1.0,
+    eps: _Number = 1e-8,
+    return_grad_scale: bool,
+    **options: Unpack[Scores],
+) -> tuple[_Array, _Array, *tuple[_Array | np.float32, ...]]: ...
 
 # ---- additive attention ---------------------------------------------------------------
 
 class AdditiveGradients(NamedTuple):
     queries: _Array
     keys: _Array
-    values: _Array
+    values: _Array | Any  # None only from additive_scores_backward
     W_q: _Array
     W_k: _Array
     w_v: _Array
@@ -450,6 +492,17 @@ def additive_scores(
     b_h: ArrayLike | None = None,
     **options: Unpack[Scores],
 ) -> _Array: ...
+def additive_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    *,
+    b_h: ArrayLike | None = None,
+    **options: Unpack[Scores],
+) -> AdditiveGradients: ...
 
 # ---- Gaussian attention ---------------------------------------------------------------
 
@@ -571,6 +624,15 @@ def gaussian_scores(
     sigma: _OneNumber | None = None,
     **options: Unpack[Scores],
 ) -> _Array: ...
+def gaussian_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    w: _OneNumber | None = None,
+    sigma: _OneNumber | None = None,
+    **options: Unpack[Scores],
+) -> tuple[_Array, _Array, np.float32]: ...
 
 # ---- merging attentions over disjoint keys ------------------------------------------------
 
@@ -640,6 +702,7 @@ class Memory:
     def __len__(self) -> int: ...
     def append(self, keys: ArrayLike, values: ArrayLike, mask: ArrayLike | None = None) -> None: ...
     def backward(self) -> tuple[_Array, _Array]: ...
+    def _take_sums(self) -> tuple[_Array, _Array] | None: ...
 
 @type_check_only
 class _Layer:

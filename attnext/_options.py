@@ -174,7 +174,7 @@ class Taken:
         for name, option in self.options.items():
             doc = "As in the forward." if backward and "forward" in option.taken_by else option.doc
             words += f"{name} : {option.type}\n{indent(doc, ' ' * 4)}\n"
-        self._words = indent(words, " " * 4)
+        self._words = words
 
     def check(self, function: str, given: Mapping[str, Any]) -> None:
         """Refuse what the function does not take, and flags that are no bools."""
@@ -201,9 +201,11 @@ class Taken:
         own, last = ([p for p in own if (p.name in self._behind) is b] for b in (False, True))
         shown = signature.replace(parameters=[*own, *self._parameters, *last])
         vars(function)["__signature__"] = shown
-        before, entry, after = (function.__doc__ or "").partition("    **options")
+        before, entry, after = (function.__doc__ or "").partition("**options")
         if entry:  # python -OO leaves no docstrings
+            text = before.rstrip(" ")
+            margin = before[len(text) :]
             _, *lines = after.splitlines(keepends=True)
-            after = "".join(dropwhile(lambda line: line.startswith(" " * 8), lines))
-            function.__doc__ = before + self._words + after
+            after = "".join(dropwhile(lambda line: line.startswith(margin + " "), lines))
+            function.__doc__ = text + indent(self._words, margin) + after
         return function

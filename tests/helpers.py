@@ -328,6 +328,13 @@ def textbook(problem: Problem, dtype: DTypeLike, handed: bool = False) -> dict[s
     return result
 
 
+def textbook_scores_backward(problem: Problem, dtype: DTypeLike) -> dict[str, Array]:
+    """Every gradient of the scores alone; grad_output is theirs."""
+    d_scores = problem.grads["grad_output"].astype(dtype)
+    _, t = textbook_scores(problem, dtype)
+    return _textbook_score_backward(problem, dtype, _inputs(problem, dtype), d_scores, t)
+
+
 def exact_gradients(problem: Problem) -> dict[str, Array]:
     return {n: x for n, x in textbook(problem, np.float64).items() if n.startswith("d_")}
 

@@ -8,6 +8,7 @@ twin are held against are below.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -355,8 +356,8 @@ def test_four_changes_are_all() -> None:
         "files": ["csrc/core/score_bilinear.c", "attnext/reference/bilinear.py"],
         "lines": ["csrc/core/attn.h", "attnext/reference/__init__.py"],
     }
-    added = [line for diff in blocks("diff") for line in diff.splitlines() if line[0] == "+"]
-    assert len(blocks("diff")) == len(added) == 2
+    of_c, of_python = (re.findall(r"^\+(.*)", diff, re.MULTILINE) for diff in blocks("diff"))
+    assert len(of_c) == len(ast.parse("\n".join(of_python)).body) == 1
     assert len(blocks("python")) == len(blocks("sh")) == 1
     assert len(re.findall(r"^```\w+$", PAGE, re.MULTILINE)) == len(blocks("c")) + 4
 
@@ -400,7 +401,8 @@ rng = np.random.default_rng(0)
 q, k, v = (rng.normal(size=(2, n, d)) for n, d in ((5, 3), (7, 4), (7, 6)))
 W, lens, grad = rng.normal(size=(4, 3)), [3, 7], rng.normal(size=(2, 5, 6))
 options = {"causal": True, "bias": np.zeros((5, 7)), "empty_rows": "zero"}
-for name in ("bilinear_attention", "bilinear_attention_backward", "bilinear_scores"):
+verbs = ("attention", "attention_backward", "scores", "scores_backward")
+for name in (f"bilinear_{verb}" for verb in verbs):
     ours, twin = getattr(_core, name), getattr(reference, name)
     shown = [inspect.signature(f).parameters.values() for f in (ours, twin)]
     one, other = ([(p.name, p.kind, p.default) for p in parameters] for parameters in shown)
@@ -408,6 +410,10 @@ for name in ("bilinear_attention", "bilinear_attention_backward", "bilinear_scor
     assert "W : array_like, shape (Dk, Dq)" in ours.__doc__
     if name.endswith("scores"):
         pairs = [(ours(q, k, W), twin(q, k, W))]
+    elif name.endswith("scores_backward"):
+        of_scores = rng.normal(size=(2, 5, 7))
+        d = ours(of_scores, q, k, W)
+        pairs = list(zip((d.queries, d.keys, d.W), twin(of_scores, q, k, W), strict=True))
     elif name.endswith("backward"):
         named, dbias = ours(grad, q, k, v, W, lens, return_grad_bias=True, **options)
         assert type(named) is _core.BilinearGradients

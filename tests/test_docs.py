@@ -185,7 +185,9 @@ def test_examples_of_the_readme_run(
 
 STUB = ast.parse(Path(attnext.__file__).with_name("_core.pyi").read_text(encoding="utf-8"))
 OVERLOADED = [node.name for node in STUB.body if isinstance(node, ast.FunctionDef)]
-ATTENTIONS = sorted({name for name in OVERLOADED if re.search(r"_attention(_backward)?$", name)})
+ATTENTIONS = sorted(
+    {name for name in OVERLOADED if re.search(r"_(attention|(attention|scores)_backward)$", name)}
+)
 
 
 def options_of(name: str) -> set[str]:
@@ -217,4 +219,4 @@ def test_the_stub_has_every_argument(name: str) -> None:
             assert not keywords & options
             keywords |= options
         assert keywords == {p.name for p in shown if p.kind is p.KEYWORD_ONLY}
-    assert len(ATTENTIONS) == 2 * len(attnext._core.SCORES) + 2  # those of merge, too
+    assert len(ATTENTIONS) == 3 * len(attnext._core.SCORES) + 2  # those of merge, too

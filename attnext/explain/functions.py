@@ -169,7 +169,8 @@ def gaussian_attention(
     Notes
     -----
     ``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of Nadaraya
-    (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning, section 11.2).
+    (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning: 1.0 (en) 11.2, 2nd ed.
+    (zh) 10.2).
 
     Examples
     --------

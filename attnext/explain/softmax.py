@@ -52,8 +52,8 @@ def masked_softmax(
 
     Notes
     -----
-    The steps are those of the code of Dive into Deep Learning (Zhang et al., section 11.3), with
-    -inf in the place of -1e6.
+    The steps are those of the code of Dive into Deep Learning (Zhang et al.: 1.0 (en) 11.3, 2nd ed.
+    (zh) 10.3), with -inf in the place of -1e6.
 
     Examples
     --------

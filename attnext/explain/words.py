@@ -328,7 +328,7 @@ STEPS = _SOFTMAX | _SCORES | _POOLING | _BACKWARD
 # Other words for a step where its own are not true.
 VARIANTS = {
     "weights_and_sink": Words(
-        "weights = softmax(scores)[:-1]",
+        "weights = softmax(scores)[..., :-1]",
         (
             "Attention weights",
             "exp(score) over the sum of those in its row; without the weight of the sink each row "

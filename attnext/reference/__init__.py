@@ -35,10 +35,26 @@ from .additive import (
     additive_attention,
     additive_attention_backward,
     additive_scores,
+    additive_scores_backward,
 )
-from .cosine import cosine_attention, cosine_attention_backward, cosine_scores
-from .dot_product import dot_product_attention, dot_product_attention_backward, dot_product_scores
-from .gaussian import gaussian_attention, gaussian_attention_backward, gaussian_scores
+from .cosine import (
+    cosine_attention,
+    cosine_attention_backward,
+    cosine_scores,
+    cosine_scores_backward,
+)
+from .dot_product import (
+    dot_product_attention,
+    dot_product_attention_backward,
+    dot_product_scores,
+    dot_product_scores_backward,
+)
+from .gaussian import (
+    gaussian_attention,
+    gaussian_attention_backward,
+    gaussian_scores,
+    gaussian_scores_backward,
+)
 from .masks import sequence_mask
 from .merge import merge_attention, merge_attention_backward
 from .softmax import masked_softmax, masked_softmax_backward
@@ -48,15 +64,19 @@ __all__ = [
     "additive_attention",
     "additive_attention_backward",
     "additive_scores",
+    "additive_scores_backward",
     "cosine_attention",
     "cosine_attention_backward",
     "cosine_scores",
+    "cosine_scores_backward",
     "dot_product_attention",
     "dot_product_attention_backward",
     "dot_product_scores",
+    "dot_product_scores_backward",
     "gaussian_attention",
     "gaussian_attention_backward",
     "gaussian_scores",
+    "gaussian_scores_backward",
     "masked_softmax",
     "masked_softmax_backward",
     "merge_attention",

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_array, as_array_or_zeros
-from .attention import Attended, Score, all_scores, attention, attention_backward
+from .attention import (
+    Attended,
+    Score,
+    all_scores,
+    all_scores_backward,
+    attention,
+    attention_backward,
+)
 from .options import Backward, Forward
 
 if TYPE_CHECKING:
@@ -69,14 +76,14 @@ class AdditiveGradients(NamedTuple):
     Parameters
     ----------
     queries, keys, values, W_q, W_k, w_v : ndarray of float64
-        Gradients with respect to these.
+        Gradients with respect to these; `values` is None from `additive_scores_backward`.
     b_h : ndarray of float64 or None
         Gradient with respect to the bias; None where none was given.
     """
 
     queries: Array
     keys: Array
-    values: Array
+    values: Array | Any  # None only of the scores
     W_q: Array
     W_k: Array
     w_v: Array
@@ -249,3 +256,60 @@ def additive_scores(
     array([[0.    , 0.9242]])
     """
     return all_scores(partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h), queries, keys, softcap)
+
+
+def additive_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    *,
+    b_h: ArrayLike | None = None,
+    softcap: ArrayLike | None = None,
+) -> AdditiveGradients:
+    """Gradients of `additive_scores`.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., M, N)
+        Gradient of the loss with respect to the scores.
+    queries, keys : array_like, shapes (..., M, Dq) and (..., N, Dk)
+        As given to `additive_scores`.
+    W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
+        As given to `additive_scores`.
+    b_h : array_like, shape (H,), optional
+        As given to `additive_scores`.
+    softcap : float, optional
+        As given to `additive_scores`.
+
+    Returns
+    -------
+    gradients : AdditiveGradients
+        A named tuple of the gradients with respect to `queries`, `keys`, `W_q`, `W_k`, `w_v` and
+        `b_h`, each in the shape of what it belongs to; `values` is None, and `b_h` if none was
+        given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    additive_scores : The function these are the gradients of.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> d = reference.additive_scores_backward([[1, 1]], [[1]], [[-1], [1]], [[0.5]], [[0.5]], [2])
+    >>> d.keys.round(2)
+    array([[1.  ],
+           [0.42]])
+    """
+    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h)
+    d_queries, d_keys, *d_parameters = all_scores_backward(
+        score, grad_output, queries, keys, softcap
+    )
+    return AdditiveGradients(d_queries, d_keys, None, *d_parameters)

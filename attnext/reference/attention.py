@@ -22,6 +22,7 @@ from .arguments import (
     as_array,
     as_array_or_zeros,
     as_bias,
+    as_flag,
     as_inputs,
     as_queries_and_keys,
     as_sink,
@@ -54,6 +55,12 @@ class Score(Protocol):
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
         """Gradients d_q (Dq,) and d_k (n, Dk), and those of parameters and scale by their names."""
+
+
+def zero_gradients(score: Score) -> dict[str, Any]:
+    """Where those of the given parameters add up; numbers of numbers."""
+    given = {name: x for name, x in score.parameters.items() if x is not None}
+    return {name: np.zeros_like(x)[()] for name, x in given.items()}
 
 
 MakeScore: TypeAlias = Callable[[Array, Array], Score]  # for these queries and keys
@@ -128,8 +135,7 @@ def attend_backward(
     d_queries, d_keys, d_values = (np.zeros_like(x) for x in (queries, keys, values))
     bias, sink = np.broadcast_to(pairs.bias, (*rows, N)), np.broadcast_to(pairs.sink, rows)
     d_bias, d_sink, d_scale = np.zeros(bias.shape), np.zeros(sink.shape), np.zeros(rows[:-1])
-    given = {name: x for name, x in score.parameters.items() if x is not None}
-    d_parameters = {name: np.zeros_like(x)[()] for name, x in given.items()}  # numbers of numbers
+    d_parameters = zero_gradients(score)
     for row in np.ndindex(*rows):
         batch, live = row[:-1], pairs.takes_part[row]
         if not live.any():
@@ -244,3 +250,33 @@ def all_scores(
         for row in np.ndindex(scores.shape[:-1]):
             scores[row] = score.at(row[:-1]).forward(q[row], k[row[:-1]])
     return scores
+
+
+def all_scores_backward(
+    make_score: MakeScore,
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    softcap: ArrayLike | None,
+    return_grad_scale: bool = False,
+) -> tuple[Any, ...]:
+    """Gradients of queries, keys, parameters and, if asked for, scale."""
+    with_scale = as_flag("return_grad_scale", return_grad_scale)
+    q, k = as_queries_and_keys(queries, keys)
+    score = under_cap(make_score(q, k), softcap)
+    d_scores = as_array("grad_output", grad_output, q.shape[:-1] + k.shape[-2:-1])
+    d_queries, d_keys, d_scale = np.zeros_like(q), np.zeros_like(k), np.zeros(q.shape[:-2])
+    d_parameters = zero_gradients(score)
+    with np.errstate(all="ignore"):
+        for row in np.ndindex(d_scores.shape[:-1]):
+            # forward was: scores[row] = score.at(row[:-1]).forward(q[row], k[row[:-1]])
+            batch = row[:-1]
+            d_queries[row], d_k, d_of = score.at(batch).backward(d_scores[row], q[row], k[batch])
+            d_keys[batch] += d_k
+            d_scale[batch] += d_of.get("scale", 0)
+            for name in d_parameters:
+                d_parameters[name] += d_of[name]
+    d_of_parameters = (d_parameters.get(name) for name in score.parameters)
+    # forward was: scale = np.broadcast_to(score.scale, ...)
+    d_of_scale = [broadcast_backward(d_scale, score.scale.shape)[()]] * with_scale
+    return (d_queries, d_keys, *d_of_parameters, *d_of_scale)

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_positive, as_scale, check_same_features
-from .attention import Attended, Score, all_scores, attention, attention_backward
+from .attention import (
+    Attended,
+    Score,
+    all_scores,
+    all_scores_backward,
+    attention,
+    attention_backward,
+)
 from .options import Forward, ScaledBackward
 
 if TYPE_CHECKING:
@@ -211,3 +218,55 @@ def cosine_scores(
     array([[ 1. , -0.6,  0. ]])
     """
     return all_scores(partial(Cosine, scale=scale, eps=eps), queries, keys, softcap)
+
+
+def cosine_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: ArrayLike = 1.0,
+    eps: ArrayLike = 1e-8,
+    softcap: ArrayLike | None = None,
+    return_grad_scale: bool = False,
+) -> tuple[Array, ...]:
+    """Gradients of `cosine_scores`.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., M, N)
+        Gradient of the loss with respect to the scores.
+    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
+        As given to `cosine_scores`.
+    scale : float or array_like, optional
+        As given to `cosine_scores`.
+    eps, softcap : float, optional
+        As given to `cosine_scores`.
+    return_grad_scale : bool, optional
+        Also return the gradient of `scale`.
+
+    Returns
+    -------
+    dq, dk : ndarray of float64
+        Gradients with respect to `queries` and `keys`, in their shapes.
+    dscale : ndarray of float64
+        Only with `return_grad_scale`: gradient with respect to `scale`, in its shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    cosine_scores : The function these are the gradients of.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> dq, dk = reference.cosine_scores_backward([[1.0]], [[2.0, 0.0]], [[3.0, 4.0]])
+    >>> dq.round(3)
+    array([[0. , 0.4]])
+    """
+    score = partial(Cosine, scale=scale, eps=eps)
+    return all_scores_backward(score, grad_output, queries, keys, softcap, return_grad_scale)

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_scale, check_same_features
-from .attention import Attended, Score, all_scores, attention, attention_backward
+from .attention import (
+    Attended,
+    Score,
+    all_scores,
+    all_scores_backward,
+    attention,
+    attention_backward,
+)
 from .options import Forward, ScaledBackward
 
 if TYPE_CHECKING:
@@ -210,3 +217,56 @@ def dot_product_scores(
     array([[5., 4.]])
     """
     return all_scores(partial(DotProduct, scale=scale), queries, keys, softcap)
+
+
+def dot_product_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    scale: ArrayLike | None = None,
+    softcap: ArrayLike | None = None,
+    return_grad_scale: bool = False,
+) -> tuple[Array, ...]:
+    """Gradients of `dot_product_scores`.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., M, N)
+        Gradient of the loss with respect to the scores.
+    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
+        As given to `dot_product_scores`.
+    scale : float or array_like, optional
+        As given to `dot_product_scores`.
+    softcap : float, optional
+        As given to `dot_product_scores`.
+    return_grad_scale : bool, optional
+        Also return the gradient of `scale`.
+
+    Returns
+    -------
+    dq, dk : ndarray of float64
+        Gradients with respect to `queries` and `keys`, in their shapes.
+    dscale : ndarray of float64
+        Only with `return_grad_scale`: gradient with respect to `scale`, in its shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    dot_product_scores : The function these are the gradients of.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> q, k = [[1, 2]], [[3, 4], [5, 7]]
+    >>> dq, dk = reference.dot_product_scores_backward([[1, -1]], q, k, scale=2)
+    >>> dk
+    array([[ 2.,  4.],
+           [-2., -4.]])
+    """
+    score = partial(DotProduct, scale=scale)
+    return all_scores_backward(score, grad_output, queries, keys, softcap, return_grad_scale)

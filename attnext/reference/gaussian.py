@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_finite, as_positive, check_same_features
-from .attention import Attended, Score, all_scores, attention, attention_backward
+from .attention import (
+    Attended,
+    Score,
+    all_scores,
+    all_scores_backward,
+    attention,
+    attention_backward,
+)
 from .options import Backward, Forward
 
 if TYPE_CHECKING:
@@ -80,7 +87,8 @@ def gaussian_attention(
     Notes
     -----
     ``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of Nadaraya
-    (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning, section 11.2).
+    (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning: 1.0 (en) 11.2, 2nd ed.
+    (zh) 10.2).
 
     Examples
     --------
@@ -191,3 +199,53 @@ def gaussian_scores(
     array([[ -2. , -12.5]])
     """
     return all_scores(partial(Gaussian, w=w, sigma=sigma), queries, keys, softcap)
+
+
+def gaussian_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    w: ArrayLike | None = None,
+    sigma: ArrayLike | None = None,
+    softcap: ArrayLike | None = None,
+) -> tuple[Array, Array, np.float64]:
+    """Gradients of `gaussian_scores`.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., M, N)
+        Gradient of the loss with respect to the scores.
+    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
+        As given to `gaussian_scores`.
+    w, sigma, softcap : float, optional
+        As given to `gaussian_scores`.
+
+    Returns
+    -------
+    dq, dk : ndarray of float64
+        Gradients with respect to `queries` and `keys`, in their shapes.
+    dw : float64
+        Gradient with respect to ``w = 1 / sigma``, whichever of the two was given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    gaussian_scores : The function these are the gradients of.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> dq, dk, dw = reference.gaussian_scores_backward([[1]], [[0, 0]], [[3, 4]], w=2)
+    >>> dq
+    array([[12., 16.]])
+    >>> float(dw)
+    -50.0
+    """
+    score = partial(Gaussian, w=w, sigma=sigma)
+    dq, dk, dw = all_scores_backward(score, grad_output, queries, keys, softcap)
+    return dq, dk, dw

@@ -98,7 +98,8 @@ def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: ArrayLike = 0.0) ->
 
     Notes
     -----
-    The semantics of ``sequence_mask`` in Dive into Deep Learning (Zhang et al., section 11.3).
+    The semantics of ``sequence_mask`` in Dive into Deep Learning (Zhang et al.: 1.0 (en) 11.3, 2nd
+    ed. (zh) 10.3).
 
     Examples
     --------

@@ -74,8 +74,8 @@ def masked_softmax(
     Notes
     -----
     ``weights[j] = exp(X[j]) / sum_i exp(X[i])``, where i runs over the keys that take part, and j
-    is one of them: the ``masked_softmax`` of Dive into Deep Learning (Zhang et al., section 11.3),
-    which has -1e6 in the place of our -inf.
+    is one of them: the ``masked_softmax`` of Dive into Deep Learning (Zhang et al.: 1.0 (en) 11.3,
+    2nd ed. (zh) 10.3), which has -1e6 in the place of our -inf.
 
     Examples
     --------

@@ -6,15 +6,26 @@ weights, the log-sum-exp. The layers are those of *Dive into Deep Learning* (d2l
 parameters and calls, so that a notebook changes one import and loads its old state dicts.
 
 A contiguous tensor is not copied on its way into C, and what comes back lies in the memory that C
-wrote. A forward is one call into C, a backward another one. There are no second derivatives: they
-are a RuntimeError.
+wrote. A forward is one call into C, a backward another one.
 
-    tensors.py      tensors to arrays and back; what is refused
-    autograd.py     an attention as a node of autograd's graph
-    functions.py    dot-product, cosine, additive and Gaussian attention
+- ``torch.compile(..., fullgraph=True)`` takes a call into its graph as an operator, sizes left open
+  (from torch 2.4 on; before, the graph breaks there). Results and gradients have the bits of eager.
+- Under ``torch.autocast`` inputs of bfloat16 and float16 are computed in float32; elsewhere they,
+  and float64, are a TypeError.
+- Second derivatives, torch.func (vmap, grad, jvp) and forward-mode AD are a RuntimeError: leading
+  axes are the batch, and gradients those of ``backward()`` and ``torch.autograd.grad``.
+
+    rules.py        what is refused, and what autocast makes of inputs
+    tensors.py      tensors to arrays and back
+    calls.py        a call of a function, forward and backward
+    autograd.py     a call as a node of autograd's graph, or without one
+    operators.py    a call as an operator in a graph of torch.compile
+    functions.py    dot-product, cosine, additive and Gaussian attention; attention.py behind them
+    scores.py       their scores alone
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
-    modules.py      AdditiveAttention, DotProductAttention
+    memory.py       keys and values that stay: Memory
+    modules.py      AdditiveAttention, DotProductAttention; editions.py, what d2l calls them with
 
 Examples
 --------
@@ -49,18 +60,30 @@ from .functions import (
     dot_product_attention,
     gaussian_attention,
 )
+from .memory import Memory
 from .merge import merge_attention
 from .modules import AdditiveAttention, DotProductAttention
+from .scores import additive_scores, cosine_scores, dot_product_scores, gaussian_scores
 from .softmax import masked_softmax, sequence_mask
 
 __all__ = [
     "AdditiveAttention",
     "DotProductAttention",
+    "Memory",
     "additive_attention",
+    "additive_scores",
     "cosine_attention",
+    "cosine_scores",
     "dot_product_attention",
+    "dot_product_scores",
     "gaussian_attention",
+    "gaussian_scores",
     "masked_softmax",
     "merge_attention",
     "sequence_mask",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion offers."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

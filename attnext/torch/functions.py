@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .autograd import TAKEN, Attended, Options, attend
+from .attention import TAKEN, Attended, Options, attend
 
 
 @TAKEN.spelled_out
@@ -67,8 +67,8 @@ def dot_product_attention(
 
     Examples
     --------
-    The toy example of *Dive into Deep Learning*, section 11.3: all keys are equal, so the output
-    is the mean of the valid values, whatever the queries.
+    The toy example of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all keys are
+    equal, so the output is the mean of the valid values, whatever the queries.
 
     >>> import torch
     >>> from attnext.torch import dot_product_attention
@@ -280,8 +280,6 @@ def gaussian_attention(
     >>> bool(w.grad < 0)
     True
     """
-    inputs: dict[str, Any] = {"queries": queries, "keys": keys, "values": values}
-    own: dict[str, Any] = {"valid_lens": valid_lens}
-    for name, x in (("w", w), ("sigma", sigma)):  # a tensor is learned
-        (inputs if isinstance(x, Tensor) else own)[name] = x
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    own = {"valid_lens": valid_lens, "w": w, "sigma": sigma}
     return attend("gaussian_attention", inputs, own, options)

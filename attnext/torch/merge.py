@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
-from torch.autograd import Function
 
 from attnext import _core
 from attnext._options import type_name
 
-from .tensors import (
-    apply,
-    check_input,
-    first_derivatives,
-    to_array,
-    to_tensor,
-    zeros_unless,
-)
+from .autograd import run
+from .calls import RULES, Arrays, Flow, Rule, Shape
+from .tensors import zeros_unless
 
 
 def merge_attention(
@@ -71,62 +64,52 @@ def merge_attention(
     >>> torch.allclose(output, dot_product_attention(q, k, v), atol=1e-6)
     True
     """
-    o, o_layout = _read_parts("outputs", outputs)
-    s, s_layout = _read_parts("lses", lses)
-    merged: tuple[Tensor, Tensor] = apply(_Merge, o_layout, s_layout, *o, *s)
+    inputs = _parts("outputs", outputs) | _parts("lses", lses)
+    if not inputs:
+        raise ValueError("outputs has no parts, expected one or more")
+    merged: tuple[Tensor, Tensor] = run("merge_attention", inputs, {}, ("output", "lse"))
     return merged
 
 
-class _Layout(NamedTuple):
-    """How parts were given."""
-
-    tensors: int
-    stacked: bool  # in one tensor
-
-    def pack(self, arrays: list[Any]) -> Any:
-        return arrays[0] if self.stacked else arrays
-
-    def unpack(self, gradient: Any) -> Any:
-        """A gradient, which always comes stacked, as one for each tensor."""
-        return [gradient] if self.stacked else gradient
-
-
-def _read_parts(name: str, parts: Any) -> tuple[list[Tensor], _Layout]:
+def _parts(name: str, parts: Any) -> dict[str, Any]:
+    """One tensor, or those of a list, by name."""
     if isinstance(parts, Tensor):
-        return [check_input(name, parts)], _Layout(1, True)
+        return {name: parts}
     if not isinstance(parts, list | tuple):
         raise TypeError(
             f"{name} is of type {type_name(parts)}, expected a torch.Tensor, or a list or tuple "
             "of them"
         )
-    tensors = [check_input(f"{name}[{i}]", part) for i, part in enumerate(parts)]
-    return tensors, _Layout(len(tensors), False)
+    return {f"{name}[{i}]": part for i, part in enumerate(parts)}
 
 
-class _Merge(Function):
-    @staticmethod
-    def forward(ctx: Any, o: _Layout, s: _Layout, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        arrays = [to_array(x) for x in tensors]
-        output, lse = _core.merge_attention(
-            o.pack(arrays[: o.tensors]), s.pack(arrays[o.tensors :])
-        )
-        ctx.set_materialize_grads(False)
-        ctx.layouts, ctx.shape = (o, s), output.shape
-        ctx.save_for_backward(*tensors)
-        return to_tensor(output), to_tensor(lse)
+# ---- backward ------------------------------------------------------------------------------------
 
-    @staticmethod
-    def backward(
-        ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        o, s = ctx.layouts
-        # forward was: output, lse = merge(outputs, lses)
-        arrays = [to_array(x) for x in ctx.saved_tensors]
-        d_outputs, d_lses = _core.merge_attention_backward(
-            zeros_unless(grad_output, ctx.shape),
-            o.pack(arrays[: o.tensors]),
-            s.pack(arrays[o.tensors :]),
-            grad_lse=None if grad_lse is None else to_array(grad_lse),
-        )
-        gradients = map(to_tensor, chain(o.unpack(d_outputs), s.unpack(d_lses)))
-        return None, None, *first_derivatives(gradients)
+
+def _gradients(
+    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Arrays:
+    # forward was: output, lse = merge(outputs, lses)
+    d = _core.merge_attention_backward(
+        zeros_unless(flow["output"], _shapes(saved)["output"]), **saved, grad_lse=flow["lse"]
+    )
+    gradients: Arrays = {}
+    for name, of_parts in zip(("outputs", "lses"), d, strict=True):
+        gradients[name] = of_parts  # of one tensor, or of a list of them
+        gradients |= {f"{name}[{i}]": part for i, part in enumerate(of_parts)}
+    return gradients
+
+
+def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
+    output, lse = (
+        parts[0].shape if isinstance(parts, list) else parts.shape[1:]
+        for parts in (x["outputs"], x["lses"])
+    )
+    return {"output": output, "lse": lse}
+
+
+RULES["merge_attention"] = Rule(
+    gradients=_gradients,
+    shapes=_shapes,
+    drops=("output", "lse"),
+)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from attnext import _core
 from attnext._options import as_flag
-from attnext.reference.arguments import as_index, shown
 
+from .attention import TAKEN_BY_LAYERS, LayerOptions
+from .editions import arguments_of, checked_dropout, checked_size, showing_sizes
 from .functions import additive_attention, dot_product_attention
-from .tensors import check_input
+from .memory import Engine, Memory
+from .rules import check_input
 
 
 class _Layer(nn.Module):
@@ -27,16 +30,85 @@ class _Layer(nn.Module):
         super().__init__()
         self.attention_weights = None
 
+    def memory(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        valid_lens: Tensor | ArrayLike | None = None,
+        *,
+        mask: Tensor | ArrayLike | None = None,
+    ) -> Memory:
+        """Keys and values that stay while queries come step by step.
+
+        Parameters
+        ----------
+        keys : Tensor, float32, shape (..., N, Dk)
+            The keys, N >= 0 of them; any leading axes (batch, heads), or none.
+        values : Tensor, float32, shape (..., N, Dv)
+            The values, one for each key.
+        valid_lens : Tensor or array_like of integers, optional
+            How many keys take part, the first ones: an int, or one for each entry of the first
+            axis. A length above N reaches keys that are appended.
+        mask : Tensor or array_like of bool, optional
+            True where queries may attend to a key, of any shape that broadcasts to (..., 1, N).
+
+        Returns
+        -------
+        memory : Memory
+            To be called with, in the place of keys, values and lengths.
+
+        Raises
+        ------
+        TypeError
+            An argument is no dense float32 tensor on the CPU, or of the wrong kind.
+        ValueError
+            An argument has the wrong shape, or a length is negative.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from attnext.torch import DotProductAttention
+        >>> attention = DotProductAttention()
+        >>> memory = attention.memory(torch.zeros(4, 2), torch.arange(8.0).reshape(4, 2), 3)
+        >>> attention(torch.eye(2), memory)
+        tensor([[2., 3.],
+                [2., 3.]])
+        """
+        return Memory._of(self, keys, values, valid_lens, mask)
+
     def _attend(
-        self, attention: Callable[..., Any], *inputs: Tensor, need_weights: bool, **options: Any
+        self,
+        attention: Callable[..., Any],
+        *inputs: Any,
+        need_weights: bool,
+        options: LayerOptions,
+        **own: Any,
     ) -> Tensor:
+        TAKEN_BY_LAYERS.check("forward", options)
         as_flag("need_weights", need_weights)
         p = self.dropout.p if self.dropout.training else 0.0
         # From torch's own generator, so that torch.manual_seed makes training repeatable.
-        seed = int(torch.randint(2**63 - 1, ())) if p > 0 else None
-        result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **options)
+        seed: Any = torch.randint(2**63 - 1, ()) if p > 0 else None
+        more = {**own, **options}
+        result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **more)
         output: Tensor
         output, self.attention_weights = result if need_weights else (result, None)
+        return output
+
+    def _recall(
+        self,
+        queries: Tensor,
+        memory: Memory,
+        need_weights: bool,
+        options: LayerOptions,
+        **beside: Any,
+    ) -> Tensor:
+        TAKEN_BY_LAYERS.check("forward", options)
+        for name, value in beside.items():
+            if value is not None:
+                raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
+        more = {**options, "need_weights": as_flag("need_weights", need_weights)}
+        output, self.attention_weights = memory._attend(self, queries, more)
         return output
 
     def __getstate__(self) -> dict[str, Any]:
@@ -47,10 +119,14 @@ class _Layer(nn.Module):
 class AdditiveAttention(_Layer):
     """Additive (Bahdanau) attention: the layer of d2l, with the parameters and the call of d2l's.
 
+    ``AdditiveAttention(key_size, query_size, num_hiddens, dropout)`` is that of the Chinese edition
+    (2nd), ``AdditiveAttention(num_hiddens, dropout)`` that of the English one (1.0), which learns
+    the two sizes from its first call.
+
     Parameters
     ----------
     key_size : int
-        Features of a key, Dk.
+        Features of a key, Dk. Both sizes, or neither.
     query_size : int
         Features of a query, Dq.
     num_hiddens : int
@@ -63,7 +139,8 @@ class AdditiveAttention(_Layer):
     Attributes
     ----------
     W_q, W_k, w_v : torch.nn.Linear
-        The projections, whose weights are (H, Dq), (H, Dk) and (1, H).
+        The projections, whose weights are (H, Dq), (H, Dk) and (1, H). Without sizes each is a
+        torch.nn.LazyLinear until the first call.
     b_h : torch.nn.Parameter or None
         The bias of the hidden units.
     attention_weights : Tensor, shape (..., M, N), or None
@@ -77,9 +154,18 @@ class AdditiveAttention(_Layer):
     Notes
     -----
     ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)``. The names, the shapes and, for a given seed
-    of torch, the initial numbers of the parameters are those of the class in *Dive into Deep
-    Learning*, section 11.3: state dicts load either way, and those of `attnext.AdditiveAttention`
-    too, as tensors. `b_h` is drawn as the bias of an nn.Linear of `query_size` features.
+    of torch, the initial numbers of the parameters are those of the class of that edition of *Dive
+    into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3): state dicts load either way, and those
+    of `attnext.AdditiveAttention` too, as tensors. `b_h` is drawn as the bias of an nn.Linear of
+    `query_size` features.
+
+    Without sizes the numbers are drawn in the first call, that of `W_q` first, unless a state dict
+    was loaded before. Until then a layer may be copied, moved and pickled, but its parameters have
+    no shape: optimizers, and torch.compile with ``fullgraph=True``, take it after the first call,
+    as every lazy layer of torch.
+
+    A state dict loads with ``torch.load(file, weights_only=True)``. A whole pickled layer needs
+    ``weights_only=False`` and attnext at hand: the file names its class.
 
     In training the weights are dropped by a seed drawn from torch's default generator. That is
     another pattern than that of nn.Dropout.
@@ -108,8 +194,12 @@ class AdditiveAttention(_Layer):
     ['W_k.weight', 'W_q.weight', 'w_v.weight']
     """
 
+    W_k: nn.Linear
+    W_q: nn.Linear
+    w_v: nn.Linear
     b_h: nn.Parameter | None
 
+    @overload
     def __init__(
         self,
         key_size: int,
@@ -118,32 +208,60 @@ class AdditiveAttention(_Layer):
         dropout: float = 0.0,
         *,
         bias: bool = False,
-    ) -> None:
-        super().__init__()
-        key_size = _size("key_size", key_size, 0)
-        query_size = _size("query_size", query_size, 0)
-        num_hiddens = _size("num_hiddens", num_hiddens, 1)
-        p = _checked_dropout(dropout)
-        # In the order of d2l's class, in which they draw from torch's generator.
-        self.W_k = nn.Linear(key_size, num_hiddens, bias=False)
-        self.W_q = nn.Linear(query_size, num_hiddens, bias=False)
-        self.w_v = nn.Linear(num_hiddens, 1, bias=False)
-        self.dropout = nn.Dropout(p)
-        self.register_parameter("b_h", None)
-        if as_flag("bias", bias):
-            bound = max(query_size, 1) ** -0.5
-            self.b_h = nn.Parameter(torch.empty(num_hiddens).uniform_(-bound, bound))
+    ) -> None: ...
 
+    @overload
+    def __init__(self, num_hiddens: int, dropout: float = 0.0, *, bias: bool = False) -> None: ...
+
+    @showing_sizes
+    def __init__(self, *sizes: Any, bias: bool = False, **named: Any) -> None:
+        super().__init__()
+        key_size, query_size, num_hiddens, dropout = arguments_of(sizes, named)
+        num_hiddens = checked_size("num_hiddens", num_hiddens, 1)
+        # In the order of d2l's class, in which they draw from torch's generator.
+        if key_size is None:
+            self.W_k = nn.LazyLinear(num_hiddens, bias=False)
+            self.W_q = nn.LazyLinear(num_hiddens, bias=False)
+            self.w_v = nn.LazyLinear(1, bias=False)
+        else:
+            self.W_k = nn.Linear(checked_size("key_size", key_size, 0), num_hiddens, bias=False)
+            self.W_q = nn.Linear(checked_size("query_size", query_size, 0), num_hiddens, bias=False)
+            self.w_v = nn.Linear(num_hiddens, 1, bias=False)
+        self.dropout = nn.Dropout(checked_dropout(dropout))
+        b_h = nn.Parameter(torch.zeros(num_hiddens)) if as_flag("bias", bias) else None
+        self.register_parameter("b_h", b_h)
+        if key_size is not None:
+            self._draw_bias()
+
+    def _draw_bias(self) -> None:
+        if self.b_h is not None:
+            bound = max(self.W_q.in_features, 1) ** -0.5
+            nn.init.uniform_(self.b_h, -bound, bound)
+
+    def _materialize(self, queries: Tensor, keys: Tensor) -> None:
+        """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""
+        for name, x, axes in (("queries", queries, "M, Dq"), ("keys", keys, "N, Dk")):
+            if x.dim() < 2:
+                raise ValueError(
+                    f"{name} has shape {tuple(x.shape)}, expected two axes or more: (..., {axes})"
+                )
+        undrawn = _is_undrawn(self.W_q)
+        _materialize(self.W_q, queries.shape[-1])
+        _materialize(self.W_k, keys.shape[-1])
+        _materialize(self.w_v, self.W_q.out_features)
+        if undrawn:
+            self._draw_bias()
+
+    @TAKEN_BY_LAYERS.spelled_out
     def forward(
         self,
         queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        keys: Tensor | Memory,
+        values: Tensor | None = None,
         valid_lens: Tensor | ArrayLike | None = None,
         *,
-        mask: Tensor | ArrayLike | None = None,
-        causal: bool = False,
         need_weights: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> Tensor:
         """Pool the values, each query by the attention it pays to the keys.
 
@@ -151,17 +269,16 @@ class AdditiveAttention(_Layer):
         ----------
         queries : Tensor, float32, shape (..., M, Dq)
             M queries; any leading axes (batch, heads), or none.
-        keys : Tensor, float32, shape (..., N, Dk)
-            The keys; leading axes as those of `queries`.
+        keys : Tensor, float32, shape (..., N, Dk), or Memory
+            The keys; leading axes as those of `queries`. Or what `memory` made of keys, values and
+            lengths.
         values : Tensor, float32, shape (..., N, Dv)
             The values, one for each key.
         valid_lens : Tensor or array_like of integers, optional
             How many keys take part, the first ones: an int, (B,), (B, M) or
             ``queries.shape[:-1]``.
-        mask : Tensor or array_like of bool, optional
-            True where a query may attend to a key, of any shape that broadcasts to (..., M, N).
-        causal : bool, optional
-            Query i attends to no key after key i.
+        **options : optional
+            As in `attnext.additive_attention`.
         need_weights : bool, optional
             False leaves `attention_weights` None and saves forming a tensor of (..., M, N).
 
@@ -177,12 +294,41 @@ class AdditiveAttention(_Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
+        if isinstance(keys, Memory):
+            beside = {"values": values, "valid_lens": valid_lens}
+            return self._recall(queries, keys, need_weights, options, **beside)
+        if isinstance(self.w_v, LazyModuleMixin):
+            self._materialize(check_input("queries", queries), check_input("keys", keys))
+        queries, of_queries = self._projected_queries(queries)
+        keys, of_keys = self._projected_keys(keys)
+        inputs = (queries, keys, values)
+        own = {"valid_lens": valid_lens, "b_h": None, **of_queries, **of_keys}
+        return self._attend(
+            additive_attention, *inputs, need_weights=need_weights, options=options, **own
+        )
+
+    def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the function takes for them, and the parameters apart from those of keys."""
         queries, W_q = _projected("queries", queries, "M", self.W_q, "query_size")
+        parameters = {"W_q": W_q, "w_v": _weight_of_score(self.w_v)}
+        return queries, parameters if self.b_h is None else {**parameters, "b_h": self.b_h}
+
+    def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the function takes for them, and the parameters that project them."""
         keys, W_k = _projected("keys", keys, "N", self.W_k, "key_size")
-        w_v = _weight_of_score(self.w_v)
-        options = {"valid_lens": valid_lens, "mask": mask, "causal": causal, "b_h": self.b_h}
-        inputs = (queries, keys, values, W_q, W_k, w_v)
-        return self._attend(additive_attention, *inputs, need_weights=need_weights, **options)
+        return keys, {"W_k": W_k}
+
+    def _weights_of_keys(self) -> dict[str, Tensor]:
+        return {"W_k": _weight(self.W_k)}
+
+    def _engine(self) -> Engine:
+        if isinstance(self.w_v, LazyModuleMixin):
+            raise RuntimeError(
+                "the layer has no sizes yet, expected a call with queries and keys before memory()"
+            )
+        parameters = {"W_q": _weight(self.W_q), "W_k": _weight(self.W_k)}
+        b_h = {} if self.b_h is None else {"b_h": self.b_h}
+        return Engine({**parameters, **b_h}, self.dropout.p)
 
     def extra_repr(self) -> str:
         """
@@ -220,9 +366,9 @@ class DotProductAttention(_Layer):
 
     Notes
     -----
-    ``softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017; *Dive into Deep Learning*,
-    section 11.3). In training the weights are dropped by a seed drawn from torch's default
-    generator. That is another pattern than that of nn.Dropout.
+    ``softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017; *Dive into Deep Learning*:
+    1.0 (en) 11.3, 2nd ed. (zh) 10.3). In training the weights are dropped by a seed drawn from
+    torch's default generator. That is another pattern than that of nn.Dropout.
 
     Examples
     --------
@@ -240,19 +386,19 @@ class DotProductAttention(_Layer):
 
     def __init__(self, dropout: float = 0.0, *, scale: float | None = None) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(_checked_dropout(dropout))
+        self.dropout = nn.Dropout(checked_dropout(dropout))
         self.scale = _core.DotProductAttention(scale=scale).scale
 
+    @TAKEN_BY_LAYERS.spelled_out
     def forward(
         self,
         queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        keys: Tensor | Memory,
+        values: Tensor | None = None,
         valid_lens: Tensor | ArrayLike | None = None,
         *,
-        mask: Tensor | ArrayLike | None = None,
-        causal: bool = False,
         need_weights: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> Tensor:
         """Pool the values, each query by the attention it pays to the keys.
 
@@ -260,12 +406,17 @@ class DotProductAttention(_Layer):
         ----------
         queries : Tensor, float32, shape (..., M, D)
             M queries; any leading axes (batch, heads), or none.
-        keys : Tensor, float32, shape (..., N, D)
-            The keys; leading axes as those of `queries`.
+        keys : Tensor, float32, shape (..., N, D), or Memory
+            The keys; leading axes as those of `queries`. Or what `memory` made of keys, values and
+            lengths.
         values : Tensor, float32, shape (..., N, Dv)
             The values, one for each key.
-        valid_lens, mask, causal, need_weights : optional
+        valid_lens : Tensor or array_like of integers, optional
             As in `AdditiveAttention.forward`.
+        **options : optional
+            As in `attnext.dot_product_attention`.
+        need_weights : bool, optional
+            False leaves `attention_weights` None and saves forming a tensor of (..., M, N).
 
         Returns
         -------
@@ -279,10 +430,25 @@ class DotProductAttention(_Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
-        options = {"valid_lens": valid_lens, "mask": mask, "causal": causal, "scale": self.scale}
+        if isinstance(keys, Memory):
+            beside = {"values": values, "valid_lens": valid_lens}
+            return self._recall(queries, keys, need_weights, options, **beside)
+        inputs, own = (queries, keys, values), {"valid_lens": valid_lens, "scale": self.scale}
         return self._attend(
-            dot_product_attention, queries, keys, values, need_weights=need_weights, **options
+            dot_product_attention, *inputs, need_weights=need_weights, options=options, **own
         )
+
+    def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return queries, {}
+
+    def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return keys, {}
+
+    def _weights_of_keys(self) -> dict[str, Tensor]:
+        return {}
+
+    def _engine(self) -> Engine:
+        return Engine({}, self.dropout.p, self.scale)
 
     def extra_repr(self) -> str:
         """
@@ -294,6 +460,20 @@ class DotProductAttention(_Layer):
             The scale, if one was given.
         """
         return "" if self.scale is None else f"scale={self.scale}"
+
+
+# ---- lazy layers ---------------------------------------------------------------------------------
+
+
+def _is_undrawn(layer: nn.Module) -> bool:
+    return isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()
+
+
+def _materialize(layer: nn.Module, features: int) -> None:
+    """What a call of the layer does to it, on no rows."""
+    if isinstance(layer, LazyModuleMixin):
+        with torch.no_grad():
+            layer(torch.empty(0, features))
 
 
 # ---- projections ---------------------------------------------------------------------------------
@@ -318,6 +498,13 @@ def _projected(
         return x, layer.weight
     projected = layer(x)
     return projected, torch.eye(projected.shape[-1], dtype=torch.float32)
+
+
+def _weight(layer: Any) -> Tensor:
+    """What the layer's inputs are projected by, or, if it is called for them, its outputs."""
+    if _is_its_weight(layer):
+        return layer.weight
+    return torch.eye(layer.out_features, dtype=torch.float32)
 
 
 def _weight_of_score(layer: nn.Module) -> Tensor:
@@ -347,19 +534,3 @@ def _has_hooks(layer: nn.Module) -> bool:
         or layer._backward_pre_hooks
         or layer._backward_hooks
     )
-
-
-# ---- what the constructors check, in the words of the classes in C -------------------------------
-
-
-def _size(name: str, value: object, least: int) -> int:
-    size = as_index(name, value)
-    if size < least:
-        raise ValueError(f"{name} is {shown(value)}, expected {name} >= {least}")
-    if size >= 2**63:
-        raise ValueError(f"{name} is {shown(value)}, expected {name} < 2**63")
-    return size
-
-
-def _checked_dropout(dropout: float) -> float:
-    return _core.DotProductAttention(dropout).dropout

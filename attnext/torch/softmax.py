@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike
 from torch import Tensor
-from torch.autograd import Function
 
 from attnext import _core
 
-from .tensors import (
-    apply,
-    check_input,
-    check_order,
-    first_derivatives,
-    is_recorded,
-    snapshot,
-    split_options,
-    to_array,
-    to_arrays,
-    to_tensor,
-)
+from .autograd import run
+from .calls import RULES, Arrays, Flow, Rule
+from .rules import check_order
+from .tensors import zeros_unless
 
 
 def masked_softmax(
@@ -65,7 +56,7 @@ def masked_softmax(
     Notes
     -----
     ``weights[j] = exp(X[j]) / sum_i exp(X[i])``, j and i over the keys that take part: what
-    ``masked_softmax`` of *Dive into Deep Learning*, section 11.3, means.
+    ``masked_softmax`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3) means.
 
     Examples
     --------
@@ -77,41 +68,9 @@ def masked_softmax(
              [0.2500, 0.7500, 0.0000, 0.0000]]])
     """
     check_order("masked_softmax", X, valid_lens, "valid_lens")
-    check_input("X", X)
-    masks, rest = split_options({"valid_lens": valid_lens, "mask": mask, "empty_rows": empty_rows})
-    weights: Tensor = apply(
-        _MaskedSoftmax, is_recorded([X]), tuple(masks), rest, X, *masks.values()
-    )
+    options = {"valid_lens": valid_lens, "mask": mask, "empty_rows": empty_rows}
+    weights: Tensor = run("masked_softmax", {"X": X}, options, ("weights",))
     return weights
-
-
-class _MaskedSoftmax(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        recorded: bool,
-        names: tuple[str, ...],
-        options: Mapping[str, Any],
-        X: Tensor,
-        *masks: Tensor,
-    ) -> Tensor:
-        weights = to_tensor(_core.masked_softmax(to_array(X), **to_arrays(names, masks), **options))
-        if recorded:
-            ctx.names, ctx.options = names, snapshot(options)
-            ctx.save_for_backward(weights, *masks)
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        # forward was: weights = softmax(X), whose gradient needs the weights alone
-        weights, *masks = ctx.saved_tensors
-        d_X = _core.masked_softmax_backward(
-            to_array(grad_output),
-            to_array(weights),
-            **to_arrays(ctx.names, masks),
-            **ctx.options,
-        )
-        return None, None, None, *first_derivatives([to_tensor(d_X)]), *[None] * len(masks)
 
 
 def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) -> Tensor:
@@ -144,8 +103,8 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
 
     Notes
     -----
-    What ``sequence_mask`` of *Dive into Deep Learning*, section 11.3, means, for any number of
-    axes; that one writes into `X`.
+    What ``sequence_mask`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3) means,
+    for any number of axes; that one writes into `X`.
 
     Examples
     --------
@@ -156,31 +115,38 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
             [ 4.,  5., -1.]])
     """
     check_order("sequence_mask", X, valid_len, "valid_len")
-    check_input("X", X)
-    lens, rest = split_options({"valid_len": valid_len, "value": value})
-    copy: Tensor = apply(_SequenceMask, is_recorded([X]), tuple(lens), rest, X, *lens.values())
+    options = {"valid_len": valid_len, "value": value}
+    copy: Tensor = run("sequence_mask", {"X": X}, options, ("copy",))
     return copy
 
 
-class _SequenceMask(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        recorded: bool,
-        names: tuple[str, ...],
-        options: Mapping[str, Any],
-        X: Tensor,
-        *lens: Tensor,
-    ) -> Tensor:
-        if recorded:
-            ctx.names, ctx.options = names, snapshot(options)
-            ctx.save_for_backward(*lens)
-        return to_tensor(_core.sequence_mask(to_array(X), **to_arrays(names, lens), **options))
+# ---- backward ------------------------------------------------------------------------------------
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        # forward was: copy = X, and value beyond the lengths; so now: the gradient, and 0 there
-        lens = ctx.saved_tensors
-        options = {**ctx.options, **to_arrays(ctx.names, lens), "value": 0.0}
-        d_X = _core.sequence_mask(to_array(grad_output), **options)
-        return None, None, None, *first_derivatives([to_tensor(d_X)]), *[None] * len(lens)
+
+def _softmax_gradients(
+    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Arrays:
+    # forward was: weights = softmax(X), whose gradient needs the weights alone
+    grad = zeros_unless(flow["weights"], saved["weights"].shape)
+    return {"X": _core.masked_softmax_backward(grad, **saved, **options)}
+
+
+def _mask_gradients(
+    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Arrays:
+    # forward was: copy = X, and value beyond the lengths; so now: the gradient, and 0 there
+    grad = flow["copy"]
+    assert grad is not None  # or nothing would have come here
+    return {"X": _core.sequence_mask(grad, **saved, **{**options, "value": 0.0})}
+
+
+RULES["masked_softmax"] = Rule(
+    gradients=_softmax_gradients,
+    shapes=lambda x: {"weights": x["X"].shape},
+    drops=("X",),
+)
+RULES["sequence_mask"] = Rule(
+    gradients=_mask_gradients,
+    shapes=lambda x: {"copy": x["X"].shape},
+    drops=("X", "copy"),
+)

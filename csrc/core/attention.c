@@ -245,28 +245,48 @@ dscale_tile(attn_block *block)
                         t->keys, t->scored);
 }
 
+/* What the scoring function wants its dS times. */
+static float
+gain_of(const attn_block *block)
+{
+    const attn_score *score = block->call->p->score;
+    return score->dscore_gain == NULL ? 1.0f : score->dscore_gain(block);
+}
+
+/* Is nothing between dS and that of the scoring function but the gain? */
+static bool
+is_plain(const attn_call *c)
+{
+    return !attn_modifiers_flow(c) && c->dscale.rows == NULL;
+}
+
+/* dS in block->dP: through what lies between, times the gain. */
+static void
+modified_tile(attn_block *block)
+{
+    const float gain = gain_of(block);
+    attn_modify_tile_backward(block, block->dP);
+    if (block->call->dscale.rows != NULL) {
+        dscale_tile(block);
+    }
+    for (int i = 0; i < block->tile.keys * block->lanes; i++) {
+        block->dP[i] *= gain;
+    }
+}
+
 /* forward was: P = softmax(S), lse = log sum exp S.  So now:
  *     dS = P * (dP - dots) + P * dlse,
  * into block->dP, times the gain that the scoring function asked for. */
 static void
 dscore_tile(attn_block *block)
 {
-    const attn_call *c = block->call;
-    const attn_score *score = c->p->score;
     const attn_tile *t = &block->tile;
-    const float gain = score->dscore_gain == NULL ? 1.0f : score->dscore_gain(block);
-    const bool at_once = !attn_modifiers_flow(c) && c->dscale.rows == NULL;
+    const bool plain = is_plain(block->call);
     attn_simd->dscore_tile(block->dP, block->S, block->dots, block->dlse,
-                           at_once ? gain : 1.0f, block->lanes, t->keys, t->scored);
-    if (at_once) {
-        return;
-    }
-    attn_modify_tile_backward(block, block->dP);
-    if (c->dscale.rows != NULL) {
-        dscale_tile(block);
-    }
-    for (int i = 0; i < t->keys * block->lanes; i++) {
-        block->dP[i] *= gain;
+                           plain ? gain_of(block) : 1.0f, block->lanes, t->keys,
+                           t->scored);
+    if (!plain) {
+        modified_tile(block);
     }
 }
 
@@ -433,4 +453,35 @@ attn_scores_block(attn_block *block)
         attn_simd->unpack(scores_b + t->k0, N, block->S, block->lanes,
                           block->rows.count, t->keys, NULL);
     }
+}
+
+/* dS is what flows in: no softmax, so its rows have no best score and no lse. */
+void
+attn_scores_backward_block(attn_block *block)
+{
+    const attn_call *c = block->call;
+    const int64_t N = c->p->N;
+    const float *dscores_b = c->grad->weights + attn_row_offset(block, N);
+    const bool plain = is_plain(c);
+    attn_tile *t = &block->tile;
+
+    c->p->score->load(block);
+    c->p->score->load_backward(block);
+    attn_row_start(block, false);
+    memset(block->max, 0, (size_t)block->lanes * sizeof(float));
+    memset(block->dlse, 0, (size_t)block->lanes * sizeof(float));
+    for (attn_first_tile(t, &block->rows);
+         attn_next_tile(t, &block->rows) && !stopped(block);) {
+        if (attn_modifiers_keep(c)) {
+            score_tile(block);
+        }
+        attn_simd->pack(block->dP, block->lanes, dscores_b + t->k0, N,
+                        block->rows.count, t->keys, plain ? gain_of(block) : 1.0f);
+        if (!plain) {
+            modified_tile(block);
+        }
+        c->p->score->tile_backward(block, block->dP);
+    }
+    attn_row_store_scales(block);
+    c->p->score->store_backward(block);
 }

@@ -82,6 +82,7 @@ typedef struct {
     const char *notes, *example; /* of the attention */
     const char *backward_notes, *backward_example;
     const char *scores_notes, *scores_example;
+    const char *scores_backward_example;
 } attn_score_text;
 
 /* What a caller has to know of a score. */
@@ -259,6 +260,14 @@ int attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
 size_t attn_scores_workspace(const attn_problem *p, int threads);
 int attn_scores(float *scores, const attn_inputs *in, const attn_problem *p,
                 void *workspace, attn_run *run);
+
+/* The gradients of queries, keys and parameters, those of values and bias being NULL;
+ * dscores (B, M, N). Dv is 0, and no masks or dropout are given. */
+size_t attn_scores_backward_workspace(const attn_problem *p, const attn_gradients *d,
+                                      int threads);
+int attn_scores_backward(const attn_gradients *d, const float *dscores,
+                         const attn_inputs *in, const attn_problem *p, void *workspace,
+                         attn_run *run);
 
 /* ---- keys prepared once ---------------------------------------------------------- */
 

@@ -27,6 +27,7 @@ static const double MOST_NUMBERS = 16 << 20;
 
 typedef struct {
     attn_call call;
+    void (*walk)(attn_block *block);
     int64_t width; /* key_width */
     int64_t parts; /* groups that add to one key entry: the heads' that share it */
     int64_t tasks;
@@ -169,8 +170,8 @@ group_task(void *ctx, int64_t index, int worker)
         dkeys = share_of(plan, task);
         dvalues = dkeys + N * plan->width;
     }
-    memset(dkeys, 0, (size_t)(N * plan->width) * sizeof(float));
-    memset(dvalues, 0, (size_t)(N * Dv) * sizeof(float));
+    attn_set_zero(dkeys, 1, N, plan->width);
+    attn_set_zero(dvalues, 1, N, Dv);
     begin_modifiers(plan, &c->block[worker], task);
 
     int64_t blocks = c->group_queries / c->lanes, i = task % c->groups * blocks;
@@ -179,7 +180,7 @@ group_task(void *ctx, int64_t index, int worker)
         attn_block *block = attn_begin_block(c, worker, b, i);
         block->dkeys = dkeys;
         block->dvalues = dvalues;
-        attn_backward_block(block);
+        plan->walk(block);
     }
 }
 
@@ -330,17 +331,38 @@ no_gradients(attn_call *c)
     }
 }
 
+static size_t
+workspace(backward_plan *plan, int threads)
+{
+    attn_arena a = attn_arena_over(NULL);
+    attn_find_modifiers(&plan->call);
+    if (!nothing_flows(&plan->call)) {
+        lay_out_backward(plan, &a, threads);
+    }
+    return attn_arena_size(&a);
+}
+
+static int
+run_plan(backward_plan *plan, void *memory)
+{
+    attn_call *c = &plan->call;
+    attn_find_modifiers(c);
+    if (nothing_flows(c)) {
+        no_gradients(c);
+        return 0;
+    }
+    attn_arena a = attn_arena_over(memory);
+    lay_out_backward(plan, &a, c->run->threads);
+    c->run->threads = c->workers;
+    return run_backward(plan) ? 0 : ATTN_INTERRUPTED;
+}
+
 size_t
 attn_backward_workspace(const attn_problem *p, const attn_gradients *d,
                         const attn_grad_outputs *grad, int threads)
 {
     backward_plan plan = {.call = {.p = p, .backward = true, .d = d, .grad = grad}};
-    attn_arena a = attn_arena_over(NULL);
-    attn_find_modifiers(&plan.call);
-    if (!nothing_flows(&plan.call)) {
-        lay_out_backward(&plan, &a, threads);
-    }
-    return attn_arena_size(&a);
+    return workspace(&plan, threads);
 }
 
 int
@@ -348,7 +370,8 @@ attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
               const attn_saved *saved, const attn_inputs *in, const attn_problem *p,
               void *memory, attn_run *run)
 {
-    backward_plan plan = {.call = {.p = p,
+    backward_plan plan = {.walk = attn_backward_block,
+                          .call = {.p = p,
                                    .run = run,
                                    .unit = ATTN_LOG2E,
                                    .backward = true,
@@ -356,13 +379,36 @@ attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,
                                    .grad = grad,
                                    .saved = saved,
                                    .in = in}};
-    attn_find_modifiers(&plan.call);
-    if (nothing_flows(&plan.call)) {
-        no_gradients(&plan.call);
-        return 0;
-    }
-    attn_arena a = attn_arena_over(memory);
-    lay_out_backward(&plan, &a, run->threads);
-    run->threads = plan.call.workers;
-    return run_backward(&plan) ? 0 : ATTN_INTERRUPTED;
+    return run_plan(&plan, memory);
+}
+
+/* The gradient of the scores is where that of the weights would be. */
+size_t
+attn_scores_backward_workspace(const attn_problem *p, const attn_gradients *d,
+                               int threads)
+{
+    static const float any = 0.0f;
+    const attn_grad_outputs grad = {.weights = &any};
+    return attn_backward_workspace(p, d, &grad, threads);
+}
+
+int
+attn_scores_backward(const attn_gradients *d, const float *dscores,
+                     const attn_inputs *in, const attn_problem *p, void *memory,
+                     attn_run *run)
+{
+    static const attn_saved nothing = {0};
+    const attn_grad_outputs grad = {.weights = dscores};
+    attn_gradients to = *d;
+    to.values = to.keys; /* of no columns */
+    backward_plan plan = {.walk = attn_scores_backward_block,
+                          .call = {.p = p,
+                                   .run = run,
+                                   .unit = 1.0f,
+                                   .backward = true,
+                                   .d = &to,
+                                   .grad = &grad,
+                                   .saved = &nothing,
+                                   .in = in}};
+    return run_plan(&plan, memory);
 }

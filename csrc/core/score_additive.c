@@ -314,8 +314,9 @@ static const attn_score_text text = {
 "\"Neural machine translation by jointly learning to align and translate\", appendix\n"
 "A.1.2). No array of shape (M, N, H) is ever formed.",
     .example =
-"The toy example of Dive into Deep Learning, section 11.3: all keys are equal, so the\n"
-"output is the mean of the valid values, whatever the parameters.\n"
+"The toy example of Dive into Deep Learning (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all\n"
+"keys are equal, so the output is the mean of the valid values, whatever the\n"
+"parameters.\n"
 "\n"
 ">>> import numpy as np\n"
 ">>> from attnext import additive_attention\n"
@@ -352,6 +353,15 @@ static const attn_score_text text = {
 ">>> from attnext import additive_scores\n"
 ">>> additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0]).round(4)\n"
 "array([[0.    , 0.9242]], dtype=float32)",
+    .scores_backward_example =
+">>> from attnext import additive_scores_backward\n"
+">>> d = additive_scores_backward(\n"
+"...     [[1.0, 1.0]], [[1.0]], [[-1.0], [1.0]], [[0.5]], [[0.5]], [2.0])\n"
+">>> d.keys.round(2)\n"
+"array([[1.  ],\n"
+"       [0.42]], dtype=float32)\n"
+">>> d.w_v.round(4), d.values, d.b_h\n"
+"(array([0.7616], dtype=float32), None, None)",
 };
 /* clang-format on */
 

@@ -210,6 +210,13 @@ static const attn_score_text text = {
 ">>> from attnext import cosine_scores\n"
 ">>> cosine_scores([[3.0, 4.0]], [[1.0, 0.0], [-6.0, -8.0], [0.0, 0.0]]).round(3)\n"
 "array([[ 0.6, -1. ,  0. ]], dtype=float32)",
+    .scores_backward_example =
+">>> from attnext import cosine_scores_backward\n"
+">>> dq, dk = cosine_scores_backward([[1.0]], [[2.0, 0.0]], [[3.0, 4.0]])\n"
+">>> dq.round(3)\n"
+"array([[0. , 0.4]], dtype=float32)\n"
+">>> dk.round(3)\n"
+"array([[ 0.128, -0.096]], dtype=float32)",
 };
 /* clang-format on */
 

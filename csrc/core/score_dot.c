@@ -44,8 +44,8 @@ static const attn_score_text text = {
 "``output = softmax(scale * queries @ keys^T) @ values``, the softmax over the keys\n"
 "that take part (Vaswani et al. 2017, \"Attention is all you need\", equation 1).",
     .example =
-"The toy example of Dive into Deep Learning, section 11.3: all keys are equal, so the\n"
-"output is the mean of the valid values.\n"
+"The toy example of Dive into Deep Learning (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all\n"
+"keys are equal, so the output is the mean of the valid values.\n"
 "\n"
 ">>> import numpy as np\n"
 ">>> from attnext import dot_product_attention\n"
@@ -80,6 +80,14 @@ static const attn_score_text text = {
 ">>> from attnext import dot_product_scores\n"
 ">>> dot_product_scores([[1, 2, 3, 4]], [[1, 1, 1, 1], [2, 0, 2, 0]])\n"
 "array([[5., 4.]], dtype=float32)",
+    .scores_backward_example =
+">>> from attnext import dot_product_scores_backward\n"
+">>> dq, dk = dot_product_scores_backward([[1, -1]], [[1, 2]], [[3, 4], [5, 7]], scale=2)\n"
+">>> dq\n"
+"array([[-4., -6.]], dtype=float32)\n"
+">>> dk\n"
+"array([[ 2.,  4.],\n"
+"       [-2., -4.]], dtype=float32)",
 };
 /* clang-format on */
 

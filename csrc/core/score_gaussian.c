@@ -183,9 +183,9 @@ static const attn_score_text text = {
     .formula = "-(w * |q - k|)**2 / 2",
     .notes =
 "``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of\n"
-"Nadaraya (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning,\n"
-"section 11.2). The squared distance is summed from the differences, without\n"
-"cancellation.",
+"Nadaraya (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning:\n"
+"1.0 (en) 11.2, 2nd ed. (zh) 10.2). The squared distance is summed from the\n"
+"differences, without cancellation.",
     .example =
 "Regression at x = 1.5 from three observations (x, y).\n"
 "\n"
@@ -217,6 +217,13 @@ static const attn_score_text text = {
 ">>> from attnext import gaussian_scores\n"
 ">>> gaussian_scores([[0.0, 0.0]], [[0.0, 2.0], [3.0, 4.0]])\n"
 "array([[ -2. , -12.5]], dtype=float32)",
+    .scores_backward_example =
+">>> from attnext import gaussian_scores_backward\n"
+">>> dq, dk, dw = gaussian_scores_backward([[1.0]], [[0.0, 0.0]], [[3.0, 4.0]], w=2.0)\n"
+">>> dq\n"
+"array([[12., 16.]], dtype=float32)\n"
+">>> float(dw)\n"
+"-50.0",
 };
 /* clang-format on */
 

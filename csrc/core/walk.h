@@ -91,7 +91,7 @@ enum { ATTN_MODIFIERS_MAX = 4 };
 struct attn_call {
     const attn_problem *p;
     attn_run *run;
-    float unit; /* what a score of 1 is in the tiles: log2(e), or 1 for attn_scores */
+    float unit; /* what a score of 1 is in the tiles: log2(e), or 1 of scores alone */
     bool backward;
     int lanes;      /* lanes of a block: a multiple of 16, or 1 */
     int64_t blocks; /* blocks of one batch entry */
@@ -173,6 +173,7 @@ void attn_forward_part(attn_block *block, int64_t part);
 void attn_forward_end(attn_block *block);
 void attn_backward_block(attn_block *block);
 void attn_scores_block(attn_block *block);
+void attn_scores_backward_block(attn_block *block);
 
 /* The queries' gradients in rows without any key that takes part: 0, or NaN where the
  * output was NaN. */

@@ -1,7 +1,7 @@
 /*
- * py_attention.c -- the one path from Python objects to attn_forward, attn_backward and
- * attn_scores. The exposed functions (py_functions.c) and layers (py_layer_call.c) take
- * it:
+ * py_attention.c -- the one path from Python objects to attn_forward, attn_backward,
+ * attn_scores and attn_scores_backward. The exposed functions (py_functions.c) and
+ * layers (py_layer_call.c) take it:
  *
  *     convert and check the inputs
  *     allocate the outputs through NumPy
@@ -118,6 +118,13 @@ done:
 enum { GRAD_OUTPUT, GRAD_WEIGHTS, GRAD_LSE, WEIGHTS, OUTPUT, LSE, FLOWS };
 typedef enum { OF_OUTPUT, OF_WEIGHTS, OF_LSE } flow_shape;
 
+/* Without values it is a call of the scores alone, and their gradient that flows in. */
+static bool
+is_of_scores(const py_call *call)
+{
+    return call->given[ARG_VALUES] == NULL;
+}
+
 /* grad_output is required; output (..., M, Dv), weights (..., M, N), lse (..., M). */
 static int
 convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLOWS])
@@ -141,7 +148,8 @@ convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLO
         if (i != GRAD_OUTPUT && !py_is_given(given)) {
             continue;
         }
-        py_query_shape(in, p->M, table[i].shape == OF_OUTPUT ? p->Dv : p->N, dims);
+        bool of_output = table[i].shape == OF_OUTPUT && !is_of_scores(call);
+        py_query_shape(in, p->M, of_output ? p->Dv : p->N, dims);
         flows[i] = py_float32_shaped(given, table[i].name, NULL,
                                      in->ndim - (table[i].shape == OF_LSE), dims);
         if (flows[i] == NULL) {
@@ -222,10 +230,10 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
         py_memory_spare(call->memory, d);
     }
     d->queries = py_new_float32(in->ndim, dims);
-    if (d->values == NULL) {
+    if (d->values == NULL && !is_of_scores(call)) {
         d->values = make_key_gradient(in, p->N, p->Dv);
     }
-    if (d->queries == NULL || d->values == NULL ||
+    if (d->queries == NULL || (d->values == NULL && !is_of_scores(call)) ||
         make_key_gradients(call, in, d) < 0) {
         return -1;
     }
@@ -278,11 +286,28 @@ scale_gradient(const py_call *call, py_gradients *d)
     return bandwidth || call->options.return_grad_scale ? factor : NULL;
 }
 
+static size_t
+scores_backward_workspace(const void *context, int threads)
+{
+    const backward_context *b = context;
+    return attn_scores_backward_workspace(&b->in->problem, &b->to, threads);
+}
+
+static int
+call_scores_backward(const void *context, void *scratch, attn_run *run)
+{
+    const backward_context *b = context;
+    const attn_inputs inputs = operands(b->in);
+    return attn_scores_backward(&b->to, b->from.output, &inputs, &b->in->problem,
+                                scratch, run);
+}
+
 /* Calls the core on inputs and gradients that are ready. */
 static int
 run_backward(const attnext_state *state, const py_call *call, const py_inputs *in,
              PyArrayObject *const flows[FLOWS], py_gradients *d)
 {
+    bool scores = is_of_scores(call);
     backward_context context = {
         .in = in,
         .to = {.queries = py_data(d->queries),
@@ -303,8 +328,9 @@ run_backward(const attnext_state *state, const py_call *call, const py_inputs *i
     for (int i = 0; i < ATTN_PARAMETERS; i++) {
         context.to.parameters[i] = py_data(d->parameters[i]);
     }
-    return py_run(state, attn_backward_work(&in->problem), backward_workspace,
-                  call_backward, &context);
+    return py_run(state, attn_backward_work(&in->problem),
+                  scores ? scores_backward_workspace : backward_workspace,
+                  scores ? call_scores_backward : call_backward, &context);
 }
 
 int

@@ -392,8 +392,8 @@ int py_run_alone(const attnext_state *state, double work, py_workspace *workspac
 
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
-/* Who takes an option of py_options.def; SCALED: the backward, of functions and layer, of
- * a score whose scale is a factor. */
+/* Who takes an option of py_options.def; SCALED: the backwards, of functions, that of the
+ * scores alone too, and of the layer, of a score whose scale is a factor. */
 enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16 };
 enum { FUNCTIONS = FORWARD | BACKWARD | SCORES };
 
@@ -417,10 +417,11 @@ int py_fill_methods(const attnext_state *state, const py_function *functions, in
 typedef struct {
     const attn_score *score;
     const attn_score_info *about;
-    int parameters;                         /* how many it has */
-    bool own_key_size;                      /* Dk may differ from Dq */
-    py_signature forward, backward, scores; /* of the functions */
-    py_signature call, call_backward;       /* of the layer, if there is one */
+    int parameters;                       /* how many it has */
+    bool own_key_size;                    /* Dk may differ from Dq */
+    py_signature forward, backward;       /* signatures: of the attention, */
+    py_signature scores, scores_backward; /* of the scores alone, */
+    py_signature call, call_backward;     /* of the layer, if there is one */
     PyObject *Gradients; /* the named tuple of a score with parameters, else NULL */
 } py_score;
 

@@ -3,7 +3,7 @@
  *
  *     py_inputs.c      the inputs of an attention: converted, checked, measured
  *     py_attention.c   one path from Python objects to the core's attention functions
- *     py_functions.c   the exposed functions, three for each score, on top of that path
+ *     py_functions.c   the exposed functions, four for each score, on top of that path
  */
 #ifndef PY_CALL_H
 #define PY_CALL_H
@@ -38,8 +38,9 @@ typedef struct {
     npy_intp N;
 } py_memory;
 
-/* A call to any attention, forward, backward or scores: Python objects (borrowed, not
- * yet checked; NULL or None where not given) and options. */
+/* A call to any attention, forward or backward, or to the scores alone, likewise, which
+ * has no values: Python objects (borrowed, not yet checked; NULL or None where not
+ * given) and options. */
 typedef struct {
     const py_score *score;
     PyObject *given[ARG_COUNT];

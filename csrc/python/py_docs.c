@@ -205,14 +205,16 @@ put_parameter(page *p, const attn_parameter *parameter)
 
 /* queries, keys and values; grad_output. */
 static bool
-put_operand(page *p, const py_score *score, py_arg arg, bool backward)
+put_operand(page *p, const py_score *score, py_arg arg, bool backward, bool scores)
 {
     const char *Dq = score->own_key_size ? "Dq" : "D";
     const char *Dk = score->own_key_size ? "Dk" : "D";
     const char *as_before = "    As in the forward.\n";
     if (arg == ARG_GRAD_OUTPUT) {
-        put(p, "grad_output : array_like, shape (..., M, Dv)\n"
-               "    Gradient of the loss with respect to the output.\n" DOC_FLOAT32);
+        put(p,
+            "grad_output : array_like, shape (..., M, %s)\n"
+            "    Gradient of the loss with respect to the %s.\n" DOC_FLOAT32,
+            scores ? "N" : "Dv", scores ? "scores" : "output");
     } else if (arg == ARG_QUERIES) {
         put(p, "queries : array_like, shape (..., M, %s)\n", Dq);
         put(p,
@@ -242,20 +244,22 @@ put_operand(page *p, const py_score *score, py_arg arg, bool backward)
 static void
 put_arguments(page *p, const py_score *score, const py_signature *signature)
 {
-    bool backward = signature == &score->backward;
+    bool scores = signature == &score->scores || signature == &score->scores_backward;
+    bool backward = signature == &score->backward ||
+                    signature == &score->scores_backward;
     put(p, "\nParameters\n----------\n");
     for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
         int parameter = *arg - ARG_PARAMETER_0;
         if (parameter >= 0 && parameter < ATTN_PARAMETERS) {
             put_parameter(p, &score->about->parameters[parameter]);
-        } else if (!put_operand(p, score, *arg, backward)) {
+        } else if (!put_operand(p, score, *arg, backward, scores)) {
             put_option(p, *arg, backward);
         }
     }
 }
 
 static void
-put_gradients(page *p, const py_score *score)
+put_gradients(page *p, const py_score *score, bool scores)
 {
     const attn_score_info *about = score->about;
     if (score->parameters > 0) {
@@ -266,17 +270,20 @@ put_gradients(page *p, const py_score *score)
         for (int i = 0; i < score->parameters; i++) {
             put(p, ", `%s`", about->parameters[i].name);
         }
-        put(p, ": float32 arrays, each in the\n"
-               "    shape of what it belongs to; None for a parameter not given.\n");
+        put(p,
+            ": float32 arrays, each in the\n"
+            "    shape of what it belongs to; None for %s.\n",
+            scores ? "`values`, and for a parameter not given"
+                   : "a parameter not given");
     } else {
-        put(p, DOC_GRADIENTS);
+        put(p, scores ? DOC_GRADIENTS_OF_SCORES : DOC_GRADIENTS);
     }
     if (about->scale == ATTN_SCALE_BANDWIDTH) {
         put(p, "dw : float32\n"
                "    Gradient with respect to ``w = 1 / sigma``, whichever of the two "
                "was given.\n");
     }
-    put(p, DOC_GRADIENT_OF_BIAS);
+    put(p, scores ? "" : DOC_GRADIENT_OF_BIAS);
     if (py_scaled(about)) {
         put(p, DOC_GRADIENT_OF_SCALE);
     }
@@ -310,7 +317,7 @@ put_backward(page *p, const py_score *score, const attn_score_text *text)
     put(p, "Gradients of `%s_attention`.\n", name);
     put_arguments(p, score, &score->backward);
     put(p, "\nReturns\n-------\n");
-    put_gradients(p, score);
+    put_gradients(p, score, false);
     put(p, "\n" DOC_RAISES "\nSee Also\n--------\n");
     put(p, "%s_attention : The function these are the gradients of.\n", name);
     put_section(p, "Notes", text->backward_notes);
@@ -330,10 +337,30 @@ put_scores(page *p, const py_score *score, const attn_score_text *text)
     put(p, "\n" DOC_RAISES "\nSee Also\n--------\n");
     put(p,
         "%s_attention : The attention with this score.\n"
+        "%s_scores_backward : The gradients of this function.\n"
         "masked_softmax : From scores to attention weights.\n",
-        score->about->name);
+        score->about->name, score->about->name);
     put_section(p, "Notes", text->scores_notes);
     put_section(p, "Examples", text->scores_example);
+}
+
+static void
+put_scores_backward(page *p, const py_score *score, const attn_score_text *text)
+{
+    const char *name = score->about->name;
+    put(p, "Gradients of `%s_scores`.\n", name);
+    put_arguments(p, score, &score->scores_backward);
+    put(p, "\nReturns\n-------\n");
+    put_gradients(p, score, true);
+    put(p, "\n" DOC_RAISES "\nSee Also\n--------\n");
+    put(p,
+        "%s_scores : The function these are the gradients of.\n"
+        "masked_softmax_backward : From the gradient of weights to that of scores.\n"
+        "\nNotes\n-----\n"
+        "What `%s_attention_backward` does after its softmax, in whose notes the\n"
+        "formulas are: dS is `grad_output` itself.\n",
+        name, name);
+    put_section(p, "Examples", text->scores_backward_example);
 }
 
 char *
@@ -349,8 +376,10 @@ py_score_doc(const attnext_state *state, const py_score *score,
         put_forward(&p, score, text);
     } else if (signature == &score->backward) {
         put_backward(&p, score, text);
-    } else {
+    } else if (signature == &score->scores) {
         put_scores(&p, score, text);
+    } else {
+        put_scores_backward(&p, score, text);
     }
     return finished(&p);
 }
@@ -378,8 +407,10 @@ py_gradients_doc(const py_score *score)
         "keys : ndarray, float32, shape (..., N, %s)\n"
         "    Gradient with respect to the keys.\n",
         score->own_key_size ? "Dk" : "D");
-    put(&p, "values : ndarray, float32, shape (..., N, Dv)\n"
-            "    Gradient with respect to the values.\n");
+    put(&p,
+        "values : ndarray, float32, shape (..., N, Dv), or None\n"
+        "    Gradient with respect to the values; None from `%s_scores_backward`.\n",
+        score->about->name);
     for (int i = 0; i < score->parameters; i++) {
         const attn_parameter *parameter = &score->about->parameters[i];
         char words[64];

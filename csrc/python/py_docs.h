@@ -40,6 +40,12 @@ extern const py_argument_row py_argument_rows[ARG_COUNT];
 "    Only with `return_lse`: natural logarithm of the sum of ``exp(score)`` over\n" \
 "    the keys that take part, and of the sink; -inf where there is none.\n"
 
+#define DOC_GRADIENTS_OF_SCORES \
+"dq : ndarray, float32, shape (..., M, D)\n" \
+"    Gradient with respect to `queries`.\n" \
+"dk : ndarray, float32, shape (..., N, D)\n" \
+"    Gradient with respect to `keys`.\n"
+
 #define DOC_GRADIENTS \
 "dq : ndarray, float32, shape (..., M, D)\n" \
 "    Gradient with respect to `queries`.\n" \

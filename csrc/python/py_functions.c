@@ -12,6 +12,9 @@
  *     def dot_product_scores(queries, keys, *parameters, ...):
  *         return scores(call)
  *
+ *     def dot_product_scores_backward(grad_output, queries, ...):
+ *         return scores_backward(call)             # (dq, dk, ...), or a named tuple
+ *
  * The signatures follow from what the score says of itself and from py_options.def.
  */
 #include "py_call.h"
@@ -211,17 +214,17 @@ py_pack_gradients(const py_call *call, const py_gradients *d,
     return result;
 }
 
-/* dq, dk, dv, then those of the parameters, as a named tuple if there are any; that of
- * a bandwidth; and what was asked for: those of bias and sink, None without one, and of
- * a scale that is a factor. */
+/* dq, dk, dv, but for the scores alone; then those of the parameters, as a named tuple
+ * if there are any (in which dv stays, as None); that of a bandwidth; and what was asked
+ * for: those of bias and sink, None without one, and of a scale that is a factor. */
 static PyObject *
 pack_gradients(const py_call *call, const py_gradients *d)
 {
     const py_score *score = call->score;
     PyObject *parts[PY_GRADIENTS] = {(PyObject *)d->queries, (PyObject *)d->keys,
-                                     (PyObject *)d->values};
+                                     py_or_none(d->values)};
     PyObject *scale = NULL, *named = NULL, *result = NULL;
-    int count = 3;
+    int count = d->values != NULL || score->Gradients != NULL ? 3 : 2;
 
     if (score->Gradients != NULL) {
         for (int i = 0; i < score->parameters; i++) {
@@ -250,16 +253,15 @@ done:
 }
 
 static PyObject *
-backward(PyObject *module, py_score_number number, PyObject *const *args,
-         Py_ssize_t nargs, PyObject *kwnames)
+gradients_of(const attnext_state *state, const py_score *score,
+             const py_signature *signature, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
 {
-    const attnext_state *state = py_state_of_module(module);
-    const py_score *score = &state->scores[number];
     py_call call;
     py_inputs in;
     py_gradients gradients;
 
-    if (read_call(state, score, &score->backward, args, nargs, kwnames, &call) < 0 ||
+    if (read_call(state, score, signature, args, nargs, kwnames, &call) < 0 ||
         py_backward(state, &call, &in, &gradients) < 0) {
         return NULL;
     }
@@ -267,6 +269,24 @@ backward(PyObject *module, py_score_number number, PyObject *const *args,
     py_inputs_clear(&in);
     py_gradients_clear(&gradients);
     return result;
+}
+
+static PyObject *
+backward(PyObject *module, py_score_number number, PyObject *const *args,
+         Py_ssize_t nargs, PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_module(module);
+    const py_score *score = &state->scores[number];
+    return gradients_of(state, score, &score->backward, args, nargs, kwnames);
+}
+
+static PyObject *
+scores_backward(PyObject *module, py_score_number number, PyObject *const *args,
+                Py_ssize_t nargs, PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_module(module);
+    const py_score *score = &state->scores[number];
+    return gradients_of(state, score, &score->scores_backward, args, nargs, kwnames);
 }
 
 static PyObject *
@@ -283,15 +303,16 @@ scores(PyObject *module, py_score_number number, PyObject *const *args,
     return (PyObject *)py_scores(state, &call);
 }
 
-/* A function is handed the module, not its score: three of each score's own. */
+/* A function is handed the module, not its score: four of each score's own. */
 #define FUNCTION(SCORE, VERB)                                                \
     static PyObject *SCORE##_##VERB(PyObject *module, PyObject *const *args, \
                                     Py_ssize_t nargs, PyObject *kwnames)     \
     {                                                                        \
         return VERB(module, SCORE_##SCORE, args, nargs, kwnames);            \
     }
-#define FUNCTIONS(SCORE) \
-    FUNCTION(SCORE, forward) FUNCTION(SCORE, backward) FUNCTION(SCORE, scores)
+#define FUNCTIONS(SCORE)     \
+    FUNCTION(SCORE, forward) \
+    FUNCTION(SCORE, backward) FUNCTION(SCORE, scores) FUNCTION(SCORE, scores_backward)
 ATTN_SCORES(FUNCTIONS)
 
 /* ---- signatures ------------------------------------------------------------------ */
@@ -317,25 +338,26 @@ add_parameters(signature_writer *w, const py_score *score, bool optional)
     }
 }
 
-/* takes: FORWARD; BACKWARD, and SCALED if so; or SCORES, for the scores alone. */
+/* takes: FORWARD; BACKWARD; or SCORES, for the scores alone, forward and backward; and
+ * SCALED, backward, if so. */
 static void
 write_signature(py_signature *signature, const char *name, py_score_number number,
-                const py_score *score, int takes)
+                const py_score *score, int takes, bool backward)
 {
     const attn_score_info *about = score->about;
     signature_writer writer = {signature, 0}, *w = &writer;
     *signature = (py_signature){.function = name, .score = number};
-    if (takes & BACKWARD) {
+    if (backward) {
         add(w, ARG_GRAD_OUTPUT);
     }
     add(w, ARG_QUERIES);
     add(w, ARG_KEYS);
-    if (takes != SCORES) {
+    if (!(takes & SCORES)) {
         add(w, ARG_VALUES);
     }
     add_parameters(w, score, false);
     signature->required = w->count;
-    if (takes != SCORES) {
+    if (!(takes & SCORES)) {
         add(w, ARG_VALID_LENS);
     }
     signature->positional = w->count;
@@ -395,6 +417,8 @@ done:
     return result;
 }
 
+enum { VERBS = 4 }; /* functions of each score */
+
 /* What state->scores[number] is, but for the named tuple. */
 static int
 describe_score(attnext_state *state, py_score_number number, const attn_score *which)
@@ -414,15 +438,17 @@ describe_score(attnext_state *state, py_score_number number, const attn_score *w
         state->parameter_names[number][score->parameters] = name;
         score->own_key_size = score->own_key_size || strchr(parameter->shape, 'K');
     }
-    static char names[SCORE_COUNT][3][48]; /* functions point there */
-    static const char *const forms[] = {"%s_attention", "%s_attention_backward",
-                                        "%s_scores"};
-    const int takes[] = {FORWARD, BACKWARD | py_scaled(score->about), SCORES};
-    py_signature *const to[] = {&score->forward, &score->backward, &score->scores};
-    for (int i = 0; i < 3; i++) {
+    static char names[SCORE_COUNT][VERBS][48]; /* functions point there */
+    static const char *const forms[VERBS] = {"%s_attention", "%s_attention_backward",
+                                             "%s_scores", "%s_scores_backward"};
+    const int scaled = py_scaled(score->about);
+    const int takes[VERBS] = {FORWARD, BACKWARD | scaled, SCORES, SCORES | scaled};
+    py_signature *const to[VERBS] = {&score->forward, &score->backward, &score->scores,
+                                     &score->scores_backward};
+    for (int i = 0; i < VERBS; i++) {
         char *name = names[number][i];
         PyOS_snprintf(name, sizeof names[number][i], forms[i], score->about->name);
-        write_signature(to[i], name, number, score, takes[i]);
+        write_signature(to[i], name, number, score, takes[i], i % 2 != 0);
     }
     return 0;
 }
@@ -438,11 +464,11 @@ add_table(PyObject *module, const char *name, PyObject *table)
 int
 py_scores_exec(PyObject *module, attnext_state *state)
 {
-    static PyMethodDef methods[3 * SCORE_COUNT + 1]; /* functions point there */
-    static const PyCFunction functions[3 * SCORE_COUNT] = {
+    static PyMethodDef methods[VERBS * SCORE_COUNT + 1]; /* functions point there */
+    static const PyCFunction functions[VERBS * SCORE_COUNT] = {
 #define ADDRESSES(SCORE)                                         \
     PY_FASTCALL(SCORE##_forward), PY_FASTCALL(SCORE##_backward), \
-        PY_FASTCALL(SCORE##_scores),
+        PY_FASTCALL(SCORE##_scores), PY_FASTCALL(SCORE##_scores_backward),
         ATTN_SCORES(ADDRESSES)};
     static const attn_score *const scores[] = {
 #define ADDRESS(SCORE) &attn_score_##SCORE,
@@ -454,16 +480,16 @@ py_scores_exec(PyObject *module, attnext_state *state)
             (score->parameters > 0 && make_gradients_type(module, score) < 0)) {
             return -1;
         }
-        const py_signature *const of[] = {&score->forward, &score->backward,
-                                          &score->scores};
-        for (int j = 0; j < 3; j++) {
-            PyMethodDef *method = &methods[3 * i + j];
+        const py_signature *const of[VERBS] = {&score->forward, &score->backward,
+                                               &score->scores, &score->scores_backward};
+        for (int j = 0; j < VERBS; j++) {
+            PyMethodDef *method = &methods[VERBS * i + j];
             if (method->ml_doc == NULL &&
                 (method->ml_doc = py_score_doc(state, score, of[j])) == NULL) {
                 return -1;
             }
             method->ml_name = of[j]->function;
-            method->ml_meth = functions[3 * i + j];
+            method->ml_meth = functions[VERBS * i + j];
             method->ml_flags = METH_FASTCALL | METH_KEYWORDS;
         }
     }

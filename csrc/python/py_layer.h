@@ -259,6 +259,9 @@ PyObject *layer_memory_backward(const attnext_state *state, const layer_core *co
                                 memory_object *memory);
 void layer_memory_clear_sums(memory_sums *sums);
 
+/* (projected, values): the sums, which start again, or None if there are none. */
+PyObject *layer_memory_take(memory_object *memory);
+
 /* ---- the two types --------------------------------------------------------------- */
 
 extern PyType_Spec layer_additive_spec, layer_dot_spec;

@@ -80,6 +80,18 @@ memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     return result;
 }
 
+/* For attnext.torch, whose sums are autograd's. */
+static const char take_doc[] = PyDoc_STR("_take_sums($self)\n"
+                                         "--\n\n"
+                                         "Return what flows to projected keys and to "
+                                         "values, or None; the sums start again.");
+
+static PyObject *
+memory_take_sums(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return layer_memory_take((memory_object *)self);
+}
+
 /* ---- the type -------------------------------------------------------------------- */
 
 static PyObject *
@@ -198,6 +210,7 @@ static const char reduce_doc[] = PyDoc_STR("Refuse: a memory belongs to its obje
 PyMethodDef memory_methods[MEMORY_METHODS] = {
     {"backward", memory_backward, METH_NOARGS, backward_doc},
     {"__reduce__", memory_reduce, METH_NOARGS, reduce_doc},
+    {"_take_sums", memory_take_sums, METH_NOARGS, take_doc},
     {0}, /* append: its docstring is made at import */
     {0},
 };

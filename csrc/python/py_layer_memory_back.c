@@ -111,6 +111,39 @@ py_memory_spare(const py_memory *held, py_gradients *d)
     }
 }
 
+/* ---- for who adds up by himself -------------------------------------------------- */
+
+/* What flows to keys that no query was scored against: nothing. */
+static void
+clear_unused(const memory_sums *sums)
+{
+    const npy_intp width = PyArray_DIM(sums->projected,
+                                       PyArray_NDIM(sums->projected) - 1);
+    const uint8_t *use = PyArray_DATA(sums->key_use);
+    for (npy_intp i = 0; i < PyArray_SIZE(sums->key_use); i++) {
+        if (use[i] == ATTN_UNUSED) {
+            memset(py_data(sums->projected) + i * width, 0,
+                   (size_t)width * sizeof(float));
+        }
+    }
+}
+
+PyObject *
+layer_memory_take(memory_object *memory)
+{
+    memory_sums sums = memory->sums;
+    if (sums.values == NULL) {
+        Py_RETURN_NONE;
+    }
+    PyObject *result = PyTuple_Pack(2, sums.projected, sums.values);
+    if (result != NULL) {
+        clear_unused(&sums);
+        memory->sums = (memory_sums){NULL};
+        layer_memory_clear_sums(&sums);
+    }
+    return result;
+}
+
 /* ---- memory.backward() ----------------------------------------------------------- */
 
 /* (..., N, width) as the keys, every byte `fill`. */

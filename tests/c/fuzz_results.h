@@ -29,6 +29,13 @@ enum {
     SOFTMAX,
     D_X,
     SCORES,
+    SCORES_D_QUERIES,
+    SCORES_D_KEYS,
+    SCORES_D_W_Q,
+    SCORES_D_W_K,
+    SCORES_D_W_V,
+    SCORES_D_B_H,
+    SCORES_D_W,
     RESULTS,
 };
 
@@ -50,6 +57,13 @@ static const char *const names[RESULTS] = {
     [SOFTMAX] = "masked softmax",
     [D_X] = "masked softmax backward",
     [SCORES] = "scores",
+    [SCORES_D_QUERIES] = "dq of scores",
+    [SCORES_D_KEYS] = "dk of scores",
+    [SCORES_D_W_Q] = "dW_q of scores",
+    [SCORES_D_W_K] = "dW_k of scores",
+    [SCORES_D_W_V] = "dw_v of scores",
+    [SCORES_D_B_H] = "db_h of scores",
+    [SCORES_D_W] = "dw of scores",
 };
 
 typedef struct {
@@ -118,7 +132,7 @@ allocate_results(results *r, const problem *c)
 {
     const attn_problem *p = &c->p;
     const bool additive = p->score == &attn_score_additive;
-    const int64_t n[RESULTS] = {
+    int64_t n[RESULTS] = {
         [OUTPUT] = p->B * p->M * p->Dv,
         [WEIGHTS] = p->B * p->M * p->N,
         [LSE] = p->B * p->M,
@@ -136,7 +150,10 @@ allocate_results(results *r, const problem *c)
         [SOFTMAX] = p->B * p->M * p->N,
         [D_X] = p->B * p->M * p->N,
         [SCORES] = p->B * p->M * p->N,
+        [SCORES_D_QUERIES] = p->B * p->M * p->Dq,
+        [SCORES_D_KEYS] = p->B / p->group * p->N * p->Dk,
     };
+    memcpy(n + SCORES_D_W_Q, n + D_W_Q, (D_W - D_W_Q + 1) * sizeof *n);
     for (int i = 0; i < RESULTS; i++) {
         r->n[i] = n[i] < 0 ? 0 : n[i];
         r->of[i] = n[i] < 0 ? NULL : nan_floats(n[i]);
@@ -227,12 +244,33 @@ compute_attention(results *r, const problem *c)
         work = nan_bytes(attn_backward_workspace(p, &d, &grad, c->threads));
         attn_backward(&d, &grad, &saved, &in, p, work, &run);
     }
+}
 
-    attn_problem every_pair = *p; /* as the callers of attn_scores have it */
-    every_pair.masks = (attn_masks){0};
+/* As the callers of these have it: every pair, no values. The gradient of the scores is
+ * the scores. */
+static void
+compute_scores(results *r, const problem *c)
+{
+    attn_problem p = c->p;
+    p.masks = (attn_masks){0};
+    p.dropout = (attn_dropout){0};
+    p.Dv = 0;
+    attn_run run = {.threads = c->threads};
+    void *work = nan_bytes(attn_scores_workspace(&p, c->threads));
+    attn_inputs in = inputs_of(c);
+    in.values = (attn_operand){.heads = 1};
+    attn_scores(r->of[SCORES], &in, &p, work, &run);
+
+    const attn_gradients d = {
+        .queries = r->of[SCORES_D_QUERIES],
+        .keys = r->of[SCORES_D_KEYS],
+        .parameters = {r->of[SCORES_D_W_Q], r->of[SCORES_D_W_K], r->of[SCORES_D_W_V],
+                       r->of[SCORES_D_B_H]},
+        .scale = r->of[SCORES_D_W],
+    };
     run = (attn_run){.threads = c->threads};
-    work = nan_bytes(attn_scores_workspace(&every_pair, c->threads));
-    attn_scores(r->of[SCORES], &in, &every_pair, work, &run);
+    work = nan_bytes(attn_scores_backward_workspace(&p, &d, c->threads));
+    attn_scores_backward(&d, r->of[SCORES], &in, &p, work, &run);
 }
 
 static void
@@ -255,6 +293,7 @@ compute(const problem *c, const char *set)
     results r = {.set = set};
     allocate_results(&r, c);
     compute_attention(&r, c);
+    compute_scores(&r, c);
     compute_softmax(&r, c);
     return r;
 }

@@ -1,0 +1,122 @@
+"""What the attentions share: their options, and how autograd goes back through them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from attnext import _core
+from attnext._gradients import SHARED, by_name
+from attnext._options import OPTIONS, Dropout, Extras, Masks, Scores, Taken
+
+from .autograd import run
+from .calls import RULES, Arrays, Flow, Rule, Shape
+from .tensors import zeros_unless
+
+# What an attention returns: the output, or a tuple of the output and the extras asked for.
+Attended: TypeAlias = Any
+
+
+class Options(Scores, Masks, Dropout, Extras, total=False):
+    """The options of all attentions. There is no `out`: autograd owns what it makes."""
+
+    bias: Tensor | None  # inputs, to which gradients flow
+    sink: Tensor | None
+
+
+_TENSORS = {
+    name: option._replace(type=option.type.replace("array_like", "Tensor or array_like"))
+    for name, option in OPTIONS.items()
+}
+_INPUTS = {
+    name: OPTIONS[name]._replace(type="Tensor, float32, optional") for name in ("bias", "sink")
+}
+_NUMBERS = ("scale", "w", "sigma")
+TAKEN = Taken(Options.__annotations__, _TENSORS | _INPUTS)
+
+
+class LayerOptions(Scores, Masks, total=False):
+    """The options of a layer's call: dropout is its own."""
+
+    bias: Tensor | None  # inputs, to which gradients flow
+    sink: Tensor | None
+
+
+TAKEN_BY_LAYERS = Taken(LayerOptions.__annotations__, _TENSORS | _INPUTS, ("need_weights",))
+
+
+def attend(
+    function: str, inputs: dict[str, Any], own: dict[str, Any], options: Options
+) -> Attended:
+    """Run attnext's function of this name on tensors.
+
+    inputs: those that gradients flow to, by the names of the function's arguments; own: the
+    other arguments that not all functions have.
+    """
+    TAKEN.check(function, options)
+    inputs, own = learned(inputs, own)
+    rest = {**own, **options}
+    returned = ["output"]
+    for name in ("weights", "lse"):
+        if rest.pop(f"return_{name}", False):
+            returned.append(name)
+    for name in _INPUTS:
+        if (x := rest.pop(name, None)) is not None:
+            inputs[name] = x
+    return run(function, inputs, rest, tuple(returned))
+
+
+def learned(inputs: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs and other arguments: a number of the score that is a tensor is an input."""
+    tensors = {name: x for name, x in own.items() if name in _NUMBERS and isinstance(x, Tensor)}
+    return inputs | tensors, {name: x for name, x in own.items() if name not in tensors}
+
+
+# ---- backward ------------------------------------------------------------------------------------
+
+
+def _gradients(
+    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Arrays:
+    # forward was: made = function(**inputs, **options); and the backward in C takes both
+    shared = [name for name in SHARED if name in wanted]
+    d = getattr(_core, f"{function}_backward")(
+        zeros_unless(flow["output"], saved["output"].shape),
+        **saved,
+        **options,
+        grad_weights=flow.get("weights"),
+        grad_lse=flow.get("lse"),
+        **{f"return_grad_{name}": True for name in shared},
+    )
+    return of_numbers(by_name(function, d, False, *shared), saved)
+
+
+def of_numbers(gradients: Arrays, saved: Arrays) -> Arrays:
+    """From C may come a number: as an array, in the shape given; for sigma comes that of w."""
+    if "sigma" in saved:  # forward was: w = 1 / sigma
+        gradients["sigma"] = -gradients["w"] / np.square(saved["sigma"], dtype=np.float64)
+    for name in set(_NUMBERS) & gradients.keys() & saved.keys():
+        with np.errstate(over="ignore"):  # to inf
+            gradients[name] = np.full(saved[name].shape, gradients[name], np.float32)
+    return gradients
+
+
+def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
+    rows = x["queries"].shape[:-1]
+    return {
+        "output": (*rows, x["values"].shape[-1]),
+        "weights": (*rows, x["keys"].shape[-2]),
+        "lse": rows,
+    }
+
+
+for _score in _core.SCORES:
+    RULES[f"{_score}_attention"] = Rule(
+        gradients=_gradients,
+        shapes=_shapes,
+        optional=("weights", "lse"),
+        helpful=("lse",),
+    )

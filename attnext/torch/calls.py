@@ -1,0 +1,81 @@
+"""What autograd has to know of a function of attnext: a call of it, and how to go back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnext import _core
+
+from .tensors import by_argument, to_array, to_arrays, to_tensor
+
+Arrays: TypeAlias = dict[str, Any]  # by argument
+Flow: TypeAlias = dict[str, NDArray[Any] | None]  # gradients by result; None: nothing flows
+Shape: TypeAlias = Sequence[int]
+
+
+class Rule(NamedTuple):
+    """How to go back through a function."""
+
+    # (function, what is kept, options, what flows in, whose gradients are wanted): these
+    gradients: Callable[[str, Arrays, Mapping[str, Any], Flow, Sequence[str]], Arrays]
+    shapes: Callable[[dict[str, Any]], dict[str, Shape]]  # of the results, from the inputs
+    drops: tuple[str, ...] = ()  # inputs and results that are not needed for it
+    optional: tuple[str, ...] = ()  # results that return_... asks for
+    helpful: tuple[str, ...] = ()  # those of them that are asked for if a backward may follow
+
+
+RULES: dict[str, Rule] = {}  # by the name of the function
+
+
+class Call(NamedTuple):
+    """A call, apart from its tensors."""
+
+    function: str
+    names: tuple[str, ...]  # of the tensors, in order: inputs, then options that are tensors
+    options: Mapping[str, Any]  # the others
+    made: tuple[str, ...]  # the results
+    returned: int  # how many of them, the first, the caller gets
+
+
+def forward(call: Call, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """What the function makes."""
+    optional = RULES[call.function].optional
+    asked = {f"return_{name}": True for name in call.made if name in optional}
+    made = getattr(_core, call.function)(**to_arrays(call.names, tensors), **call.options, **asked)
+    return tuple(map(to_tensor, made)) if isinstance(made, tuple) else (to_tensor(made),)
+
+
+def keep(call: Call, tensors: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
+    """What the backward needs."""
+    named = zip((*call.names, *call.made), (*tensors, *made), strict=True)
+    drops = RULES[call.function].drops
+    return [x for name, x in named if name not in drops]
+
+
+def kept(call: Call) -> list[str]:
+    """The names of these."""
+    drops = RULES[call.function].drops
+    return [name for name in (*call.names, *call.made) if name not in drops]
+
+
+def backward(
+    call: Call, saved: Iterable[Tensor], grads: Iterable[Tensor | None], needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradient of each tensor, None where it is not needed."""
+    wanted = [name for name, need in zip(call.names, needed, strict=True) if need]
+    flow = {
+        name: None if x is None else to_array(x) for name, x in zip(call.made, grads, strict=False)
+    }
+    arrays = to_arrays(kept(call), saved)
+    d = RULES[call.function].gradients(call.function, arrays, call.options, flow, wanted)
+    return [to_tensor(d[name]) if name in wanted else None for name in call.names]
+
+
+def shapes(call: Call, tensors: Iterable[Tensor]) -> list[Shape]:
+    """Those of what the function makes, told without computing it."""
+    of_results = RULES[call.function].shapes(by_argument(call.names, tensors))
+    return [of_results[name] for name in call.made]

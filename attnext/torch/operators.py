@@ -1,0 +1,174 @@
+"""The functions as operators of torch, which torch.compile puts into its graph as they are.
+
+Two operators, forward and backward, are enough for all functions: a call goes along as its tensors,
+a text and its numbers. Outside of torch.compile nothing of this is used. Before torch 2.4 there is
+nothing to build them with, and torch.compile breaks its graph at each call.
+"""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .calls import Call, backward, forward, keep, kept, shapes
+from .rules import NO_SECOND_DERIVATIVES, NO_TRANSFORMS, are_active
+
+AVAILABLE = hasattr(torch.library, "custom_op") and hasattr(torch.library, "register_autograd")
+_in_a_transform = are_active
+if AVAILABLE:  # answered while the graph is made
+    _in_a_transform = torch.compiler.assume_constant_result(are_active)  # type: ignore[no-untyped-call]
+
+
+def is_compiling() -> bool:
+    """Is this call being traced, to become part of a compiled graph?"""
+    return AVAILABLE and torch.compiler.is_compiling()
+
+
+def check_transforms() -> None:
+    """Refuse them all: a graph does not show which tensors stand for something else."""
+    if _in_a_transform():
+        raise RuntimeError(NO_TRANSFORMS)
+
+
+def as_tensors(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays and lists among the options become tensors, for a graph knows no others."""
+    return {
+        name: torch.as_tensor(x) if isinstance(x, (np.ndarray, list)) and name != "window" else x
+        for name, x in options.items()
+    }
+
+
+def run(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The results, by an operator that stays whole in a graph."""
+    results: Sequence[Tensor] = _forward(list(tensors), *_encoded(call))
+    return results
+
+
+# ---- a call as text and numbers ------------------------------------------------------------------
+#
+# function|names|results|options: `name=literal`, or `name:` and i, f or a count of i's for what is
+# in the lists of integers and floats, where a number may be one that a graph leaves open. The lists
+# have something before it, for torch takes an empty one for a list of tensors.
+
+
+def _encoded(call: Call) -> tuple[str, list[int], list[Any]]:
+    options: list[str] = []
+    integers: list[int] = [call.returned]
+    floats: list[Any] = [0.0]
+    for name, x in call.options.items():
+        if x is None or isinstance(x, (bool, str)):
+            options.append(f"{name}={x!r}")
+        elif isinstance(x, (tuple, list)):
+            options.append(f"{name}:{len(x)}")
+            integers.extend(x)
+        elif isinstance(x, (float, np.floating, torch.SymFloat)):
+            options.append(f"{name}:f")
+            floats.append(x)
+        elif x >= 2**63:  # a seed
+            options.append(f"{name}={x!r}")
+        else:
+            options.append(f"{name}:i")
+            integers.append(x)
+    fields = [call.function, " ".join(call.names), " ".join(call.made)]
+    return "|".join(fields + options), integers, floats
+
+
+def _decoded(text: str, integers: Sequence[int], floats: Sequence[float]) -> Call:
+    function, names, made, options = _parsed(text)
+    i, f, values = iter(integers[1:]), iter(floats[1:]), {}
+    for name, kind, literal in options:
+        if kind == "=":
+            values[name] = literal
+        elif literal == "f":
+            values[name] = next(f)
+        else:
+            values[name] = (
+                next(i) if literal == "i" else tuple(next(i) for _ in range(int(literal)))
+            )
+    return Call(function, names, values, made, integers[0])
+
+
+@cache
+def _parsed(text: str) -> tuple[str, tuple[str, ...], tuple[str, ...], list[tuple[Any, ...]]]:
+    function, names, made, *options = text.split("|")
+    parsed: list[tuple[Any, ...]] = []
+    for option in options:
+        name, kind, literal = option.partition("=" if "=" in option else ":")
+        parsed.append((name, kind, literal_eval(literal) if kind == "=" else literal))
+    return function, tuple(names.split()), tuple(made.split()), parsed
+
+
+# ---- the operators -------------------------------------------------------------------------------
+
+if AVAILABLE:
+
+    @torch.library.custom_op("attnext::forward", mutates_args=())
+    def _forward(
+        tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
+    ) -> list[Tensor]:
+        return list(forward(_decoded(call, integers, floats), tensors))
+
+    @_forward.register_fake
+    def _(
+        tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
+    ) -> list[Tensor]:
+        decoded = _decoded(call, integers, floats)
+        return [torch.empty(shape, dtype=torch.float32) for shape in shapes(decoded, tensors)]
+
+    @torch.library.custom_op("attnext::backward", mutates_args=())
+    def _backward(
+        saved: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        flows: Sequence[bool],
+        needed: Sequence[bool],
+        call: str,
+        integers: Sequence[int],
+        floats: Sequence[float],
+    ) -> list[Tensor]:
+        given = iter(grads)
+        flow = [next(given) if flows_in else None for flows_in in flows]
+        # Where nothing flows into an extra, a graph may have zeros; C takes a shorter way without.
+        flow[1:] = [x if x is not None and x.any() else None for x in flow[1:]]
+        d = backward(_decoded(call, integers, floats), saved, flow, needed)
+        return [x for x in d if x is not None]
+
+    @_backward.register_fake
+    def _(
+        saved: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        flows: Sequence[bool],
+        needed: Sequence[bool],
+        call: str,
+        integers: Sequence[int],
+        floats: Sequence[float],
+    ) -> list[Tensor]:
+        decoded = _decoded(call, integers, floats)
+        known = dict(zip(kept(decoded), saved, strict=True))
+        wanted = [name for name, need in zip(decoded.names, needed, strict=True) if need]
+        # An input that is not kept has the shape of the one result.
+        like = [known.get(name, grads[0]) for name in wanted]
+        return [torch.empty(x.shape, dtype=torch.float32) for x in like]
+
+    def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+        tensors, *ctx.call = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*keep(_decoded(*ctx.call), tensors, output))
+
+    def _go_back(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        needed = ctx.needs_input_grad[0]
+        flows = [x is not None for x in grads]
+        present = [x for x in grads if x is not None]
+        made = iter(_backward(list(ctx.saved_tensors), present, flows, needed, *ctx.call))
+        return [next(made) if need else None for need in needed], None, None, None
+
+    def _no_second(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(NO_SECOND_DERIVATIVES)
+
+    _forward.register_autograd(_go_back, setup_context=_setup_context)
+    _backward.register_autograd(_no_second)

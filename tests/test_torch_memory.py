@@ -1,0 +1,298 @@
+"""Memories of attnext.torch's layers: keys and values that stay, in autograd's graph."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnext
+from attnext.torch import AdditiveAttention, DotProductAttention
+
+KINDS = ["additive", "additive with bias", "dot", "dot with scale"]
+B, M, N, DK, DV = 2, 6, 7, 4, 5
+Layer = AdditiveAttention | DotProductAttention
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def make_layer(kind: str, dropout: float = 0.0) -> Layer:
+    if kind.startswith("dot"):
+        return DotProductAttention(dropout, scale=0.3 if "scale" in kind else None)
+    return AdditiveAttention(DK, 3, 9, dropout, bias="bias" in kind)
+
+
+def make_inputs(layer: Layer, keys: int = N) -> tuple[Tensor, Tensor, Tensor]:
+    Dq = 3 if isinstance(layer, AdditiveAttention) else DK
+    shapes = (B, M, Dq), (B, keys, DK), (B, keys, DV)
+    queries, k, v = (torch.randn(shape, requires_grad=True) for shape in shapes)
+    return queries, k, v
+
+
+def gradients(result: Tensor, layer: Layer, *inputs: Tensor) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(result.shape, generator=generator)
+    return list(torch.autograd.grad((result * weights).sum(), [*inputs, *layer.parameters()]))
+
+
+def assert_close(got: list[Tensor], expected: list[Tensor]) -> None:
+    """Up to the rounding of sums in another order."""
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6 * max(1.0, float(b.abs().max())))
+
+
+def steps(layer: Layer, queries: Tensor, memory: Any, **options: Any) -> Tensor:
+    rows = [layer(queries[:, t : t + 1], memory, **options) for t in range(queries.shape[1])]
+    return torch.cat(rows, dim=1)
+
+
+# ---- results and gradients -----------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("lens", [None, 3, [7, 2]], ids=str)
+def test_steps_are_one_call(kind: str, lens: Any) -> None:
+    layer = make_layer(kind)
+    queries, keys, values = make_inputs(layer)
+    mask = torch.rand(B, 1, N) > 0.3
+    expected = layer(queries, keys, values, lens, mask=mask)
+    memory = layer.memory(keys, values, None if lens is None else torch.tensor(lens), mask=mask)
+    got = steps(layer, queries, memory)
+    assert torch.equal(got, expected)
+    inputs = queries, keys, values
+    assert_close(gradients(got, layer, *inputs), gradients(expected, layer, *inputs))
+
+
+@every_kind
+def test_options_and_weights(kind: str) -> None:
+    layer = make_layer(kind)
+    queries, keys, values = make_inputs(layer)
+    bias, sink = torch.randn(M, N, requires_grad=True), torch.randn(B, 1, requires_grad=True)
+    options: dict[str, Any] = {"bias": bias, "sink": sink, "softcap": 2.0, "window": (3, 2)}
+    options |= {"mask": torch.rand(B, M, N) > 0.2, "empty_rows": "zero"}
+    results = []
+    for given in ((keys, values, [7, 4]), (layer.memory(keys, values, [7, 4]),)):
+        output = layer(queries, *given, **options, causal_offset=1)
+        assert layer.attention_weights is not None
+        results.append(torch.cat([output, layer.attention_weights], dim=-1))
+    assert torch.equal(*results)
+    got, expected = (gradients(x, layer, queries, keys, values, bias, sink) for x in results)
+    assert_close(got, expected)
+    layer(queries, layer.memory(keys, values), need_weights=False)
+    assert layer.attention_weights is None
+
+
+@every_kind
+def test_a_decoding_loop_is_one_causal_call(kind: str) -> None:
+    """One key more for each query; the first keys have no gradient, and one is not appended."""
+    layer = make_layer(kind)
+    queries, keys, values = make_inputs(layer, M)
+    expected = layer(queries, keys, values, causal=True)
+    memory = layer.memory(keys[:, :0].detach(), values[:, :0].detach())
+    rows = []
+    for t in range(M):
+        memory.append(keys[:, t : t + 1], values[:, t : t + 1])
+        assert len(memory) == t + 1
+        rows.append(layer(queries[:, t : t + 1], memory, causal=True))
+    got = torch.cat(rows, dim=1)
+    assert torch.equal(got, expected)
+    inputs = queries, keys, values
+    assert_close(gradients(got, layer, *inputs), gradients(expected, layer, *inputs))
+
+
+@every_kind
+def test_any_part_of_the_graph_any_number_of_times(kind: str) -> None:
+    layer = make_layer(kind)
+    queries, keys, values = make_inputs(layer)
+    loss = steps(layer, queries, layer.memory(keys, values)).square().sum()
+    wanted = [queries, keys, values, *layer.parameters()]
+    once = torch.autograd.grad(loss, wanted, retain_graph=True)
+    for x, expected in zip(wanted, once, strict=True):
+        [alone] = torch.autograd.grad(loss, [x], retain_graph=True)
+        assert torch.equal(alone, expected)
+    again = torch.autograd.grad(loss, wanted)
+    assert all(torch.equal(a, b) for a, b in zip(again, once, strict=True))
+
+
+def test_a_gradient_of_the_weights_alone() -> None:
+    layer = make_layer("additive")
+    queries, keys, values = make_inputs(layer)
+    layer(queries, layer.memory(keys, values))
+    assert layer.attention_weights is not None
+    d = torch.autograd.grad(layer.attention_weights.square().sum(), [queries, keys])
+    layer(queries, keys, values)
+    expected = torch.autograd.grad(layer.attention_weights.square().sum(), [queries, keys])
+    assert_close(list(d), list(expected))
+
+
+@every_kind
+def test_padding_is_not_read(kind: str) -> None:
+    layer = make_layer(kind)
+    queries, keys, values = (x.detach() for x in make_inputs(layer))
+    results = []
+    for padding in (0.0, torch.nan):
+        keys[:, 4:], values[:, 4:] = padding, padding
+        k, v = (x.clone().requires_grad_() for x in (keys, values))
+        memory = layer.memory(k, v, 4)
+        output = layer(queries, memory)
+        results.append([output, *torch.autograd.grad(output.sum(), [k, v, *layer.parameters()])])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b) and not a.isnan().any()
+
+
+def test_dropout_is_that_of_the_call_without() -> None:
+    layer = make_layer("additive", 0.5)
+    queries, keys, values = make_inputs(layer)
+    memory = layer.memory(keys, values)
+    outputs = []
+    for given in ((keys, values), (memory,)):
+        torch.manual_seed(5)
+        outputs.append(layer(queries, *given))
+    assert torch.equal(*outputs)
+    assert not torch.equal(layer(queries, memory), outputs[0])
+    assert_close(gradients(outputs[1], layer, keys), gradients(outputs[0], layer, keys))
+    layer.eval()
+    assert torch.equal(layer(queries, memory), layer(queries, keys, values))
+
+
+def test_without_gradients() -> None:
+    layer = make_layer("additive")
+    queries, keys, values = make_inputs(layer)
+    with torch.no_grad():
+        memory = layer.memory(keys, values)
+        assert not layer(queries, memory).requires_grad
+    output = layer(queries, memory)  # made without a graph: nothing flows to keys and values
+    d = torch.autograd.grad(output.sum(), [queries, layer.W_q.weight, keys], allow_unused=True)
+    assert d[0] is not None and d[1] is not None and d[2] is None
+
+
+def test_layers_that_are_more_than_their_weights() -> None:
+    layer = make_layer("additive")
+    layer.W_k.register_forward_hook(lambda *args: args[-1].tanh())
+    layer.W_q = nn.Linear(3, 9)
+    queries, keys, values = make_inputs(layer)
+    got, expected = layer(queries, layer.memory(keys, values)), layer(queries, keys, values)
+    assert torch.equal(got, expected)
+    inputs = queries, keys, values
+    used = [p for p in layer.parameters()]
+    assert len(used) == 4
+    assert_close(gradients(got, layer, *inputs), gradients(expected, layer, *inputs))
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def losses(with_memory: bool) -> Iterator[float]:
+    """Of a decoder that attends to the same keys at every step, and learns."""
+    torch.manual_seed(3)
+    layer, cell = AdditiveAttention(DK, 8, 16, 0.1), nn.GRUCell(DV, 8)
+    parameters = [*layer.parameters(), *cell.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    keys, values, target = torch.randn(4, 9, DK), torch.randn(4, 9, DV), torch.randn(4, 5, DV)
+    lens = torch.tensor([9, 4, 6, 2])
+    for _ in range(5):
+        given: tuple[Any, ...] = (keys, values, lens)
+        if with_memory:
+            given = (layer.memory(*given),)
+        state, loss = torch.zeros(4, 8), torch.zeros(())
+        for t in range(5):
+            context = layer(state[:, None], *given)[:, 0]
+            state = cell(context, state)
+            loss = loss + (context - target[:, t]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def test_a_decoder_trains_to_the_same_losses() -> None:
+    with_memory, without = list(losses(True)), list(losses(False))
+    assert with_memory[-1] < with_memory[0]
+    assert with_memory == pytest.approx(without, rel=1e-5)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_a_step_of_the_optimizer_ends_a_memory() -> None:
+    layer = make_layer("additive")
+    queries, keys, values = make_inputs(layer)
+    memory = layer.memory(keys, values)
+    output = layer(queries, memory)
+    with torch.no_grad():
+        layer.W_k.weight += 1
+    stale = "W_k has changed since the memory projected its keys with it: make a new memory"
+    for action in (lambda: layer(queries, memory), lambda: memory.append(keys, values)):
+        with pytest.raises(RuntimeError, match=stale):
+            action()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+    with torch.no_grad():  # the others are read as they are
+        layer.W_k.weight -= 1
+        layer.W_k.weight.copy_(torch.from_numpy(memory._made_with["W_k"]))
+        layer.w_v.weight *= 2
+    assert torch.equal(layer(queries, memory), layer(queries, keys, values))
+
+
+def cases() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
+    layer, other = make_layer("additive"), make_layer("additive")
+    queries, keys, values = make_inputs(layer)
+    memory = layer.memory(keys, values)
+    lazy = AdditiveAttention(num_hiddens=8)
+    changed = make_layer("dot", 0.5)
+    of_changed = changed.memory(keys, values)
+    changed.dropout.p = 0.1
+    return {
+        "of another layer": (
+            lambda: other(queries, memory), ValueError, "the memory was made by another object"),
+        "values beside it": (
+            lambda: layer(queries, memory, values), TypeError, "values is given beside a memory"),
+        "lengths beside it": (
+            lambda: layer(queries, memory, valid_lens=3), TypeError, "valid_lens is given beside"),
+        "an unknown option": (
+            lambda: layer(queries, memory, seed=3), TypeError, "unexpected keyword argument"),
+        "sizes": (lambda: layer.memory(keys[..., :3], values), ValueError,
+                  "keys has shape (2, 7, 3), expected (..., N, 4): key_size is 4"),
+        "float64": (lambda: layer.memory(keys.double(), values), TypeError,
+                    "keys has dtype torch.float64, expected torch.float32"),
+        "values of other rows": (lambda: layer.memory(keys, values[:, 1:]), ValueError,
+                                 "values has shape (2, 6, 5), expected (2, 7, Dv)"),
+        "appended shapes": (lambda: memory.append(keys[:1], values[:1]), ValueError,
+                            "keys has shape (1, 7, 4), expected (2, N, 4)"),
+        "queries": (lambda: layer(queries[:1], memory), ValueError, "queries has shape"),
+        "no sizes yet": (lambda: lazy.memory(keys, values), RuntimeError, "no sizes yet"),
+        "another dropout": (lambda: changed(queries, of_changed), RuntimeError, "dropout.p has"),
+        "a constructor": (attnext.torch.Memory, TypeError, "made by a layer"),
+        "a copy": (lambda: copy.copy(memory), TypeError, "a Memory cannot be copied or pickled"),
+        "a pickle": (lambda: pickle.dumps(memory), TypeError, "a Memory cannot be copied"),
+        "second derivatives": (
+            lambda: torch.autograd.grad(
+                layer(queries, memory).sum(), keys, create_graph=True)[0].sum().backward(),
+            RuntimeError, "no second derivatives"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", cases())
+def test_wrong(name: str) -> None:
+    action, error, message = cases()[name]
+    with pytest.raises(error) as caught:
+        action()
+    assert message in str(caught.value)
+
+
+def test_a_layer_with_a_memory_has_copies() -> None:
+    layer = make_layer("additive")
+    queries, keys, values = make_inputs(layer)
+    layer(queries, layer.memory(keys, values))
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(copied(queries, keys, values), layer(queries, keys, values))

@@ -1,0 +1,227 @@
+"""attnext.torch under autocast, torch.func and forward-mode AD, and in a compiled graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import attnext.torch as ours
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated")  # torch's own, of torch.jit
+
+torch.manual_seed(0)
+Q, K, V = torch.randn(2, 3, 4), torch.randn(2, 150, 4), torch.randn(2, 150, 5)
+W = torch.randn(6, 4), torch.randn(6, 4), torch.randn(6)
+LENS = torch.tensor([2, 60])
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "dot": lambda q, k, v: ours.dot_product_attention(q, k, v, LENS, bias=q[..., :1]),
+    "cosine": lambda q, k, v: ours.cosine_attention(q, k, v, mask=torch.ones(150) > 0, eps=1e-3),
+    "additive": lambda q, k, v: ours.additive_attention(
+        q, k, v, *W, LENS, b_h=W[2], return_weights=True, return_lse=True
+    ),
+    "gaussian": lambda q, k, v: ours.gaussian_attention(q, k, v, sigma=q.abs().mean()),
+    "dot scores": lambda q, k, v: ours.dot_product_scores(q, k, scale=0.3),
+    "cosine scores": lambda q, k, v: ours.cosine_scores(q, k, scale=10),
+    "additive scores": lambda q, k, v: ours.additive_scores(q, k, *W, b_h=W[2]),
+    "gaussian scores": lambda q, k, v: ours.gaussian_scores(q, k, w=v.abs().mean()),
+    "masked_softmax": lambda q, k, v: ours.masked_softmax(k, LENS, empty_rows="zero"),
+    "sequence_mask": lambda q, k, v: ours.sequence_mask(k, LENS, value=0.5),
+    "merge": lambda q, k, v: ours.merge_attention([k, k + 1], [k[..., 0], k[..., 1]]),
+}
+
+
+def results(function: Callable[..., Any], *inputs: Tensor) -> list[Tensor | None]:
+    """What it makes, and the gradients."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    made = function(*leaves)
+    made = made if isinstance(made, tuple) else (made,)
+    loss = torch.stack([x.square().sum() for x in made]).sum()
+    return [*made, *torch.autograd.grad(loss, leaves, allow_unused=True)]
+
+
+def assert_equal(got: list[Tensor | None], expected: list[Tensor | None]) -> None:
+    for x, y in zip(got, expected, strict=True):
+        assert (x is None and y is None) or torch.equal(x, y)
+
+
+# ---- autocast ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_autocast_computes_in_float32(name: str, dtype: torch.dtype) -> None:
+    """The results are those of the numbers in float32, gradients come back in the dtype given."""
+    low = [x.to(dtype) for x in (Q, K, V)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = results(FUNCTIONS[name], *low)
+    expected = results(FUNCTIONS[name], *[x.float() for x in low])
+    exact = name not in (
+        "gaussian",
+        "gaussian scores",
+        "merge",
+    )  # which compute something in dtype first
+    for x, y in zip(got[-3:], expected[-3:], strict=True):
+        assert (x is None) == (y is None)
+        if x is not None:
+            assert x.dtype == dtype
+            assert not exact or torch.equal(x, y.to(dtype))
+    assert all(x.dtype == torch.float32 for x in got[:-3])
+    if exact:
+        assert_equal(got[:-3], expected[:-3])
+
+
+def test_a_layer_under_autocast() -> None:
+    layer = ours.AdditiveAttention(4, 4, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        head = torch.nn.Linear(4, 4)
+        output = layer(head(Q), head(K), V, LENS)
+    assert output.dtype == torch.float32
+    output.sum().backward()
+    assert layer.W_q.weight.grad.dtype == head.weight.grad.dtype == torch.float32
+    half = ours.AdditiveAttention(4, 4, 6).to(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half(Q, K, V, LENS).sum().backward()
+    assert half.W_q.weight.grad.dtype == torch.bfloat16
+
+
+def test_autocast_leaves_float64_refused() -> None:
+    with torch.autocast("cpu"), pytest.raises(TypeError, match="attnext.reference computes in"):
+        ours.masked_softmax(Q.double())
+    with torch.autocast("cpu", enabled=False), pytest.raises(TypeError, match=r"\.float\(\)"):
+        ours.masked_softmax(Q.bfloat16())
+
+
+# ---- transforms ----------------------------------------------------------------------------------
+
+
+def to_sum(q: Tensor) -> Tensor:
+    return ours.dot_product_attention(q, K, V).sum()
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        torch.func.grad(to_sum),
+        torch.func.vmap(lambda q: ours.masked_softmax(q), in_dims=0),
+        torch.func.jacrev(to_sum),
+        lambda q: torch.func.jvp(to_sum, (q,), (q,)),
+        torch.func.hessian(to_sum),
+    ],
+    ids=["grad", "vmap", "jacrev", "jvp", "hessian"],
+)
+def test_transforms_are_refused_in_a_sentence(transformed: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"torch\.func \(vmap, grad, jvp, \.\.\.\): leading axes"
+    ):
+        transformed(Q)
+
+
+def test_dual_numbers_are_refused_and_others_beside_them_are_not() -> None:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(Q, torch.ones_like(Q))
+        with pytest.raises(RuntimeError, match="no forward-mode derivatives"):
+            to_sum(dual)
+        assert torch.equal(to_sum(Q), to_sum(Q.clone()))
+    assert torch.equal(torch.func.vmap(lambda x: x + to_sum(Q))(Q), Q + to_sum(Q))
+
+
+# ---- torch.compile -------------------------------------------------------------------------------
+
+
+def compiled(function: Callable[..., Any], **how: Any) -> Any:
+    """Without Inductor, which would compile C++ for a minute; one graph or an error."""
+    return torch.compile(function, backend="aot_eager", fullgraph=True, **how)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_compiled_function_has_the_bits_of_the_eager_one(name: str) -> None:
+    function = FUNCTIONS[name]
+    assert_equal(results(compiled(function), Q, K, V), results(function, Q, K, V))
+
+
+def test_a_loss_of_the_output_alone_and_one_of_nothing() -> None:
+    """A graph has zeros where eager has no gradient, and C adds up in another order with them."""
+    torch._dynamo.reset()  # below, one function becomes several graphs
+    cases = (("additive", 1.0), ("merge", 1.0), ("dot scores", 0.0), ("sequence_mask", 0.0))
+    for name, factor in cases:
+
+        def scaled(*x: Tensor, name: str = name, factor: float = factor) -> Any:
+            made = FUNCTIONS[name](*x)
+            made = made if isinstance(made, tuple) else (made,)
+            return made[0] * factor, *[x.detach() for x in made[1:]]
+
+        leaves = [[x.clone().requires_grad_() for x in (Q, K, V)] for _ in range(2)]
+        d = [
+            torch.autograd.grad(f(*x)[0].sum(), x, allow_unused=True)
+            for f, x in zip((compiled(scaled), scaled), leaves, strict=True)
+        ]
+        assert_equal(list(d[0]), list(d[1]))
+
+
+def test_compiled_options() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return ours.dot_product_attention(
+            q, k, v, [[2, 3, 4], [60, 0, 7]], scale=0.3, window=(60, 70), causal_offset=40,
+            empty_rows="zero", dropout_p=0.2, seed=2**64 - 1, mask=np.arange(150) % 7 > 0,
+        )  # fmt: skip
+
+    assert_equal(results(compiled(function), Q, K, V), results(function, Q, K, V))
+
+
+def test_one_graph_for_many_sizes() -> None:
+    """Sizes, and numbers made of them, are left open."""
+    graphs: list[Any] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        n, m = k.shape[1], q.shape[1]
+        return ours.dot_product_attention(q, k, v, n - 3, causal=True, causal_offset=n - m)
+
+    one = torch.compile(function, backend=count, fullgraph=True, dynamic=True)
+    for n in (9, 14, 150):
+        assert_equal(results(one, Q, K[:, :n], V[:, :n]), results(function, Q, K[:, :n], V[:, :n]))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("kind", ["dot", "additive"])
+def test_a_compiled_layer(kind: str) -> None:
+    torch._dynamo.reset()
+    layer: Any = ours.DotProductAttention() if kind == "dot" else ours.AdditiveAttention(4, 4, 6)
+    expected = results(lambda *x: layer(*x, LENS), Q, K, V)
+    assert_equal(results(lambda *x: compiled(layer)(*x, LENS), Q, K, V), expected)
+    assert layer.attention_weights.shape == (2, 3, 150)
+
+
+def test_a_compiled_layer_in_training_draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = ours.DotProductAttention(0.5)
+    one = compiled(layer)
+    torch.manual_seed(3)
+    first, second = one(Q, K, V, LENS), one(Q, K, V, LENS)
+    torch.manual_seed(3)
+    assert torch.equal(one(Q, K, V, LENS), first) and not torch.equal(first, second)
+
+
+def test_errors_of_a_compiled_call_are_those_of_the_eager_one() -> None:
+    one = compiled(lambda q: ours.dot_product_attention(q, K, V, torch.tensor([1, 2, 3])))
+    with pytest.raises(ValueError, match=r"valid_lens has shape \(3,\), expected"):
+        one(Q)
+
+
+def test_transforms_in_a_compiled_graph_are_refused() -> None:
+    for transformed in (
+        torch.func.vmap(ours.masked_softmax),
+        torch.func.grad(to_sum),
+        lambda q: torch.func.jvp(to_sum, (q,), (q,)),
+    ):
+        with pytest.raises(RuntimeError, match=r"does not work under torch\.func"):
+            torch.compile(transformed, backend="aot_eager")(Q)
