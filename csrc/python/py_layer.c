@@ -265,9 +265,8 @@ get_context(PyObject *self, void *Py_UNUSED(closure))
 static const PyGetSetDef properties[] = {
     {"attention_weights", get_attention_weights, NULL,
      "ndarray or None: the attention weights of the last call, shape (..., M, N),\n"
-     "float32, before dropout; rows sum to 1, with a sink to less. None before the "
-     "first\n"
-     "call, and after one with need_weights=False.",
+     "float32, before dropout; rows sum to 1, with a sink to less. None before the\n"
+     "first call, and after one with need_weights=False.",
      NULL},
     {"context", get_context, NULL,
      "Context or None: what the last call saved for `backward`; None before the "
