@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from unicodedata import combining, east_asian_width
 
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60"  # Chinese characters and their punctuation
 _OPENING, _CLOSING = "（《“", "。，、；：！？）》”"
 # What stays on one line: a Chinese character or a word of others, with the brackets before it and
@@ -16,7 +17,8 @@ _PIECE = re.compile(rf"[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*")
 
 
 def columns(text: str) -> int:
-    """The columns that `text`, without colours, takes."""
+    """The columns that `text` takes; colours take none."""
+    text = _COLOUR.sub("", text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 

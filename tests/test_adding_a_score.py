@@ -429,25 +429,13 @@ try:
     _core.bilinear_scores(q, k, W.T)
 except ValueError as error:
     print(error)
-
-layer = _core.DotProductAttention()  # whose calls take a window here
-out = layer(q, q, v[:, :5], window=(1, 2))
-expected = _core.dot_product_attention_backward(grad, q, q, v[:, :5], window=(1, 2))
-for a, b in zip(layer.backward(grad), expected, strict=True):
-    np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
 """
 
 
 @pytest.mark.slow
 def test_the_door_opens_by_itself(copy: Path) -> None:
     """The two files and two lines are all: the functions, their signatures, docstrings, messages
-    and the named tuple of the gradients are in the compiled module. And one word in the table of
-    options gives layers a window, forward and back."""
-    table = copy / "csrc" / "python" / "py_options.def"
-    for_functions = 'OPTION(WINDOW, "window", "None", FORWARD | BACKWARD,'
-    assert for_functions in table.read_text()
-    for_layers = for_functions.replace("BACKWARD,", "BACKWARD | LAYER,")
-    table.write_text(table.read_text().replace(for_functions, for_layers))
+    and the named tuple of the gradients are in the compiled module."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, copy / name)
     ignored = shutil.ignore_patterns("reference", "*.so", "__pycache__")

@@ -106,7 +106,8 @@ def test_twins_tell_the_same_numbers_and_names(english: Recorded) -> None:
 
 
 def test_no_english_is_left(chinese: Recorded) -> None:
-    words = set(re.findall(r"[A-Za-z][A-Za-z_]+[A-Za-z0-9_]*", chinese.text))
+    text = chinese.text.replace(attnext.__version__, "")
+    words = set(re.findall(r"[A-Za-z][A-Za-z_]+[A-Za-z0-9_]*", text))
     assert words - set(SAME_IN_BOTH) == set()
 
 
