@@ -237,7 +237,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *owned[2] = {NULL, NULL}, *result = NULL;
-    py_memory memory = {NULL};
+    py_memory memory = {0};
     layer_core held;
     py_call call;
 

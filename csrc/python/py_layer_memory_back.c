@@ -104,7 +104,7 @@ py_memory_spare(const py_memory *held, py_gradients *d)
     memory_object *memory = (memory_object *)held->owner;
     const memory_sums spare = memory->spare;
     if (spare.values != NULL && rows_of(spare.values) == held->N) {
-        memory->spare = (memory_sums){NULL};
+        memory->spare = (memory_sums){0};
         d->projected = spare.projected;
         d->values = spare.values;
         d->key_use = spare.key_use;
@@ -138,7 +138,7 @@ layer_memory_take(memory_object *memory)
     PyObject *result = PyTuple_Pack(2, sums.projected, sums.values);
     if (result != NULL) {
         clear_unused(&sums);
-        memory->sums = (memory_sums){NULL};
+        memory->sums = (memory_sums){0};
         layer_memory_clear_sums(&sums);
     }
     return result;
@@ -265,7 +265,7 @@ layer_memory_backward(const attnext_state *state, const layer_core *core,
     memory_sums sums = memory->sums;
     PyObject *result = NULL;
     py_memory now;
-    memory->sums = (memory_sums){NULL};
+    memory->sums = (memory_sums){0};
     layer_memory_clear_sums(&memory->spare);
     layer_memory_share(&now, &memory->now);
     const attn_problem p = layer_memory_problem(core, &now, now.N);
