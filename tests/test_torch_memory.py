@@ -189,6 +189,17 @@ def test_layers_that_are_more_than_their_weights() -> None:
     assert_close(gradients(got, layer, *inputs), gradients(expected, layer, *inputs))
 
 
+def test_a_projection_of_several_layers() -> None:
+    layer = make_layer("additive")
+    layer.W_k, layer.W_q = (
+        nn.Sequential(nn.Linear(size, 6), nn.Tanh(), nn.Linear(6, 9)) for size in (DK, 3)
+    )
+    queries, keys, values = make_inputs(layer)
+    got, expected = layer(queries, layer.memory(keys, values)), layer(queries, keys, values)
+    assert torch.equal(got, expected)
+    assert_close(gradients(got, layer, keys), gradients(expected, layer, keys))
+
+
 # ---- training ------------------------------------------------------------------------------------
 
 

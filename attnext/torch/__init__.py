@@ -25,7 +25,8 @@ wrote. A forward is one call into C, a backward another one.
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
     memory.py       keys and values that stay: Memory
-    modules.py      AdditiveAttention, DotProductAttention; editions.py, what d2l calls them with
+    modules.py      AdditiveAttention, DotProductAttention; editions.py, what d2l calls them with;
+                    projections.py, what their linear layers are to the functions
 
 Examples
 --------

@@ -218,6 +218,10 @@ class _Seeds(np.random.Generator):
     def integers(self, *_: Any, **__: Any) -> Any:
         return int(torch.randint(2**63 - 1, ()))
 
+    def uniform(self, *bounds_and_shape: Any, **__: Any) -> Any:
+        """No initial numbers are drawn: the layer's own take their place."""
+        return np.zeros(bounds_and_shape[-1])
+
 
 # ---- a call --------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard, Unpack, overload
+from typing import Any, Unpack, overload
 
 import torch
 from numpy.typing import ArrayLike
@@ -17,6 +17,7 @@ from .attention import TAKEN_BY_LAYERS, LayerOptions
 from .editions import arguments_of, checked_dropout, checked_size, showing_sizes
 from .functions import additive_attention, dot_product_attention
 from .memory import Engine, Memory
+from .projections import is_undrawn, materialize, projected, weight, weight_of_score
 from .rules import check_input
 
 
@@ -245,10 +246,10 @@ class AdditiveAttention(_Layer):
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, expected two axes or more: (..., {axes})"
                 )
-        undrawn = _is_undrawn(self.W_q)
-        _materialize(self.W_q, queries.shape[-1])
-        _materialize(self.W_k, keys.shape[-1])
-        _materialize(self.w_v, self.W_q.out_features)
+        undrawn = is_undrawn(self.W_q)
+        materialize(self.W_q, queries.shape[-1])
+        materialize(self.W_k, keys.shape[-1])
+        materialize(self.w_v, self.W_q.out_features)
         if undrawn:
             self._draw_bias()
 
@@ -309,24 +310,25 @@ class AdditiveAttention(_Layer):
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters apart from those of keys."""
-        queries, W_q = _projected("queries", queries, "M", self.W_q, "query_size")
-        parameters = {"W_q": W_q, "w_v": _weight_of_score(self.w_v)}
+        queries, W_q = projected("queries", queries, "M", self.W_q, "query_size")
+        parameters = {"W_q": W_q, "w_v": weight_of_score(self.w_v)}
         return queries, parameters if self.b_h is None else {**parameters, "b_h": self.b_h}
 
     def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
-        keys, W_k = _projected("keys", keys, "N", self.W_k, "key_size")
+        keys, W_k = projected("keys", keys, "N", self.W_k, "key_size")
         return keys, {"W_k": W_k}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
-        return {"W_k": _weight(self.W_k)}
+        return {"W_k": weight(self.W_k, self.w_v.in_features)}
 
     def _engine(self) -> Engine:
         if isinstance(self.w_v, LazyModuleMixin):
             raise RuntimeError(
                 "the layer has no sizes yet, expected a call with queries and keys before memory()"
             )
-        parameters = {"W_q": _weight(self.W_q), "W_k": _weight(self.W_k)}
+        H = self.w_v.in_features
+        parameters = {"W_q": weight(self.W_q, H), "W_k": weight(self.W_k, H)}
         b_h = {} if self.b_h is None else {"b_h": self.b_h}
         return Engine({**parameters, **b_h}, self.dropout.p)
 
@@ -460,77 +462,3 @@ class DotProductAttention(_Layer):
             The scale, if one was given.
         """
         return "" if self.scale is None else f"scale={self.scale}"
-
-
-# ---- lazy layers ---------------------------------------------------------------------------------
-
-
-def _is_undrawn(layer: nn.Module) -> bool:
-    return isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()
-
-
-def _materialize(layer: nn.Module, features: int) -> None:
-    """What a call of the layer does to it, on no rows."""
-    if isinstance(layer, LazyModuleMixin):
-        with torch.no_grad():
-            layer(torch.empty(0, features))
-
-
-# ---- projections ---------------------------------------------------------------------------------
-
-
-def _projected(
-    name: str, x: Tensor, rows: str, layer: nn.Module, size_name: str
-) -> tuple[Tensor, Tensor]:
-    """What the function takes for layer(x): an input, and the weight to project it by.
-
-    A layer that is more than its weight is called, and what it gives is projected by the identity:
-    hooks run, and LoRA, a bias, the pre-hooks of weight_norm or of pruning have their effect.
-    """
-    check_input(name, x)
-    if _is_its_weight(layer):
-        size = layer.weight.shape[-1]
-        if x.dim() >= 2 and x.shape[-1] != size:  # else the message would blame the parameter
-            raise ValueError(
-                f"{name} has shape {tuple(x.shape)}, expected (..., {rows}, {size}): "
-                f"{size_name} is {size}"
-            )
-        return x, layer.weight
-    projected = layer(x)
-    return projected, torch.eye(projected.shape[-1], dtype=torch.float32)
-
-
-def _weight(layer: Any) -> Tensor:
-    """What the layer's inputs are projected by, or, if it is called for them, its outputs."""
-    if _is_its_weight(layer):
-        return layer.weight
-    return torch.eye(layer.out_features, dtype=torch.float32)
-
-
-def _weight_of_score(layer: nn.Module) -> Tensor:
-    """w_v (1, H). A bias of it adds one number to all scores, which softmax does not see."""
-    if not _is_linear(layer):
-        raise TypeError(f"w_v is a {type(layer).__name__}, expected a torch.nn.Linear")
-    if not _has_hooks(layer):
-        return layer.weight
-    # Hooks may have changed the weight, or what is made of it: (H, 1), the score of each unit.
-    scores: Tensor = layer(torch.eye(layer.in_features, dtype=torch.float32))
-    return (scores if layer.bias is None else scores - layer.bias).T
-
-
-def _is_its_weight(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    return _is_linear(layer) and layer.bias is None and not _has_hooks(layer)
-
-
-def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """An nn.Linear, parametrized or not, but no class that computes something else."""
-    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
-
-
-def _has_hooks(layer: nn.Module) -> bool:
-    return bool(
-        layer._forward_pre_hooks
-        or layer._forward_hooks
-        or layer._backward_pre_hooks
-        or layer._backward_hooks
-    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from attnext._options import type_name
+from attnext._options import OPTIONS, type_name
 
 # Of torch.func; where a torch lacks them, its own messages have to do.
 _functorch: Any = getattr(torch._C, "_functorch", None)
@@ -22,7 +22,9 @@ _NUMPY_DTYPES = frozenset(
     + ("float16", "float32", "float64", "complex64", "complex128")
     if hasattr(torch, name)
 )
-_INTEGERS = ("valid_lens", "valid_len", "causal_offset")
+_INTEGERS = {"valid_lens", "valid_len"} | {
+    name for name, option in OPTIONS.items() if "array_like of integers" in option.type
+}
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 NO_SECOND_DERIVATIVES = "attnext.torch has no second derivatives, only first ones"

@@ -1,0 +1,82 @@
+"""What a layer's linear layers are to the functions: inputs, and weights to project them by."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from .rules import check_input
+
+# ---- lazy layers ---------------------------------------------------------------------------------
+
+
+def is_undrawn(layer: nn.Module) -> bool:
+    return isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()
+
+
+def materialize(layer: nn.Module, features: int) -> None:
+    """What a call of the layer does to it, on no rows."""
+    if isinstance(layer, LazyModuleMixin):
+        with torch.no_grad():
+            layer(torch.empty(0, features))
+
+
+# ---- projections ---------------------------------------------------------------------------------
+
+
+def projected(
+    name: str, x: Tensor, rows: str, layer: nn.Module, size_name: str
+) -> tuple[Tensor, Tensor]:
+    """What the function takes for layer(x): an input, and the weight to project it by.
+
+    A layer that is more than its weight is called, and what it gives is projected by the identity:
+    hooks run, and LoRA, a bias, the pre-hooks of weight_norm or of pruning have their effect.
+    """
+    check_input(name, x)
+    if _is_its_weight(layer):
+        size = layer.weight.shape[-1]
+        if x.dim() >= 2 and x.shape[-1] != size:  # else the message would blame the parameter
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, expected (..., {rows}, {size}): "
+                f"{size_name} is {size}"
+            )
+        return x, layer.weight
+    outputs = layer(x)
+    return outputs, weight(layer, outputs.shape[-1])
+
+
+def weight(layer: nn.Module, outputs: int) -> Tensor:
+    """What `projected` says, without an input: the layer's weight, or that of its outputs."""
+    return layer.weight if _is_its_weight(layer) else torch.eye(outputs, dtype=torch.float32)
+
+
+def weight_of_score(layer: nn.Module) -> Tensor:
+    """w_v (1, H). A bias of it adds one number to all scores, which softmax does not see."""
+    if not _is_linear(layer):
+        raise TypeError(f"w_v is a {type(layer).__name__}, expected a torch.nn.Linear")
+    if not _has_hooks(layer):
+        return layer.weight
+    # Hooks may have changed the weight, or what is made of it: (H, 1), the score of each unit.
+    scores: Tensor = layer(torch.eye(layer.in_features, dtype=torch.float32))
+    return (scores if layer.bias is None else scores - layer.bias).T
+
+
+def _is_its_weight(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    return _is_linear(layer) and layer.bias is None and not _has_hooks(layer)
+
+
+def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """An nn.Linear, parametrized or not, but no class that computes something else."""
+    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(
+        layer._forward_pre_hooks
+        or layer._forward_hooks
+        or layer._backward_pre_hooks
+        or layer._backward_hooks
+    )
