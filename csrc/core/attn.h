@@ -299,8 +299,9 @@ int64_t attn_key_width(const attn_problem *p);
  * the keys: what each leaves in attn_gradients.projected, and of key_use, where one of
  * them used a key. From these to d->keys and those of d->parameters. Of a score that
  * projects no keys, projected is the gradient of the keys itself. */
+size_t attn_projected_backward_workspace(const attn_problem *p);
 int attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
-                            const attn_problem *p, attn_run *run);
+                            const attn_problem *p, void *workspace, attn_run *run);
 
 /* ---- merging attentions over disjoint sets of keys ------------------------------- */
 

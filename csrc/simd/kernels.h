@@ -45,6 +45,10 @@ typedef enum {
 typedef struct {
     const char *name;
 
+    /* Columns of Y that the products below take in at a time, a multiple of 16: an
+     * operand that many rows pass over is best laid out in panels of so many. */
+    int panel;
+
     /* -- products ------------------------------------------------------------------ */
 
     /* C[i][j] (+)= sum_t X[i*ldx + t*sx] * Y[t*ldy + j],  i < rows, j < cols, t < K.
