@@ -74,15 +74,19 @@ attn_walk_work(const attn_call *c)
 
 /* ---- sizes, threads, blocks ------------------------------------------------------ */
 
+/* Lanes of a block of so many queries, at most so many. */
+static int
+lanes_for(int64_t queries, int most)
+{
+    return queries >= most ? most : (int)attn_ceil_div(queries, 16) * 16;
+}
+
 static int
 lanes_of(const attn_call *c)
 {
     const attn_problem *p = c->p;
     int most = c->backward ? p->score->backward_lanes : FORWARD_LANES;
-    if (p->M <= p->score->few_queries[c->backward]) {
-        return 1;
-    }
-    return p->M >= most ? most : (int)attn_ceil_div(p->M, 16) * 16;
+    return p->M <= p->score->few_queries[c->backward] ? 1 : lanes_for(p->M, most);
 }
 
 /* Prepared keys, if they are not handed in; and which keys are needed at all, if that
@@ -147,7 +151,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         attn_block local, *block = c->block == NULL ? &local : &c->block[w];
         block->call = c;
         block->worker = w;
-        block->lanes = c->lanes;
+        block->lanes = c->lanes; /* the last one of an entry may have fewer */
         block->S = attn_take_floats(a, keys, c->lanes);
         block->max = attn_take_floats(a, 1, c->lanes);
         block->sum = attn_take_floats(a, 1, c->lanes);
@@ -173,6 +177,7 @@ attn_begin_block(attn_call *c, int worker, int64_t b, int64_t index)
 {
     attn_block *block = &c->block[worker];
     int64_t left = c->p->M - index * c->lanes;
+    block->lanes = lanes_for(left, c->lanes);
     block->b = b;
     block->e = b / c->p->group;
     block->m0 = index * c->lanes;

@@ -286,7 +286,7 @@ store_backward(attn_block *block)
     const attn_problem *p = c->p;
     const additive_shared *shared = c->shared;
     const additive_scratch *s = block->scratch;
-    int64_t index = block->b * c->blocks + block->m0 / block->lanes;
+    int64_t index = block->b * c->blocks + block->m0 / c->lanes;
     float ones[ATTN_LANES];
 
     for (int64_t h = 0; h < p->H; h++) {
