@@ -29,12 +29,9 @@ to_tensor: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
 
 def by_argument(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
     """Keyword arguments; values with the names "x[0]", "x[1]" and so on are a list x."""
-    arguments: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        if name[-1] == "]":
-            arguments.setdefault(name[: name.index("[")], []).append(value)
-        else:
-            arguments[name] = value
+    arguments = dict(zip(names, values, strict=True))
+    for name in [name for name in arguments if name[-1] == "]"]:
+        arguments.setdefault(name[: name.index("[")], []).append(arguments.pop(name))
     return arguments
 
 
