@@ -346,7 +346,7 @@ py_layers_exec(PyObject *module, attnext_state *state)
     py_score *scores = state->scores;
     if (add_methods(state, layer_additive_methods, &scores[SCORE_additive]) < 0 ||
         add_methods(state, layer_dot_methods, &scores[SCORE_dot]) < 0 ||
-        py_fill_methods(state, memory_functions, 0, memory_methods + 3) < 0 ||
+        py_fill_methods(state, memory_functions, 0, memory_methods + 4) < 0 ||
         add_properties(layer_additive_properties, &scores[SCORE_additive]) < 0 ||
         add_properties(layer_dot_properties, &scores[SCORE_dot]) < 0 ||
         add_type(module, &layer_context_spec, &state->Context) < 0 ||
