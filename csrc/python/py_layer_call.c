@@ -202,6 +202,7 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[2])
         return -1;
     }
     call->given[ARG_QUERIES] = owned[0];
+    const py_place queries = py_place_of((PyArrayObject *)owned[0]);
     if (call->memory != NULL) {
         return 0;
     }
@@ -211,7 +212,7 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[2])
         return -1;
     }
     call->given[ARG_KEYS] = owned[1];
-    return 0;
+    return py_check_place((PyArrayObject *)owned[0], &queries, "queries");
 }
 
 /* Keys and values, or a memory, which goes into *memory. */
