@@ -36,7 +36,7 @@ The files, from the inside out:
     functions.py    the four attentions
     backward.py     dot_product_attention_backward
     softmax.py      masked_softmax, masked_softmax_backward
-    layers.py       layer: objects
+    layers.py       layer: objects; memories.py, a call with a Memory
 """
 
 from attnext.explain.backward import dot_product_attention_backward

@@ -88,6 +88,18 @@ _SOFTMAX = {
 }
 
 _SCORES = {
+    "memory": Words(
+        "keys, values = memory",
+        (
+            "Memory",
+            "{N} keys and their values, taken in once; shown are the keys. What follows is "
+            "computed for this call, but for what is said to be made once.",
+        ),
+        (
+            "记忆",
+            "{N}个键及其值，只存入一次；这里显示的是键。以下除注明“只算一次”的以外，都为本次调用而算。",
+        ),
+    ),
     "shared_heads": Words(
         "keys = repeat(keys, {group}, axis=-3)",
         ("Shared heads", "Each head of keys and values serves {group} heads of queries."),
@@ -378,6 +390,10 @@ PHRASES = {
         "which is within the rounding of float32.",
         "zh": "各步骤按公式以float64计算。attnext.{function}返回的结果是float32，原样显示；"
         "二者最多相差{difference:.2g}，在float32的舍入误差之内。",
+    },
+    "once": {
+        "en": " Made once, when the keys came into the memory.",
+        "zh": "只算一次：键存入记忆时已经算好。",
     },
     "legend": {"en": "· takes no part", "zh": "· 不参与计算"},
     "masked": {"en": "takes no part", "zh": "不参与计算"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Unpack, overload
 
 import torch
@@ -13,11 +12,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from attnext import _core
 from attnext._options import as_flag
 
-from .attention import TAKEN_BY_LAYERS, LayerOptions
+from .attention import TAKEN_BY_LAYERS, LayerOptions, run_score
 from .editions import arguments_of, checked_dropout, checked_size, showing_sizes
-from .functions import additive_attention, dot_product_attention
 from .memory import Engine, Memory
-from .projections import is_undrawn, materialize, projected, weight, weight_of_score
+from .projections import is_undrawn, materialize, part, projected, weight, weight_of_score
 from .rules import check_input
 
 
@@ -79,21 +77,24 @@ class _Layer(nn.Module):
 
     def _attend(
         self,
-        attention: Callable[..., Any],
-        *inputs: Any,
+        function: str,
+        inputs: dict[str, Any],
+        own: dict[str, Any],
         need_weights: bool,
         options: LayerOptions,
-        **own: Any,
     ) -> Tensor:
+        """What `attend` does with its arguments, with the layer's dropout."""
         TAKEN_BY_LAYERS.check("forward", options)
-        as_flag("need_weights", need_weights)
-        p = self.dropout.p if self.dropout.training else 0.0
-        # From torch's own generator, so that torch.manual_seed makes training repeatable.
-        seed: Any = torch.randint(2**63 - 1, ()) if p > 0 else None
-        more = {**own, **options}
-        result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **more)
+        returned = ("output", "weights") if as_flag("need_weights", need_weights) else ("output",)
+        arguments = {**own, **options}
+        dropout = part(self, "dropout")
+        if dropout.training and dropout.p > 0:
+            # From torch's own generator, so that torch.manual_seed makes training repeatable.
+            arguments |= {"dropout_p": dropout.p, "seed": torch.randint(2**63 - 1, ())}
+        result = run_score(function, inputs, arguments, returned)
         output: Tensor
-        output, self.attention_weights = result if need_weights else (result, None)
+        output, weights = result if need_weights else (result, None)
+        object.__setattr__(self, "attention_weights", weights)  # no parameter, no submodule
         return output
 
     def _recall(
@@ -298,25 +299,24 @@ class AdditiveAttention(_Layer):
         if isinstance(keys, Memory):
             beside = {"values": values, "valid_lens": valid_lens}
             return self._recall(queries, keys, need_weights, options, **beside)
-        if isinstance(self.w_v, LazyModuleMixin):
+        if isinstance(part(self, "w_v"), LazyModuleMixin):
             self._materialize(check_input("queries", queries), check_input("keys", keys))
         queries, of_queries = self._projected_queries(queries)
         keys, of_keys = self._projected_keys(keys)
-        inputs = (queries, keys, values)
-        own = {"valid_lens": valid_lens, "b_h": None, **of_queries, **of_keys}
-        return self._attend(
-            additive_attention, *inputs, need_weights=need_weights, options=options, **own
-        )
+        inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
+        own = {"valid_lens": valid_lens}
+        return self._attend("additive_attention", inputs, own, need_weights, options)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters apart from those of keys."""
-        queries, W_q = projected("queries", queries, "M", self.W_q, "query_size")
-        parameters = {"W_q": W_q, "w_v": weight_of_score(self.w_v)}
-        return queries, parameters if self.b_h is None else {**parameters, "b_h": self.b_h}
+        queries, W_q = projected("queries", queries, "M", part(self, "W_q"), "query_size")
+        parameters = {"W_q": W_q, "w_v": weight_of_score(part(self, "w_v"))}
+        b_h = part(self, "b_h")
+        return queries, parameters if b_h is None else {**parameters, "b_h": b_h}
 
     def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
-        keys, W_k = projected("keys", keys, "N", self.W_k, "key_size")
+        keys, W_k = projected("keys", keys, "N", part(self, "W_k"), "key_size")
         return keys, {"W_k": W_k}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
@@ -435,10 +435,9 @@ class DotProductAttention(_Layer):
         if isinstance(keys, Memory):
             beside = {"values": values, "valid_lens": valid_lens}
             return self._recall(queries, keys, need_weights, options, **beside)
-        inputs, own = (queries, keys, values), {"valid_lens": valid_lens, "scale": self.scale}
-        return self._attend(
-            dot_product_attention, *inputs, need_weights=need_weights, options=options, **own
-        )
+        inputs = {"queries": queries, "keys": keys, "values": values}
+        own = {"valid_lens": valid_lens, "scale": self.scale}
+        return self._attend("dot_product_attention", inputs, own, need_weights, options)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return queries, {}
