@@ -68,6 +68,8 @@ except ModuleNotFoundError as error:
         "command; or with `pip install -e .`, which compiles it in the source folder itself."
     ) from None
 
+from attnext._positions import positional_encoding
+
 __all__ = [
     "AdditiveAttention",
     "AdditiveGradients",
@@ -95,6 +97,7 @@ __all__ = [
     "masked_softmax_backward",
     "merge_attention",
     "merge_attention_backward",
+    "positional_encoding",
     "sequence_mask",
     "set_num_threads",
     "show_config",

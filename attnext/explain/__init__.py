@@ -36,6 +36,7 @@ The files, from the inside out:
     functions.py    the four attentions
     backward.py     dot_product_attention_backward
     softmax.py      masked_softmax, masked_softmax_backward
+    positions.py    positional_encoding
     layers.py       layer: objects
 """
 
@@ -47,6 +48,7 @@ from attnext.explain.functions import (
     gaussian_attention,
 )
 from attnext.explain.layers import layer
+from attnext.explain.positions import positional_encoding
 from attnext.explain.softmax import masked_softmax, masked_softmax_backward
 from attnext.explain.trace import Step, Trace
 
@@ -61,6 +63,7 @@ __all__ = [
     "layer",
     "masked_softmax",
     "masked_softmax_backward",
+    "positional_encoding",
 ]
 
 

@@ -323,7 +323,41 @@ _BACKWARD = {
     ),
 }
 
-STEPS = _SOFTMAX | _SCORES | _POOLING | _BACKWARD
+_POSITIONS = {
+    "positions": Words(
+        "t = arange({num_steps})",
+        ("Positions", "The places of a sequence, from 0 on."),
+        ("位置", "序列中的各个位置，从0开始。"),
+    ),
+    "frequencies": Words(
+        "frequency[j] = 10000^(-2 j / {num_hiddens})",
+        (
+            "Frequencies",
+            "One for each pair of columns: the first wave has a length of 2 pi steps, the last one "
+            "of nearly 10000 times as many.",
+        ),
+        ("频率", "每两列共用一个频率：最快的波周期为2π步，最慢的接近其10000倍。"),
+    ),
+    "angles": Words(
+        "angle[t, j] = t * frequency[j]",
+        ("Angles", "How far each wave has come at each position."),
+        ("角度", "每个位置上各个波转过的角度。"),
+    ),
+    "encoding": Words(
+        "P[t, 2 j] = sin(angle[t, j]), P[t, 2 j + 1] = cos(angle[t, j])",
+        (
+            "Positional encoding",
+            "A row for each position, to be added to the features of what stands there. A shift "
+            "turns each pair of columns by an angle that is the same at all positions.",
+        ),
+        (
+            "位置编码",
+            "每个位置占一行，加到该位置的特征上。平移若干步相当于把每两列旋转同一个角度，与起点无关。",
+        ),
+    ),
+}
+
+STEPS = _SOFTMAX | _SCORES | _POOLING | _BACKWARD | _POSITIONS
 
 # Other words for a step where its own are not true.
 VARIANTS = {
@@ -357,6 +391,7 @@ TITLES = {
         "en": "Backward of dot-product attention",
         "zh": "缩放点积注意力的反向传播",
     },
+    "positional_encoding": {"en": "Positional encoding", "zh": "位置编码"},
 }
 
 AXES = {
@@ -368,6 +403,8 @@ AXES = {
     "row": {"en": "row", "zh": "行"},
     "feature": {"en": "feature", "zh": "特征"},
     "unit": {"en": "unit", "zh": "单元"},
+    "position": {"en": "position", "zh": "位置"},
+    "wave": {"en": "wave", "zh": "波"},
     "axis": {"en": "axis", "zh": "轴"},
 }
 

@@ -21,6 +21,7 @@ worked out for one query at a time. The files, from the inside out:
     dot_product.py, cosine.py, additive.py, gaussian.py
                     a scoring function, and the functions to call, one kind of attention to a file
     merge.py        attentions over parts of the keys, merged to the one over all of them
+    positions.py    positional_encoding
     arguments.py    the checking of arguments, used by all the others
 
 A backward stands next to its forward and quotes the lines that it reverses. The imports in here
@@ -57,6 +58,7 @@ from .gaussian import (
 )
 from .masks import sequence_mask
 from .merge import merge_attention, merge_attention_backward
+from .positions import positional_encoding
 from .softmax import masked_softmax, masked_softmax_backward
 
 __all__ = [
@@ -81,6 +83,7 @@ __all__ = [
     "masked_softmax_backward",
     "merge_attention",
     "merge_attention_backward",
+    "positional_encoding",
     "sequence_mask",
 ]
 

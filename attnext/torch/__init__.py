@@ -24,6 +24,7 @@ wrote. A forward is one call into C, a backward another one.
     scores.py       their scores alone
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
+    positions.py    positional_encoding
     memory.py       keys and values that stay: Memory
     modules.py      AdditiveAttention, DotProductAttention; editions.py, what d2l calls them with;
                     projections.py, what their linear layers are to the functions
@@ -64,6 +65,7 @@ from .functions import (
 from .memory import Memory
 from .merge import merge_attention
 from .modules import AdditiveAttention, DotProductAttention
+from .positions import positional_encoding
 from .scores import additive_scores, cosine_scores, dot_product_scores, gaussian_scores
 from .softmax import masked_softmax, sequence_mask
 
@@ -81,6 +83,7 @@ __all__ = [
     "gaussian_scores",
     "masked_softmax",
     "merge_attention",
+    "positional_encoding",
     "sequence_mask",
 ]
 

@@ -7,7 +7,6 @@ from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar
 
 from attnext import _core
-from attnext.reference.arguments import as_index, shown
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ONE_BY_ONE = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -51,16 +50,6 @@ def arguments_of(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, A
         "as in d2l's Chinese edition, or (num_hiddens, dropout=0.0), as in its English one; bias "
         "by name"
     )
-
-
-def checked_size(name: str, value: object, least: int) -> int:
-    """An int, in the words of the classes in C."""
-    size = as_index(name, value)
-    if size < least:
-        raise ValueError(f"{name} is {shown(value)}, expected {name} >= {least}")
-    if size >= 2**63:
-        raise ValueError(f"{name} is {shown(value)}, expected {name} < 2**63")
-    return size
 
 
 def checked_dropout(dropout: float) -> float:

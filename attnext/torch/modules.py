@@ -12,9 +12,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from attnext import _core
 from attnext._options import as_flag
+from attnext.reference.arguments import as_size
 
 from .attention import TAKEN_BY_LAYERS, LayerOptions
-from .editions import arguments_of, checked_dropout, checked_size, showing_sizes
+from .editions import arguments_of, checked_dropout, showing_sizes
 from .functions import additive_attention, dot_product_attention
 from .memory import Engine, Memory
 from .projections import is_undrawn, materialize, projected, weight, weight_of_score
@@ -218,15 +219,15 @@ class AdditiveAttention(_Layer):
     def __init__(self, *sizes: Any, bias: bool = False, **named: Any) -> None:
         super().__init__()
         key_size, query_size, num_hiddens, dropout = arguments_of(sizes, named)
-        num_hiddens = checked_size("num_hiddens", num_hiddens, 1)
+        num_hiddens = as_size("num_hiddens", num_hiddens, 1)
         # In the order of d2l's class, in which they draw from torch's generator.
         if key_size is None:
             self.W_k = nn.LazyLinear(num_hiddens, bias=False)
             self.W_q = nn.LazyLinear(num_hiddens, bias=False)
             self.w_v = nn.LazyLinear(1, bias=False)
         else:
-            self.W_k = nn.Linear(checked_size("key_size", key_size, 0), num_hiddens, bias=False)
-            self.W_q = nn.Linear(checked_size("query_size", query_size, 0), num_hiddens, bias=False)
+            self.W_k = nn.Linear(as_size("key_size", key_size, 0), num_hiddens, bias=False)
+            self.W_q = nn.Linear(as_size("query_size", query_size, 0), num_hiddens, bias=False)
             self.w_v = nn.Linear(num_hiddens, 1, bias=False)
         self.dropout = nn.Dropout(checked_dropout(dropout))
         b_h = nn.Parameter(torch.zeros(num_hiddens)) if as_flag("bias", bias) else None
