@@ -26,7 +26,6 @@ def make(
     biases: bool = True,
     d: int = 3,
     keys: int = N,
-    out: int = E,
 ) -> dict[str, Any]:
     kv = kv_heads or heads
     Dq, Dk, Dv = sizes
@@ -37,7 +36,7 @@ def make(
         "W_q": rng.normal(size=(heads * d, Dq)) / 2,
         "W_k": rng.normal(size=(kv * d, Dk)) / 2,
         "W_v": rng.normal(size=(kv * d, Dv)) / 2,
-        "W_o": rng.normal(size=(out, heads * d)) / 2,
+        "W_o": rng.normal(size=(heads * d, heads * d)) / 2,
     }
     if biases:
         x |= {f"b_{n}": rng.normal(size=len(x[f"W_{n}"])) for n in "qkvo"}
@@ -141,7 +140,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_central_differences(rng: np.random.Generator, options: dict[str, Any]) -> None:
     """Every gradient, those of bias, sink and scale too; through output, weights and lse."""
-    x = make(rng, kv_heads=options.get("num_kv_heads"), sizes=(3, 2, 4), d=2, keys=3, out=3)
+    x = make(rng, kv_heads=options.get("num_kv_heads"), sizes=(3, 2, 4), d=2, keys=3)
     x |= {"bias": rng.normal(size=(4, 1, 3)), "scale": rng.normal(size=4), **options}
     x["mask"] = x["mask"] > 0 if "mask" in options else None
     x["sink"] = None if "empty_rows" in options else rng.normal(size=(4, 1))
@@ -254,14 +253,14 @@ def test_out(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_heads": 5}, "W_q has shape (12, 12), expected a multiple of 5 rows, one part for "
-         "each head"),
+        ({"num_heads": 5}, "W_q has shape (12, 12), expected (H, 12), H a multiple of num_heads, "
+         "which is 5"),
         ({"num_heads": 0}, "num_heads is 0, expected num_heads >= 1"),
         ({"num_kv_heads": 3}, "num_kv_heads is 3, expected a number that divides num_heads, which "
          "is 4"),
         ({"W_k": np.ones((9, E))}, "W_k has shape (9, 12), expected (12, 12)"),
-        ({"W_v": np.ones((12, 4))}, "W_v has shape (12, 4), expected (kv_heads * e, 12)"),
-        ({"W_o": np.ones((E, 4))}, "W_o has shape (12, 4), expected (O, 12)"),
+        ({"W_v": np.ones((12, 4))}, "W_v has shape (12, 4), expected (12, 12)"),
+        ({"W_o": np.ones((E, 4))}, "W_o has shape (12, 4), expected (12, 12)"),
         ({"b_k": np.ones(3)}, "b_k has shape (3,), expected (12,)"),
         ({"keys": np.ones((N, E))}, "keys has shape (5, 12), expected (2, N, Dk)"),
         ({"queries": np.ones(E)}, "queries has shape (12,), expected two axes or more: (..., M, "
@@ -271,6 +270,8 @@ def test_out(rng: np.random.Generator) -> None:
          "broadcasts to (2, 4, 3, 5)"),
         ({"scale": np.ones(3)}, "scale has shape (3,), expected a shape that broadcasts to (2, 4)"),
         ({"causal_offset": [1] * 4}, "causal_offset has shape (4,), expected an int or (2,)"),
+        ({"enable_gqa": True}, "multi_head_attention() got an unexpected keyword argument "
+         "'enable_gqa'"),
         ({"widow": 1}, "multi_head_attention() got an unexpected keyword argument 'widow'"),
     ],
     ids=lambda x: "".join(x) if isinstance(x, dict) else "",

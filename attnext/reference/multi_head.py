@@ -12,7 +12,6 @@ from .arguments import (
     Array,
     as_array,
     as_array_or_zeros,
-    as_flag,
     as_lens,
     as_offset,
     as_size,
@@ -21,10 +20,10 @@ from .arguments import (
 from .attention import Attended, Inputs, attention, attention_backward
 from .dot_product import DotProduct
 from .masks import broadcast_lens
-from .options import Forward, ScaledBackward
+from .options import HeadsBackward, HeadsForward, ScaledBackward
 
 if TYPE_CHECKING:
-    from .options import ForwardOptions, ScaledBackwardOptions
+    from .options import HeadsBackwardOptions, HeadsForwardOptions
 
 
 # ---- linear layers and heads -------------------------------------------------------------------
@@ -67,11 +66,11 @@ class Arguments(NamedTuple):
     queries: Array  # (..., M, Dq)
     keys: Array  # (..., N, Dk)
     values: Array  # (..., N, Dv)
-    W_q: Array  # (heads * d, Dq)
-    W_k: Array  # (kv_heads * d, Dk)
-    W_v: Array  # (kv_heads * e, Dv)
-    W_o: Array  # (O, heads * e)
-    b_q: Array | None  # (heads * d,), and so on; None if not given
+    W_q: Array  # (H, Dq), H = heads * d
+    W_k: Array  # (Hk, Dk), Hk = kv_heads * d
+    W_v: Array  # (Hk, Dv)
+    W_o: Array  # (H, H)
+    b_q: Array | None  # (H,), and so on; None if not given
     b_k: Array | None
     b_v: Array | None
     b_o: Array | None
@@ -79,7 +78,7 @@ class Arguments(NamedTuple):
     kv_heads: int  # each of them serves heads / kv_heads heads of queries
 
     def of_heads(self, valid_lens: ArrayLike | None) -> Inputs:
-        """q (..., heads, M, d), k and v (..., kv_heads, N, d or e), lengths (..., heads, M)."""
+        """q (..., heads, M, d), k and v (..., kv_heads, N, d), lengths (..., heads, M)."""
         q = split(project(self.queries, self.W_q, self.b_q), self.heads)
         k = split(project(self.keys, self.W_k, self.b_k), self.kv_heads)
         v = split(project(self.values, self.W_v, self.b_v), self.kv_heads)
@@ -103,10 +102,15 @@ def read_arguments(x: dict[str, Any]) -> Arguments:
         raise ValueError(f"queries has shape {q.shape}, expected two axes or more: (..., M, Dq)")
     k = as_array("keys", x["keys"], (*q.shape[:-2], "N", "Dk"))
     v = as_array("values", x["values"], (*k.shape[:-1], "Dv"))
-    W_q = _as_weight("W_q", x["W_q"], "heads * d", q.shape[-1], heads)
-    W_k = as_array("W_k", x["W_k"], (len(W_q) // heads * kv_heads, k.shape[-1]))
-    W_v = _as_weight("W_v", x["W_v"], "kv_heads * e", v.shape[-1], kv_heads)
-    W_o = as_array("W_o", x["W_o"], ("O", len(W_v) // kv_heads * heads))
+    W_q = as_array("W_q", x["W_q"], ("H", q.shape[-1]))
+    H = len(W_q)
+    if H % heads != 0:
+        expected = f"H a multiple of num_heads, which is {heads}"
+        raise ValueError(f"W_q has shape {W_q.shape}, expected (H, {q.shape[-1]}), {expected}")
+    Hk = H // heads * kv_heads
+    W_k = as_array("W_k", x["W_k"], (Hk, k.shape[-1]))
+    W_v = as_array("W_v", x["W_v"], (Hk, v.shape[-1]))
+    W_o = as_array("W_o", x["W_o"], (H, H))
     b_q, b_k, b_v, b_o = (
         None if x[name] is None else as_array(name, x[name], (len(W),))
         for name, W in {"b_q": W_q, "b_k": W_k, "b_v": W_v, "b_o": W_o}.items()
@@ -114,26 +118,16 @@ def read_arguments(x: dict[str, Any]) -> Arguments:
     return Arguments(q, k, v, W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o, heads, kv_heads)
 
 
-def _as_weight(name: str, value: ArrayLike, rows: str, features: int, heads: int) -> Array:
-    """A projection whose rows are those of so many heads."""
-    W = as_array(name, value, (rows, features))
-    if len(W) % heads != 0:
-        expected = f"a multiple of {heads} rows, one part for each head"
-        raise ValueError(f"{name} has shape {W.shape}, expected {expected}")
-    return W
-
-
 def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
     """Those of the attention of the heads."""
     as_offset("causal_offset", options.get("causal_offset", 0), a.queries.shape[:-1])
-    shared = as_flag("enable_gqa", options.get("enable_gqa", False)) or a.kv_heads != a.heads
-    return {**options, "enable_gqa": shared}
+    return {**options, "enable_gqa": a.kv_heads != a.heads}
 
 
 # ---- the functions -----------------------------------------------------------------------------
 
 
-@Forward.spelled_out
+@HeadsForward.spelled_out
 @np.errstate(all="ignore")
 def multi_head_attention(
     queries: ArrayLike,
@@ -147,12 +141,12 @@ def multi_head_attention(
     *,
     num_heads: int,
     num_kv_heads: int | None = None,
+    scale: ArrayLike | None = None,
     b_q: ArrayLike | None = None,
     b_k: ArrayLike | None = None,
     b_v: ArrayLike | None = None,
     b_o: ArrayLike | None = None,
-    scale: ArrayLike | None = None,
-    **options: Unpack[ForwardOptions],
+    **options: Unpack[HeadsForwardOptions],
 ) -> Attended:
     """Project queries, keys and values, attend with several heads, project what they pooled.
 
@@ -160,12 +154,12 @@ def multi_head_attention(
     ----------
     queries, keys, values : array_like, shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv)
         Any leading axes, the same for all three, or none.
-    W_q : array_like, shape (num_heads * d, Dq)
-        Projection of the queries, d features for each head one below the other: the layout of
-        torch.nn.Linear.
-    W_k, W_v : array_like, shapes (num_kv_heads * d, Dk) and (num_kv_heads * e, Dv)
-        Projections of keys and values, likewise.
-    W_o : array_like, shape (O, num_heads * e)
+    W_q : array_like, shape (H, Dq)
+        Projection of the queries, d = H / num_heads features for each head, one head below the
+        other: the layout of torch.nn.Linear.
+    W_k, W_v : array_like, shapes (Hk, Dk) and (Hk, Dv)
+        Projections of keys and values, likewise; Hk = num_kv_heads * d.
+    W_o : array_like, shape (H, H)
         Projection of what the heads pooled, side by side.
     valid_lens : None, int or array_like of integers, optional
         How many keys take part, as in `dot_product_attention`, the same for all heads.
@@ -183,7 +177,7 @@ def multi_head_attention(
 
     Returns
     -------
-    output : ndarray of float64, shape (..., M, O)
+    output : ndarray of float64, shape (..., M, H)
         For each query, what its heads pooled, projected.
     weights : ndarray of float64, shape (..., num_heads, M, N)
         Only with `return_weights`: those of each head, before dropout.
@@ -213,7 +207,7 @@ def multi_head_attention(
            [2., 4.]])
     """
     a = read_arguments(locals())
-    o = Forward.of("multi_head_attention", valid_lens, options)
+    o = HeadsForward.of("multi_head_attention", valid_lens, options)
     asked = {**options, "return_weights": True, "return_lse": True, "out": None}
     score, inputs = partial(DotProduct, scale=scale), a.of_heads(valid_lens)
     heads = options_of_heads(a, asked)
@@ -248,7 +242,7 @@ class MultiHeadGradients(NamedTuple):
     b_o: Array | None
 
 
-@ScaledBackward.spelled_out
+@HeadsBackward.spelled_out
 @np.errstate(all="ignore")
 def multi_head_attention_backward(
     grad_output: ArrayLike,
@@ -263,18 +257,18 @@ def multi_head_attention_backward(
     *,
     num_heads: int,
     num_kv_heads: int | None = None,
+    scale: ArrayLike | None = None,
     b_q: ArrayLike | None = None,
     b_k: ArrayLike | None = None,
     b_v: ArrayLike | None = None,
     b_o: ArrayLike | None = None,
-    scale: ArrayLike | None = None,
-    **options: Unpack[ScaledBackwardOptions],
+    **options: Unpack[HeadsBackwardOptions],
 ) -> Any:
     """Gradients of `multi_head_attention`.
 
     Parameters
     ----------
-    grad_output : array_like, shape (..., M, O)
+    grad_output : array_like, shape (..., M, H)
         Gradient of the loss with respect to the output.
     queries, keys, values, W_q, W_k, W_v, W_o : array_like
         As given to `multi_head_attention`.
@@ -313,11 +307,13 @@ def multi_head_attention_backward(
            [0., 2.]])
     """
     a = read_arguments(locals())
-    o = ScaledBackward.of("multi_head_attention_backward", valid_lens, options)
+    o = HeadsBackward.of("multi_head_attention_backward", valid_lens, options)
     d_output = as_array("grad_output", grad_output, (*a.queries.shape[:-1], len(a.W_o)))
     as_array_or_zeros("output", o.output, d_output.shape)  # it is computed again
     score, inputs = partial(DotProduct, scale=scale), a.of_heads(valid_lens)
-    of_forward = {name: x for name, x in options.items() if name in Forward.__dataclass_fields__}
+    of_forward = {
+        name: x for name, x in options.items() if name in HeadsForward.__dataclass_fields__
+    }
     heads = options_of_heads(a, of_forward)
     pooled = attention("multi_head_attention", score, inputs, heads)
 
