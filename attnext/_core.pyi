@@ -19,7 +19,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from attnext._options import Dropout, Layer, Masks, Saved, Scores, Shared, Sink
+from attnext._options import (
+    Dropout,
+    HeadsShared,
+    Layer,
+    Masks,
+    Pairs,
+    Saved,
+    Scores,
+    Shared,
+    Sink,
+)
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
@@ -59,10 +69,18 @@ class _Forward(Shared, total=False):
 @type_check_only
 class _Backward(Scores, Masks, Sink, Dropout, Saved, total=False): ...
 
+@type_check_only
+class _HeadsForward(HeadsShared, total=False):
+    out: _Array | None
+
+@type_check_only
+class _HeadsBackward(Scores, Pairs, Sink, Dropout, Saved, total=False): ...
+
 # default, type, paragraph, takers; parameters, gradients, own keywords with their defaults
 OPTIONS: dict[str, tuple[Any, str, str, tuple[str, ...]]]
 FOREIGN: list[tuple[str, str, str]]  # name elsewhere, argument here, what differs
 SCORES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]]
+ATTENTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]]  # and multi-head
 
 # ---- dot-product attention ------------------------------------------------------------
 
@@ -633,6 +651,207 @@ def gaussian_scores_backward(
     sigma: _OneNumber | None = None,
     **options: Unpack[Scores],
 ) -> tuple[_Array, _Array, np.float32]: ...
+
+# ---- multi-head attention -------------------------------------------------------------
+
+class MultiHeadGradients(NamedTuple):
+    queries: _Array
+    keys: _Array
+    values: _Array
+    W_q: _Array
+    W_k: _Array
+    W_v: _Array
+    W_o: _Array
+    b_q: _Array | None
+    b_k: _Array | None
+    b_v: _Array | None
+    b_o: _Array | None
+
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    **options: Unpack[_HeadsForward],
+) -> _Array: ...
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: Literal[True],
+    return_lse: Literal[False] = False,
+    **options: Unpack[_HeadsForward],
+) -> tuple[_Array, _Array]: ...
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[True],
+    **options: Unpack[_HeadsForward],
+) -> tuple[_Array, _Array]: ...
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    **options: Unpack[_HeadsForward],
+) -> tuple[_Array, _Array, _Array]: ...
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+    **options: Unpack[_HeadsForward],
+) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
+@overload
+def multi_head_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
+    **options: Unpack[_HeadsBackward],
+) -> MultiHeadGradients: ...
+@overload
+def multi_head_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    bias: ArrayLike,
+    return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
+    **options: Unpack[_HeadsBackward],
+) -> tuple[MultiHeadGradients, _Array]: ...
+@overload
+def multi_head_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
+    return_grad_scale: bool = False,
+    **options: Unpack[_HeadsBackward],
+) -> MultiHeadGradients | tuple[MultiHeadGradients, *tuple[_Array | np.float32 | None, ...]]: ...
 
 # ---- merging attentions over disjoint keys ------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnext._core import SCORES
+from attnext._core import ATTENTIONS
 
 SHARED = ("bias", "sink", "scale")  # whose gradients are returned if return_grad_... says so
 
@@ -14,7 +14,7 @@ def names_of(function: str, with_bias: bool, *more: str) -> tuple[str, ...]:
 
     more: others of `SHARED` whose gradients were asked for.
     """
-    _, gradients, _ = SCORES[function.removesuffix("_attention")]
+    _, gradients, _ = ATTENTIONS[function.removesuffix("_attention")]
     return (*gradients, *["bias"] * with_bias, *more)
 
 

@@ -78,7 +78,9 @@ key_task(void *ctx, int64_t task, int worker)
         } else if (used) {
             score->make_keys_backward(job->call, e, j, n);
         } else if (job->call != NULL && job->call->d->keys != NULL) {
-            attn_set_zero(job->call->d->keys + (e * p->N + j) * p->Dk, 1, n, p->Dk);
+            attn_zero_rows(
+                attn_write(job->call->d->keys, attn_key_heads(p), p->N, p->Dk, e, j), n,
+                p->Dk);
         }
     }
 }

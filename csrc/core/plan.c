@@ -29,6 +29,7 @@ attn_letter_size(const attn_problem *p, char letter)
            : letter == 'Q' ? p->Dq
            : letter == 'K' ? p->Dk
            : letter == 'V' ? p->Dv
+           : letter == 'G' ? p->H / p->group
                            : 1;
 }
 
@@ -125,6 +126,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     c->workers = tasks < threads ? (tasks < 1 ? 1 : (int)tasks) : threads;
     take_keys(c, a);
     c->dkeys = c->backward ? take_dkeys(c, a) : NULL;
+    c->dkey_heads = c->backward && c->dkeys == c->d->keys ? attn_key_heads(p) : 1;
     if (p->score->take_shared != NULL) {
         p->score->take_shared(c, a);
     }
@@ -175,7 +177,7 @@ attn_prepare(attn_call *c)
 {
     const attn_problem *p = c->p;
     const attn_score *score = p->score;
-    if (c->key_use != NULL && !attn_used_keys(c->key_use, p, c->run)) {
+    if (c->key_use != NULL && !attn_used_keys(c->key_use, p, false, c->run)) {
         return false;
     }
     if (c->to_prepare != NULL) {

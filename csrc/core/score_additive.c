@@ -270,10 +270,10 @@ tile_backward(attn_block *block, const float *dS)
     }
     additive_pass pass = first_pass(block, k0, keys);
     while (keys > 0 && next_pass(&pass, block, live)) {
-        attn_simd->additive_tile_backward(s->da, s->dw, block->dkeys + k0 * shared->H,
-                                          pass.A, pass.B, dS + t->first * block->lanes,
-                                          block->lanes, keys, shared->H,
-                                          (additive_regime)pass.regime, pass.live);
+        attn_simd->additive_tile_backward(
+            s->da, s->dw, block->dkeys.data + k0 * shared->H, pass.A, pass.B,
+            dS + t->first * block->lanes, block->lanes, keys, shared->H,
+            (additive_regime)pass.regime, pass.live);
     }
 }
 

@@ -35,6 +35,15 @@ py_key_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
     }
 }
 
+void
+py_pair_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
+              npy_intp dims[PY_MAX_AXES])
+{
+    memcpy(dims, in->leading, (size_t)(in->pair_ndim - 2) * sizeof *dims);
+    dims[in->pair_ndim - 2] = rows;
+    dims[in->pair_ndim - 1] = columns;
+}
+
 /* ---- queries, keys, values ------------------------------------------------------- */
 
 /* queries (..., M, Dq), two axes at least. Its sizes are noted here, once: reading the
@@ -47,7 +56,7 @@ convert_queries(const py_call *call, PyArrayObject *out, py_inputs *in)
     if (in->arrays[ARG_QUERIES] == NULL) {
         return -1;
     }
-    in->ndim = PyArray_NDIM(in->arrays[ARG_QUERIES]);
+    in->ndim = in->pair_ndim = PyArray_NDIM(in->arrays[ARG_QUERIES]);
     const npy_intp *dims = PyArray_DIMS(in->arrays[ARG_QUERIES]);
     if (in->ndim < 2) {
         return py_shape_error(in->arrays[ARG_QUERIES], "queries",
@@ -189,6 +198,40 @@ convert_values(const py_call *call, PyArrayObject *out, py_inputs *in)
 /* ---- parameters ------------------------------------------------------------------ */
 
 static int
+heads_error(const char *name, Py_ssize_t heads, const char *of, Py_ssize_t number)
+{
+    PyErr_Format(PyExc_ValueError, "%s is %zd, expected a divisor of %s, %zd", name,
+                 heads, of, number);
+    return -1;
+}
+
+/* Heads, once W_q has said how many hidden units there are: they are one more axis of
+ * what belongs to pairs. */
+static int
+take_heads(const py_call *call, py_inputs *in)
+{
+    attn_problem *p = &in->problem;
+    const npy_intp H = in->sizes['H' - 'A'], heads = call->options.num_heads;
+    const npy_intp given = call->options.num_kv_heads, kv = given > 0 ? given : heads;
+    if (H % heads != 0) {
+        return heads_error("num_heads", heads, "the rows of W_q", H);
+    }
+    if (heads % kv != 0) {
+        return heads_error("num_kv_heads", kv, "num_heads", heads);
+    }
+    if (__builtin_mul_overflow(p->B, heads, &p->B)) {
+        PyErr_SetString(PyExc_ValueError, "queries has a size that overflows");
+        return -1;
+    }
+    p->heads = heads;
+    p->group = heads / kv;
+    in->sizes['G' - 'A'] = H / heads * kv;
+    in->leading[in->ndim - 2] = heads;
+    in->pair_ndim = in->ndim + 1;
+    return 0;
+}
+
+static int
 convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
     attn_problem *p = &in->problem;
@@ -196,7 +239,7 @@ convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
     in->sizes['H' - 'A'] = PY_H;
     in->sizes['Q' - 'A'] = p->Dq;
     in->sizes['K' - 'A'] = p->Dk;
-    in->sizes['V' - 'A'] = PY_DV;
+    in->sizes['V' - 'A'] = call->score->about->has_heads ? p->Dv : PY_DV;
     for (int i = 0; i < call->score->parameters; i++) {
         const attn_parameter *parameter = &call->score->about->parameters[i];
         PyObject *given = call->given[ARG_PARAMETER_0 + i];
@@ -210,6 +253,9 @@ convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
             return -1;
         }
         p->parameters[i] = py_data(a);
+        if (i == 0 && call->score->about->has_heads && take_heads(call, in) < 0) {
+            return -1;
+        }
     }
     p->H = Py_MAX(in->sizes['H' - 'A'], 0);
     return 0;
@@ -226,7 +272,8 @@ convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
         return 0;
     }
     in->masked = true;
-    in->arrays[which] = py_pairs(call->given[which], which, in->ndim, dims, out, view);
+    in->arrays[which] = py_pairs(call->given[which], which, in->pair_ndim, dims, out,
+                                 view);
     return in->arrays[which] == NULL ? -1 : 0;
 }
 
@@ -245,11 +292,22 @@ add_mask_of_memory(const py_call *call, const npy_intp *dims, py_inputs *in)
     }
     in->masked = true;
     py_view_clear(&in->problem.masks.mask);
-    in->arrays[ARG_MASK] = py_pairs((PyObject *)mask, ARG_MASK, in->ndim, dims, NULL,
-                                    &in->problem.masks.mask);
+    in->arrays[ARG_MASK] = py_pairs((PyObject *)mask, ARG_MASK, in->pair_ndim, dims,
+                                    NULL, &in->problem.masks.mask);
     Py_XDECREF(given);
     Py_DECREF(mask);
     return in->arrays[ARG_MASK] == NULL ? -1 : 0;
+}
+
+/* Lengths and bands belong to queries, which heads share. */
+static void
+share_among_heads(attn_problem *p)
+{
+    if (p->heads > 0) {
+        int64_t *lens = &p->masks.valid.heads, *offsets = &p->masks.band.heads;
+        *lens *= p->heads;
+        *offsets = *offsets > INT64_MAX / p->heads ? INT64_MAX : *offsets * p->heads;
+    }
 }
 
 /* Everything that is about pairs (..., M, N). The shape of the bias is noted for its
@@ -280,6 +338,8 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
         p->masks.band.offset = &in->last_offset;
         p->masks.band.heads = INT64_MAX;
     }
+    share_among_heads(p);
+    py_pair_shape(in, p->M, p->N, dims);
     if (convert_pairs(call, ARG_MASK, out, dims, &p->masks.mask, in) < 0 ||
         convert_pairs(call, ARG_BIAS, out, dims, &p->masks.bias, in) < 0) {
         return -1;
@@ -306,9 +366,9 @@ convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
         return 0;
     }
     in->masked = true;
-    py_query_shape(in, in->problem.M, 0, dims);
-    PyArrayObject *a = py_shared(given, "sink", true, in->ndim - 2, in->ndim - 1, dims,
-                                 out, &in->problem.sink);
+    py_pair_shape(in, in->problem.M, 0, dims);
+    PyArrayObject *a = py_shared(given, "sink", true, in->pair_ndim - 2,
+                                 in->pair_ndim - 1, dims, out, &in->problem.sink);
     in->arrays[ARG_SINK] = a;
     if (a == NULL) {
         return -1;
@@ -326,8 +386,9 @@ convert_scale(const py_call *call, PyArrayObject *out, py_inputs *in)
         return 0;
     }
     in->masked = true;
-    PyArrayObject *a = py_shared(given, "scale", false, in->ndim - 2, in->ndim - 2,
-                                 in->leading, out, &in->problem.scales);
+    PyArrayObject *a = py_shared(given, "scale", false, in->pair_ndim - 2,
+                                 in->pair_ndim - 2, in->leading, out,
+                                 &in->problem.scales);
     in->arrays[ARG_SCALE] = a;
     if (a == NULL) {
         return -1;
@@ -366,7 +427,8 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
         (score->parameters > 0 && convert_parameters(call, out, in) < 0)) {
         return -1;
     }
-    p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, p->Dq);
+    int64_t D = p->heads > 0 ? p->H / p->heads : p->Dq;
+    p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, D);
     p->eps = o->eps > 0.0f ? o->eps : DEFAULT_EPS;
     return convert_masks(call, out, in) < 0 || convert_sink(call, out, in) < 0
                ? -1
