@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from .arguments import (
     Array,
+    Mask,
     as_array,
     as_array_or_zeros,
     as_lens,
@@ -19,8 +21,8 @@ from .arguments import (
 )
 from .attention import Attended, Inputs, attention, attention_backward
 from .dot_product import DotProduct
-from .masks import broadcast_lens
-from .options import HeadsBackward, HeadsForward, ScaledBackward
+from .masks import broadcast_lens, pairs_that_take_part
+from .options import HeadsBackward, HeadsForward, Options, ScaledBackward
 
 if TYPE_CHECKING:
     from .options import HeadsBackwardOptions, HeadsForwardOptions
@@ -116,6 +118,13 @@ def read_arguments(x: dict[str, Any]) -> Arguments:
         for name, W in {"b_q": W_q, "b_k": W_k, "b_v": W_v, "b_o": W_o}.items()
     )
     return Arguments(q, k, v, W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o, heads, kv_heads)
+
+
+def live_rows(inputs: Inputs, o: Options) -> Mask:
+    """(..., heads, M): the queries to which a key is left."""
+    q, k, _, lens = inputs
+    rows, N = np.shape(q)[:-1], np.shape(k)[-2]
+    return np.asarray(pairs_that_take_part(rows, N, replace(o, valid_lens=lens)).any(axis=-1))
 
 
 def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
@@ -326,6 +335,9 @@ def multi_head_attention_backward(
     d_q, d_k, d_v = map(join, d[:3])
     # forward was: q = split(project(queries, W_q, b_q), heads), and k and v likewise
     d_queries, d_W_q, d_b_q = project_backward(d_q, a.queries, a.W_q, a.b_q)
+    if o.empty_rows == "nan":  # the query of an empty row is NaN, but has nothing to teach
+        taught = join(np.where(live_rows(inputs, o)[..., None], d[0], 0))
+        _, d_W_q, d_b_q = project_backward(taught, a.queries, a.W_q, a.b_q)
     d_keys, d_W_k, d_b_k = project_backward(d_k, a.keys, a.W_k, a.b_k)
     d_values, d_W_v, d_b_v = project_backward(d_v, a.values, a.W_v, a.b_v)
     of_weights, of_biases = (d_W_q, d_W_k, d_W_v, d_W_o), (d_b_q, d_b_k, d_b_v, d_b_o)
