@@ -470,9 +470,9 @@ struct attnext_state {
     PyObject *parameter_names[SCORE_COUNT][ATTN_PARAMETERS];
     py_score scores[SCORE_COUNT];
 
-    /* Made by py_layer.c; Context is the type of their .context, Memory that of what
-     * their memory() makes. */
-    PyTypeObject *AdditiveAttention, *DotProductAttention, *Context, *Memory;
+    /* Made by py_layer.c: the layers of those attentions that have one, Context, the type
+     * of their .context, and Memory, that of what their memory() makes. */
+    PyTypeObject *layers[SCORE_COUNT], *Context, *Memory;
 
     int threads; /* of set_num_threads; changed and read under the GIL */
 };

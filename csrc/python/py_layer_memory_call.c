@@ -303,6 +303,11 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     if (layer_hold((layer_object *)self, &held) < 0) {
         return NULL;
     }
+    if (held.score->about->has_heads) {
+        PyErr_SetString(PyExc_NotImplementedError, "no memory of MultiHeadAttention");
+        layer_core_clear(&held);
+        return NULL;
+    }
     if (py_parse(state, &memory_signature, args, nargs, kwnames, given) == 0 &&
         read_rows(&held, given, NULL, &rows) == 0) {
         result = new_memory(state, self, &held);
