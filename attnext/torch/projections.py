@@ -81,8 +81,9 @@ def weight_of_score(layer: nn.Module) -> Tensor:
 
 def is_its_weight(layer: nn.Module, and_bias: bool = False) -> TypeGuard[nn.Linear]:
     """Is this an nn.Linear that does no more than multiply, and add its bias if that counts?"""
-    bias_counts = and_bias or part(layer, "bias") is None
-    return _is_linear(layer) and bias_counts and not _has_hooks(layer)
+    if not _is_linear(layer) or _has_hooks(layer):
+        return False
+    return and_bias or part(layer, "bias") is None
 
 
 def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
