@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from attnext._core import ATTENTIONS
@@ -9,6 +10,7 @@ from attnext._core import ATTENTIONS
 SHARED = ("bias", "sink", "scale")  # whose gradients are returned if return_grad_... says so
 
 
+@cache
 def names_of(function: str, with_bias: bool, *more: str) -> tuple[str, ...]:
     """What the gradients that the backward of `function` returns belong to, in order.
 

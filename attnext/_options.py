@@ -140,7 +140,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def as_flag(name: str, value: object) -> bool:
     """The value if it is a bool: Python's, NumPy's, or a 0-d array of one."""
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, (bool, np.bool_)):  # faster than a union
         return bool(value)
     if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0:
         return bool(value)

@@ -38,7 +38,7 @@ The files, from the inside out:
     softmax.py      masked_softmax, masked_softmax_backward
     multi_head.py   multi_head_attention
     positions.py    positional_encoding
-    layers.py       layer: objects
+    layers.py       layer: objects; memories.py, a call with a Memory
 """
 
 from attnext.explain.backward import dot_product_attention_backward

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from attnext._options import Layer, Taken
 from attnext.explain.attention import COMMON, explain_attention
+from attnext.explain.memories import Memory, both, last_offset, recall, remembered
 from attnext.explain.multi_head import FORWARD, explain_heads
 from attnext.explain.steps import Arguments, Steps, call_text, is_default
 from attnext.explain.trace import Trace
@@ -24,8 +25,8 @@ OF_HEADS = FORWARD.defaults
 def layer(
     attn: Any,
     queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
+    keys: ArrayLike | Memory,
+    values: ArrayLike | None = None,
     valid_lens: ArrayLike | None = None,
     *,
     scale: ArrayLike | None = None,
@@ -43,7 +44,8 @@ def layer(
         parameters, such as those of `attnext.torch` and of Dive into Deep Learning. It is left as
         it is, its last call and its random numbers included.
     queries, keys, values, valid_lens : optional
-        As in the call of the layer; tensors of a graph are taken without it.
+        As in the call of the layer; tensors of a graph are taken without it. In the place of keys,
+        values and lengths, a `Memory` of the layer.
     scale : float or array_like, optional
         As in the call of a DotProductAttention, whose own it is by default.
     **options : optional
@@ -65,7 +67,8 @@ def layer(
 
     Notes
     -----
-    The steps are those of the function that the layer calls, with the layer's parameters.
+    The steps are those of the function that the layer calls, with the layer's parameters. Of a
+    call with a memory, the first is what the memory has, and those that it made once say so.
 
     Examples
     --------
@@ -84,7 +87,24 @@ def layer(
     CALL.check("layer", options)
     arguments = {"queries": queries, "keys": keys, "values": values, "valid_lens": valid_lens}
     arguments |= {} if scale is None else {"scale": scale}
+    if isinstance(keys, Memory):
+        return _explain_step(attn, keys, {**arguments, **options}, lang)
     return _explain(attn, {**arguments, **CALL.defaults, **options}, lang)
+
+
+def _explain_step(attn: Any, memory: Memory, given: Arguments, lang: str) -> Trace:
+    """The steps of ``attn(queries, memory)``, as those of a call with what the memory has."""
+    recalled, queries, mask = recall(attn, memory, given), given["queries"], given.get("mask")
+    offset = last_offset(queries, recalled["keys"])
+    arguments = {**CALL.defaults, "causal_offset": offset, **given, **recalled, "mask": mask}
+    if recalled["mask"] is not None:
+        _explain(attn, arguments, lang)  # for its checks
+        arguments["mask"] = both(recalled["mask"], mask, queries)
+    trace = _explain(attn, arguments, lang)
+    call = {"queries": queries, "memory": recalled["keys"], **given}
+    call |= dict.fromkeys(("keys", "values", "valid_lens"))
+    call = {name: _detached(x) for name, x in call.items()}
+    return remembered(replace(trace, call=call_text(type(attn).__name__, call)), recalled)
 
 
 def _explain(attn: Any, arguments: Arguments, lang: str) -> Trace:

@@ -51,6 +51,10 @@ PHRASES = {
         "zh": "各步骤按公式以float64计算。attnext.{function}返回的结果是float32，原样显示；"
         "二者最多相差{difference:.2g}，在float32的舍入误差之内。",
     },
+    "once": {
+        "en": " Made once, when the keys came into the memory.",
+        "zh": "只算一次：键存入记忆时已经算好。",
+    },
     "legend": {"en": "· takes no part", "zh": "· 不参与计算"},
     "masked": {"en": "takes no part", "zh": "不参与计算"},
     "summary": {

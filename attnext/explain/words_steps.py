@@ -82,6 +82,18 @@ _SOFTMAX = {
 }
 
 _SCORES = {
+    "memory": Words(
+        "keys, values = memory",
+        (
+            "Memory",
+            "{N} keys and their values, taken in once; shown are the keys. What follows is "
+            "computed for this call, but for what is said to be made once.",
+        ),
+        (
+            "记忆",
+            "{N}个键及其值，只存入一次；这里显示的是键。以下除注明“只算一次”的以外，都为本次调用而算。",
+        ),
+    ),
     "shared_heads": Words(
         "keys = repeat(keys, {group}, axis=-3)",
         ("Shared heads", "Each head of keys and values serves {group} heads of queries."),

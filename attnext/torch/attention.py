@@ -42,6 +42,8 @@ _INPUTS = {
     name: OPTIONS[name]._replace(type="Tensor, float32, optional") for name in ("bias", "sink")
 }
 _NUMBERS = ("scale", "w", "sigma")
+_LEARNED = (*_INPUTS, *_NUMBERS)
+_EXTRAS = ("weights", "lse")
 TAKEN = Taken(Options.__annotations__, _TENSORS | _INPUTS)
 TAKEN_BY_HEADS = Taken(HeadsOptions.__annotations__, _TENSORS | _INPUTS)
 
@@ -79,22 +81,20 @@ def attend(
     other arguments that not all functions have.
     """
     taken.check(function, options)
-    inputs, own = learned(inputs, own)
-    rest = {**own, **options}
-    returned = ["output"]
-    for name in ("weights", "lse"):
-        if rest.pop(f"return_{name}", False):
-            returned.append(name)
-    for name in _INPUTS:
-        if (x := rest.pop(name, None)) is not None:
-            inputs[name] = x
-    return run(function, inputs, rest, tuple(returned))
+    rest: dict[str, Any] = {**own, **options}
+    asked = [name for name in _EXTRAS if rest.pop(f"return_{name}", False)]
+    return run_score(function, inputs, rest, ("output", *asked))
 
 
-def learned(inputs: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs and other arguments: a number of the score that is a tensor is an input."""
-    tensors = {name: x for name, x in own.items() if name in _NUMBERS and isinstance(x, Tensor)}
-    return inputs | tensors, {name: x for name, x in own.items() if name not in tensors}
+def run_score(
+    function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
+) -> Any:
+    """The same of options that are checked. Those to which gradients flow become inputs."""
+    for name in _LEARNED:
+        x = options.get(name)
+        if x is not None and (name in _INPUTS or isinstance(x, Tensor)):
+            inputs[name] = options.pop(name)
+    return run(function, inputs, options, returned)
 
 
 # ---- backward ------------------------------------------------------------------------------------
@@ -121,9 +121,10 @@ def of_numbers(gradients: Arrays, saved: Arrays) -> Arrays:
     """From C may come a number: as an array, in the shape given; for sigma comes that of w."""
     if "sigma" in saved:  # forward was: w = 1 / sigma
         gradients["sigma"] = -gradients["w"] / np.square(saved["sigma"], dtype=np.float64)
-    for name in set(_NUMBERS) & gradients.keys() & saved.keys():
-        with np.errstate(over="ignore"):  # to inf
-            gradients[name] = np.full(saved[name].shape, gradients[name], np.float32)
+    for name in _NUMBERS:
+        if name in gradients and name in saved:
+            with np.errstate(over="ignore"):  # to inf
+                gradients[name] = np.full(saved[name].shape, gradients[name], np.float32)
     return gradients
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
@@ -66,7 +67,7 @@ def backward(
     call: Call, saved: Iterable[Tensor], grads: Iterable[Tensor | None], needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradient of each tensor, None where it is not needed."""
-    wanted = [name for name, need in zip(call.names, needed, strict=True) if need]
+    wanted = tuple(compress(call.names, needed))
     flow = {
         name: None if x is None else to_array(x) for name, x in zip(call.made, grads, strict=False)
     }

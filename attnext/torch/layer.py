@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +10,9 @@ from torch import Tensor, nn
 
 from attnext._options import as_flag
 
-from .attention import TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions
+from .attention import TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions, run_score
 from .memory import Memory
+from .projections import part
 
 
 class Layer(nn.Module):
@@ -74,21 +74,24 @@ class Layer(nn.Module):
 
     def _attend(
         self,
-        attention: Callable[..., Any],
-        *inputs: Any,
+        function: str,
+        inputs: dict[str, Any],
+        own: dict[str, Any],
         need_weights: bool,
         options: LayerOptions | HeadsLayerOptions,
-        **own: Any,
     ) -> Tensor:
+        """What `attend` does with its arguments, with the layer's dropout."""
         self._taken.check("forward", options)
-        as_flag("need_weights", need_weights)
-        p = self.dropout.p if self.dropout.training else 0.0
-        # From torch's own generator, so that torch.manual_seed makes training repeatable.
-        seed: Any = torch.randint(2**63 - 1, ()) if p > 0 else None
-        more = {**own, **options}
-        result = attention(*inputs, dropout_p=p, seed=seed, return_weights=need_weights, **more)
+        returned = ("output", "weights") if as_flag("need_weights", need_weights) else ("output",)
+        arguments: dict[str, Any] = {**own, **options}
+        dropout = part(self, "dropout")
+        if dropout.training and dropout.p > 0:
+            # From torch's own generator, so that torch.manual_seed makes training repeatable.
+            arguments |= {"dropout_p": dropout.p, "seed": torch.randint(2**63 - 1, ())}
+        result = run_score(function, inputs, arguments, returned)
         output: Tensor
-        output, self.attention_weights = result if need_weights else (result, None)
+        output, weights = result if need_weights else (result, None)
+        object.__setattr__(self, "attention_weights", weights)  # no parameter, no submodule
         return output
 
     def _recall(

@@ -15,10 +15,9 @@ from attnext.reference.arguments import as_size
 
 from .attention import TAKEN_BY_LAYERS, LayerOptions
 from .editions import Editions, checked_dropout
-from .functions import additive_attention, dot_product_attention
 from .layer import Layer
 from .memory import Engine, Memory
-from .projections import is_undrawn, materialize, projected, weight, weight_of_score
+from .projections import is_undrawn, materialize, part, projected, weight, weight_of_score
 from .rules import check_input
 
 _EDITIONS = Editions(
@@ -207,25 +206,24 @@ class AdditiveAttention(Layer):
         if isinstance(keys, Memory):
             beside = {"values": values, "valid_lens": valid_lens}
             return self._recall(queries, keys, need_weights, options, **beside)
-        if isinstance(self.w_v, LazyModuleMixin):
+        if isinstance(part(self, "w_v"), LazyModuleMixin):
             self._materialize(check_input("queries", queries), check_input("keys", keys))
         queries, of_queries = self._projected_queries(queries)
         keys, of_keys = self._projected_keys(keys)
-        inputs = (queries, keys, values)
-        own = {"valid_lens": valid_lens, "b_h": None, **of_queries, **of_keys}
-        return self._attend(
-            additive_attention, *inputs, need_weights=need_weights, options=options, **own
-        )
+        inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
+        own = {"valid_lens": valid_lens}
+        return self._attend("additive_attention", inputs, own, need_weights, options)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters apart from those of keys."""
-        queries, W_q, _ = projected("queries", queries, "M", self.W_q, "query_size")
-        parameters = {"W_q": W_q, "w_v": weight_of_score(self.w_v)}
-        return queries, parameters if self.b_h is None else {**parameters, "b_h": self.b_h}
+        queries, W_q, _ = projected("queries", queries, "M", part(self, "W_q"), "query_size")
+        parameters = {"W_q": W_q, "w_v": weight_of_score(part(self, "w_v"))}
+        b_h = part(self, "b_h")
+        return queries, parameters if b_h is None else {**parameters, "b_h": b_h}
 
     def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
-        keys, W_k, _ = projected("keys", keys, "N", self.W_k, "key_size")
+        keys, W_k, _ = projected("keys", keys, "N", part(self, "W_k"), "key_size")
         return keys, {"W_k": W_k}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
@@ -344,10 +342,9 @@ class DotProductAttention(Layer):
         if isinstance(keys, Memory):
             beside = {"values": values, "valid_lens": valid_lens}
             return self._recall(queries, keys, need_weights, options, **beside)
-        inputs, own = (queries, keys, values), {"valid_lens": valid_lens, "scale": self.scale}
-        return self._attend(
-            dot_product_attention, *inputs, need_weights=need_weights, options=options, **own
-        )
+        inputs = {"queries": queries, "keys": keys, "values": values}
+        own = {"valid_lens": valid_lens, "scale": self.scale}
+        return self._attend("dot_product_attention", inputs, own, need_weights, options)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return queries, {}

@@ -13,10 +13,9 @@ from attnext.reference.arguments import as_size
 
 from .attention import TAKEN_BY_HEADS_LAYERS, HeadsLayerOptions
 from .editions import Editions
-from .functions import multi_head_attention
 from .layer import Layer
 from .modules import DotProductAttention
-from .projections import identity, is_its_weight, materialize, projected
+from .projections import identity, is_its_weight, materialize, part, projected
 from .rules import check_input
 
 _EDITIONS = Editions(
@@ -25,6 +24,8 @@ _EDITIONS = Editions(
     "num_hiddens num_heads dropout bias",
     "num_kv_heads",
 )
+
+_SIZES = {"queries": "query_size", "keys": "key_size", "values": "value_size"}
 
 
 class MultiHeadAttention(Layer):
@@ -199,26 +200,29 @@ class MultiHeadAttention(Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
-        if isinstance(self.W_o, LazyModuleMixin):
+        W_o = part(self, "W_o")
+        if isinstance(W_o, LazyModuleMixin):
             self._materialize(queries=queries, keys=keys, values=values)
-        queries, W_q, b_q = projected("queries", queries, "M", self.W_q, "query_size", True)
-        keys, W_k, b_k = projected("keys", keys, "N", self.W_k, "key_size", True)
-        values, W_v, b_v = projected("values", values, "N", self.W_v, "value_size", True)
-        is_read = is_its_weight(self.W_o, and_bias=True)
-        output = self._attend(
-            multi_head_attention,
-            *(queries, keys, values, W_q, W_k, W_v),
-            self.W_o.weight if is_read else identity(W_q.shape[0]),
-            need_weights=need_weights,
-            options=options,
-            valid_lens=valid_lens,
-            num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            **{"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": self.W_o.bias if is_read else None},
-        )
+        inputs: dict[str, Tensor] = {}
+        for name, x in {"queries": queries, "keys": keys, "values": values}.items():
+            inputs |= self._projected(name, x)
+        is_read = is_its_weight(W_o, and_bias=True)
+        b_o = part(W_o, "bias") if is_read else None
+        inputs["W_o"] = part(W_o, "weight") if is_read else identity(inputs["W_q"].shape[0])
+        inputs |= {} if b_o is None else {"b_o": b_o}
+        own = {"valid_lens": valid_lens}
+        own |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
+        output = self._attend("multi_head_attention", inputs, own, need_weights, options)
         weights = self.attention_weights
         self.attention.attention_weights = None if weights is None else _as_d2l(weights)
-        return output if is_read else self.W_o(output)
+        return output if is_read else W_o(output)
+
+    def _projected(self, name: str, x: Tensor) -> dict[str, Tensor]:
+        """What the function takes for them, weight and bias among it: those of W_q for queries."""
+        letter, rows = name[0], "M" if name == "queries" else "N"
+        linear, size = part(self, f"W_{letter}"), _SIZES[name]
+        x, W, b = projected(name, x, rows, linear, size, takes_bias=True)
+        return {name: x, f"W_{letter}": W} | ({} if b is None else {f"b_{letter}": b})
 
     def _materialize(self, **inputs: Tensor) -> None:
         """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""

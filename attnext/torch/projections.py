@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,14 @@ def materialize(layer: nn.Module, features: int) -> None:
 # ---- projections ---------------------------------------------------------------------------------
 
 
+def part(module: nn.Module, name: str) -> Any:
+    """module.name of a parameter or a submodule; nn.Module's own search takes a microsecond."""
+    for parts in (module._parameters, module._modules):
+        if name in parts:
+            return parts[name]
+    return getattr(module, name)  # made by a parametrization or a hook
+
+
 def projected(
     name: str, x: Tensor, rows: str, layer: nn.Module, size_name: str, takes_bias: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -38,13 +46,14 @@ def projected(
     """
     check_input(name, x)
     if is_its_weight(layer, takes_bias):
-        size = layer.weight.shape[-1]
+        W: Tensor = part(layer, "weight")
+        size = W.shape[-1]
         if x.dim() >= 2 and x.shape[-1] != size:  # else the message would blame the parameter
             raise ValueError(
                 f"{name} has shape {tuple(x.shape)}, expected (..., {rows}, {size}): "
                 f"{size_name} is {size}"
             )
-        return x, layer.weight, layer.bias
+        return x, W, part(layer, "bias")
     outputs = layer(x)
     return outputs, identity(outputs.shape[-1]), None
 
@@ -63,7 +72,8 @@ def weight_of_score(layer: nn.Module) -> Tensor:
     if not _is_linear(layer):
         raise TypeError(f"w_v is a {type(layer).__name__}, expected a torch.nn.Linear")
     if not _has_hooks(layer):
-        return layer.weight
+        W: Tensor = part(layer, "weight")
+        return W
     # Hooks may have changed the weight, or what is made of it: (H, 1), the score of each unit.
     scores: Tensor = layer(torch.eye(layer.in_features, dtype=torch.float32))
     return (scores if layer.bias is None else scores - layer.bias).T
@@ -71,7 +81,9 @@ def weight_of_score(layer: nn.Module) -> Tensor:
 
 def is_its_weight(layer: nn.Module, and_bias: bool = False) -> TypeGuard[nn.Linear]:
     """Is this an nn.Linear that does no more than multiply, and add its bias if that counts?"""
-    return _is_linear(layer) and (and_bias or layer.bias is None) and not _has_hooks(layer)
+    if not _is_linear(layer) or _has_hooks(layer):
+        return False
+    return and_bias or part(layer, "bias") is None
 
 
 def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:

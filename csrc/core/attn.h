@@ -309,6 +309,22 @@ int attn_multi_head_forward(float *output, float *weights, float *lse, void *kep
                             const attn_inputs *in, const attn_problem *p,
                             void *workspace, attn_run *run);
 
+/* Keys and values may be projected once, as attn_prepare_keys: K and V of any number up
+ * to the capacity, handed in as attn_problem.prepared. A backward then is wanted to leave
+ * the gradient of K in attn_gradients.projected and that of V in values, (B / heads, N, H
+ * / group) both, and key_use, which is 0 for the keys that were scored; what is made of
+ * these, once added up, is d->keys, d->values and d of the parameters of K and V. */
+size_t attn_multi_head_prepared_size(const attn_problem *p, int64_t capacity);
+void attn_multi_head_prepare_start(void *prepared, const attn_problem *p,
+                                   int64_t capacity);
+int attn_multi_head_prepare(void *prepared, const attn_operand *keys,
+                            const attn_operand *values, int64_t first, int64_t end,
+                            const attn_problem *p, attn_run *run);
+size_t attn_multi_head_projected_workspace(const attn_problem *p);
+int attn_multi_head_projected_backward(const attn_gradients *d, const float *dV,
+                                       const attn_inputs *in, const attn_problem *p,
+                                       void *workspace, attn_run *run);
+
 size_t attn_multi_head_backward_workspace(const attn_problem *p,
                                           const attn_gradients *d,
                                           const attn_grad_outputs *grad, bool kept,
@@ -348,8 +364,9 @@ int64_t attn_key_width(const attn_problem *p);
  * the keys: what each leaves in attn_gradients.projected, and of key_use, where one of
  * them used a key. From these to d->keys and those of d->parameters. Of a score that
  * projects no keys, projected is the gradient of the keys itself. */
+size_t attn_projected_backward_workspace(const attn_problem *p);
 int attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
-                            const attn_problem *p, attn_run *run);
+                            const attn_problem *p, void *workspace, attn_run *run);
 
 /* ---- merging attentions over disjoint sets of keys ------------------------------- */
 

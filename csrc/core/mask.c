@@ -408,12 +408,15 @@ attn_used_keys(uint8_t *use, const attn_problem *p, bool pooled, attn_run *run)
 }
 
 int64_t
-attn_use_run(const uint8_t *use, int64_t n, bool *used)
+attn_use_run(const uint8_t *use, int64_t at, int64_t end, bool *used)
 {
-    int64_t i = 1;
-    *used = use[0] != ATTN_UNUSED;
-    while (i < n && (use[i] != ATTN_UNUSED) == *used) {
+    *used = use == NULL || use[at] != ATTN_UNUSED;
+    if (use == NULL) {
+        return end - at;
+    }
+    int64_t i = at + 1;
+    while (i < end && (use[i] != ATTN_UNUSED) == *used) {
         i++;
     }
-    return i;
+    return i - at;
 }

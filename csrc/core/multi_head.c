@@ -1,98 +1,51 @@
 /*
- * multi_head.c -- multi-head attention: linear layers, and between them the attention of
- * the heads, which are read and written where the layers have them, side by side in
- * rows (..., M, heads, d).
+ * multi_head.c -- multi-head attention, forward; and keys and values that are projected
+ * once, for any calls. See multi_head.h.
  */
-#include <limits.h>
-#include <math.h>
-#include <string.h>
+#include "multi_head.h"
 
-#include "arena.h"
-#include "mask.h"
-#include "operand.h"
-#include "projection.h"
+#include <limits.h>
+
 #include "walk.h"
 #include "work.h"
 
-/* The parameters, in the order of the info. */
-enum { W_Q, W_K, W_V, W_O, B_Q, B_K, B_V, B_O };
-
-/* What lies between the layers, or its gradients. */
-typedef struct {
-    float *Q;     /* (entries, M, heads, d) */
-    float *K, *V; /* (entries, N, key heads, d) */
-    float *O;     /* (entries, M, heads, d) */
-} between;
-
-typedef struct {
-    const attn_problem *p;
-    attn_problem
-        inner; /* that of the heads, as attn_forward and attn_backward take it */
-    int64_t entries, H, G; /* G: hidden units of K and V */
-    between made, d;
-    float *WT; /* a layer's W transposed: [D][lanes of H] */
-    /* (entries, M), (entries, N): ATTN_UNUSED where nobody is interested in Q, K or V;
-     * NULL: in all. K and V share theirs unless an empty row pools all values. */
-    uint8_t *query_use, *key_use, *value_use;
-    uint8_t *nan; /* (entries, M)  1: the query's gradient is NaN; NULL: no one's */
-    uint8_t *all_used; /* (entries, M)  0 */
-    float *lse;        /* (B, M)  of a forward that is computed again */
-    void *workspace;   /* of the attention itself */
-} multi_head;
-
 /* ---- sizes and memory ------------------------------------------------------------ */
 
-static multi_head
-begin(const attn_problem *p)
+attn_multi_head_call
+attn_multi_head_begin(const attn_problem *p)
 {
-    multi_head m = {.p = p, .inner = *p, .entries = p->B / p->heads, .H = p->H};
+    attn_multi_head_call m = {
+        .p = p, .inner = *p, .entries = p->B / p->heads, .H = p->H};
     m.G = p->H / p->group;
     m.inner.Dq = m.inner.Dk = m.inner.Dv = p->H / p->heads;
+    m.inner.prepared = NULL;
     return m;
 }
 
-static int64_t
-lanes_of(int64_t H)
+void
+attn_take_between(attn_between *x, const attn_multi_head_call *m, attn_arena *a)
 {
-    return (H + 15) / 16 * 16;
-}
-
-static int64_t
-largest(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static void
-take_between(between *x, const multi_head *m, attn_arena *a)
-{
-    const size_t query = (size_t)m->H * sizeof(float),
-                 key = (size_t)m->G * sizeof(float);
-    x->Q = attn_take(a, query, m->entries, m->p->M);
-    x->K = attn_take(a, key, m->entries, m->p->N);
-    x->V = attn_take(a, key, m->entries, m->p->N);
-    x->O = attn_take(a, query, m->entries, m->p->M);
+    const attn_problem *p = m->p;
+    const size_t query = (size_t)m->H * sizeof(float);
+    const size_t key = (size_t)m->G * sizeof(float);
+    const bool prepared = p->prepared != NULL;
+    x->Q = attn_take(a, query, m->entries, p->M);
+    x->K = prepared ? NULL : attn_take(a, key, m->entries, p->N);
+    x->V = prepared ? NULL : attn_take(a, key, m->entries, p->N);
+    x->O = attn_take(a, query, m->entries, p->M);
 }
 
 size_t
 attn_multi_head_kept(const attn_problem *p)
 {
-    multi_head m = begin(p);
+    attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_over(NULL);
-    take_between(&m.made, &m, &a);
+    attn_take_between(&m.made, &m, &a);
     return attn_arena_size(&a);
 }
 
-/* Q, K, V and O where they are kept, or in the workspace. */
 static void
-find_made(multi_head *m, const void *kept, bool is_kept, attn_arena *a)
-{
-    attn_arena own = attn_arena_over((void *)kept);
-    take_between(&m->made, m, is_kept ? &own : a);
-}
-
-static void
-take_use(multi_head *m, attn_arena *a)
+take_use(attn_multi_head_call *m, attn_arena *a)
 {
     const attn_problem *p = m->p;
     m->key_use = m->value_use = NULL;
@@ -104,75 +57,178 @@ take_use(multi_head *m, attn_arena *a)
     }
 }
 
-static void
-lay_out(multi_head *m, const void *kept, bool is_kept, attn_arena *a)
+static int64_t
+largest(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+void
+attn_multi_head_lay_out(attn_multi_head_call *m, const void *kept, bool is_kept,
+                        bool backward, attn_arena *a)
 {
     const attn_problem *p = m->p;
-    find_made(m, kept, is_kept, a);
+    attn_arena own = attn_arena_over((void *)kept);
+    attn_take_between(&m->made, m, is_kept ? &own : a);
     take_use(m, a);
     if (m->H > INT_MAX / 2) { /* the kernels count lanes in int */
         a->used = SIZE_MAX;
     }
-    m->WT = attn_take_floats(a, largest(largest(p->Dq, p->Dk), largest(p->Dv, m->H)),
-                             lanes_of(m->H));
+    int64_t D = largest(largest(p->Dq, p->Dk), largest(p->Dv, m->H));
+    m->panels = attn_take_panels(a, D, m->H, backward);
 }
 
-/* ---- the layers, forward --------------------------------------------------------- */
+/* ---- keys and values projected once ---------------------------------------------- */
 
-enum { TASK_ROWS = 64 };
-
-/* Y (all, H) = X (all, D) W^T + b, for the rows that are used. */
 typedef struct {
-    float *Y;
-    attn_operand X;
-    int64_t rows, all, D, H; /* rows: of an entry of X */
-    const float *WT, *b;
-    const uint8_t *use;
-} layer;
+    int64_t capacity; /* rows of an entry of K and V */
+    float *W_k_panels, *W_v_panels;
+    float *K, *V; /* (entries, capacity, G) */
+} prepared_heads;
+
+static prepared_heads *
+take_prepared(attn_arena *a, const attn_problem *p, int64_t capacity)
+{
+    const attn_multi_head_call m = attn_multi_head_begin(p);
+    const size_t row = (size_t)m.G * sizeof(float);
+    prepared_heads local, *made = attn_take(a, sizeof *made, 1, 1);
+    prepared_heads *to = made == NULL ? &local : made;
+    if (m.H > INT_MAX / 2) {
+        a->used = SIZE_MAX;
+    }
+    to->capacity = capacity;
+    to->W_k_panels = attn_take_panels(a, p->Dk, m.G, false).W;
+    to->W_v_panels = attn_take_panels(a, p->Dv, m.G, false).W;
+    to->K = attn_take(a, row, m.entries, capacity);
+    to->V = attn_take(a, row, m.entries, capacity);
+    return made;
+}
+
+static prepared_heads *
+prepared_at(const void *memory)
+{
+    return (prepared_heads *)attn_arena_over((void *)memory).base;
+}
+
+size_t
+attn_multi_head_prepared_size(const attn_problem *p, int64_t capacity)
+{
+    attn_arena a = attn_arena_over(NULL);
+    take_prepared(&a, p, capacity);
+    return attn_arena_size(&a);
+}
+
+void
+attn_multi_head_prepare_start(void *memory, const attn_problem *p, int64_t capacity)
+{
+    attn_arena a = attn_arena_over(memory);
+    const prepared_heads *to = take_prepared(&a, p, capacity);
+    const int64_t G = p->H / p->group;
+    attn_transpose_in_panels(to->W_k_panels, p->parameters[W_K], p->Dk, G);
+    attn_transpose_in_panels(to->W_v_panels, p->parameters[W_V], p->Dv, G);
+}
+
+enum { TASK_KEYS = 64 };
+
+/* A task is TASK_KEYS of the keys first <= j < end of one entry. */
+typedef struct {
+    const attn_problem *p;
+    const prepared_heads *to;
+    const attn_operand *keys, *values;
+    int64_t first, end;
+} key_job;
 
 static void
-put_bias(const layer *y, int64_t row, int64_t n)
+project_rows(float *Y, const attn_operand *X, int64_t e, int64_t j, int64_t n,
+             const float *panels, int64_t D, int64_t G, const float *b)
 {
-    for (int64_t i = row; y->b != NULL && i < row + n; i++) {
-        memcpy(y->Y + i * y->H, y->b, (size_t)y->H * sizeof(float));
+    for (int64_t i = 0; b != NULL && i < n * G; i++) {
+        Y[i] = b[i % G];
     }
+    attn_project(Y, G, attn_read(X, e, j), n, panels, D, G, b != NULL);
 }
 
 static void
-layer_task(void *ctx, int64_t task, int worker)
+key_task(void *ctx, int64_t task, int worker)
 {
-    const layer *y = ctx;
-    const int64_t together = attn_is_even(&y->X, y->rows) ? y->all : y->rows;
-    int64_t row = task * TASK_ROWS;
-    int64_t end = y->all - row < TASK_ROWS ? y->all : row + TASK_ROWS;
+    const key_job *job = ctx;
+    const attn_problem *p = job->p;
+    const prepared_heads *to = job->to;
+    int64_t chunks = attn_ceil_div(job->end - job->first, TASK_KEYS);
+    int64_t e = task / chunks, j = job->first + task % chunks * TASK_KEYS;
+    int64_t n = job->end - j < TASK_KEYS ? job->end - j : TASK_KEYS;
+    int64_t G = p->H / p->group, at = (e * to->capacity + j) * G;
     (void)worker;
-    for (int64_t n; row < end; row += n) { /* as many as are alike, and one span */
-        bool used = true;
-        int64_t at = row % together;
-        n = together - at < end - row ? together - at : end - row;
-        n = y->use == NULL ? n : attn_use_run(y->use + row, n, &used);
-        if (used) {
-            attn_span X = attn_read(&y->X, row / together, at);
-            put_bias(y, row, n);
-            attn_simd->matmul(y->Y + row * y->H, y->H, X.data, X.ld, 1, y->WT,
-                              lanes_of(y->H), n, y->H, y->D, y->b != NULL);
-        }
-    }
+    project_rows(to->K + at, job->keys, e, j, n, to->W_k_panels, p->Dk, G,
+                 p->parameters[B_K]);
+    project_rows(to->V + at, job->values, e, j, n, to->W_v_panels, p->Dv, G,
+                 p->parameters[B_V]);
 }
 
-static bool
-project(const multi_head *m, layer y, const float *W, attn_run *run)
+int
+attn_multi_head_prepare(void *memory, const attn_operand *keys,
+                        const attn_operand *values, int64_t first, int64_t end,
+                        const attn_problem *p, attn_run *run)
 {
-    attn_simd->pack(m->WT, (int)lanes_of(y.H), W, y.D, (int)y.H, y.D, 1.0f);
-    y.all = m->entries * y.rows;
-    y.WT = m->WT;
-    return attn_parallel_for(run, attn_ceil_div(y.all, TASK_ROWS),
-                             attn_us(attn_work(y.all, y.D, y.H)), layer_task, &y);
+    key_job job = {p, prepared_at(memory), keys, values, first, end};
+    int64_t entries = p->B / p->heads;
+    double work = attn_work(entries, end - first, p->H / p->group) *
+                  (double)(p->Dk + p->Dv);
+    return attn_parallel_for(run, entries * attn_ceil_div(end - first, TASK_KEYS),
+                             attn_us(work), key_task, &job)
+               ? 0
+               : ATTN_INTERRUPTED;
 }
 
-/* Which keys and values the heads of an entry are interested in. */
+/* ---- the layers ------------------------------------------------------------------ */
+
+attn_projection
+attn_multi_head_layer(const attn_multi_head_call *m, const attn_inputs *in, int weight)
+{
+    const attn_problem *p = m->p;
+    const bool of_keys = weight == W_K || weight == W_V;
+    const int64_t rows = of_keys ? p->N : p->M;
+    attn_projection y = {
+        .rows = m->entries * rows,
+        .H = of_keys ? m->G : m->H,
+        .X_rows = rows,
+        .W = p->parameters[weight],
+        .panels = m->panels,
+    };
+    switch (weight) {
+    case W_Q:
+        y.D = p->Dq;
+        y.X = in->queries;
+        break;
+    case W_K:
+        y.D = p->Dk;
+        y.X = in->keys;
+        y.use = m->key_use;
+        break;
+    case W_V:
+        y.D = p->Dv;
+        y.X = in->values;
+        y.use = m->value_use;
+        break;
+    default:
+        y.D = m->H;
+        y.X = attn_dense(m->made.O, p->M, m->H);
+    }
+    return y;
+}
+
+/* Y = X W^T + b */
 static bool
-find_used_keys(const multi_head *m, attn_run *run)
+project(const attn_multi_head_call *m, const attn_inputs *in, int weight, float *Y,
+        attn_run *run)
+{
+    const attn_projection layer = attn_multi_head_layer(m, in, weight);
+    const float *b = m->p->parameters[weight + B_Q - W_Q];
+    return attn_projection_forward(&layer, Y, layer.H, b, run);
+}
+
+bool
+attn_multi_head_find_keys(const attn_multi_head_call *m, attn_run *run)
 {
     attn_problem p = *m->p;
     p.group = p.heads;
@@ -182,59 +238,39 @@ find_used_keys(const multi_head *m, attn_run *run)
 }
 
 static bool
-project_inputs(const multi_head *m, const attn_inputs *in, attn_run *run)
+project_keys(const attn_multi_head_call *m, const attn_inputs *in, attn_run *run)
 {
-    const attn_problem *p = m->p;
-    const float *const *w = p->parameters;
-    const layer q = {.Y = m->made.Q,
-                     .X = in->queries,
-                     .rows = p->M,
-                     .D = p->Dq,
-                     .H = m->H,
-                     .b = w[B_Q]};
-    const layer k = {.Y = m->made.K,
-                     .X = in->keys,
-                     .rows = p->N,
-                     .D = p->Dk,
-                     .H = m->G,
-                     .b = w[B_K],
-                     .use = m->key_use};
-    const layer v = {.Y = m->made.V,
-                     .X = in->values,
-                     .rows = p->N,
-                     .D = p->Dv,
-                     .H = m->G,
-                     .b = w[B_V],
-                     .use = m->value_use};
-    return find_used_keys(m, run) && project(m, q, w[W_Q], run) &&
-           project(m, k, w[W_K], run) && project(m, v, w[W_V], run);
+    return m->p->prepared != NULL ||
+           (attn_multi_head_find_keys(m, run) && project(m, in, W_K, m->made.K, run) &&
+            project(m, in, W_V, m->made.V, run));
 }
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* Q, K and V as the attention reads them. */
-static attn_inputs
-heads_of(const multi_head *m)
+attn_inputs
+attn_multi_head_operands(const attn_multi_head_call *m)
 {
     const attn_problem *p = m->p;
+    const prepared_heads *ready = p->prepared == NULL ? NULL : prepared_at(p->prepared);
     const int64_t key_heads = p->heads / p->group, d = m->inner.Dq;
+    const int64_t rows = ready != NULL ? ready->capacity : p->N;
     return (attn_inputs){
         .queries = attn_beside(m->made.Q, p->heads, p->M, d),
-        .keys = attn_beside(m->made.K, key_heads, p->N, d),
-        .values = attn_beside(m->made.V, key_heads, p->N, d),
+        .keys = attn_beside(ready != NULL ? ready->K : m->made.K, key_heads, rows, d),
+        .values = attn_beside(ready != NULL ? ready->V : m->made.V, key_heads, rows, d),
     };
 }
 
-/* Q, K, V and O. The attention may well want fewer threads than a layer. */
-static bool
-make(const multi_head *m, float *weights, float *lse, const attn_inputs *in,
-     attn_run *run)
+/* The attention may well want fewer threads than a layer. */
+bool
+attn_multi_head_make(const attn_multi_head_call *m, float *weights, float *lse,
+                     const attn_inputs *in, attn_run *run)
 {
     const int threads = run->threads;
-    if (!project_inputs(m, in, run)) {
+    if (!project_keys(m, in, run) || !project(m, in, W_Q, m->made.Q, run)) {
         return false;
     }
-    const attn_inputs heads = heads_of(m);
+    const attn_inputs heads = attn_multi_head_operands(m);
     int result = attn_forward(m->made.O, weights, lse, &heads, &m->inner, m->workspace,
                               run);
     run->threads = threads;
@@ -242,20 +278,20 @@ make(const multi_head *m, float *weights, float *lse, const attn_inputs *in,
 }
 
 static void
-lay_out_forward(multi_head *m, const void *kept, bool is_kept, int threads,
-                attn_arena *a)
+lay_out(attn_multi_head_call *m, const void *kept, bool is_kept, int threads,
+        attn_arena *a)
 {
-    lay_out(m, kept, is_kept, a);
-    m->workspace = attn_take(a, 1, (int64_t)attn_forward_workspace(&m->inner, threads),
-                             1);
+    size_t workspace = attn_forward_workspace(&m->inner, threads);
+    attn_multi_head_lay_out(m, kept, is_kept, false, a);
+    m->workspace = attn_take(a, 1, (int64_t)workspace, 1);
 }
 
 size_t
 attn_multi_head_workspace(const attn_problem *p, bool kept, int threads)
 {
-    multi_head m = begin(p);
+    attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_over(NULL);
-    lay_out_forward(&m, NULL, kept, threads, &a);
+    lay_out(&m, NULL, kept, threads, &a);
     return attn_arena_size(&a);
 }
 
@@ -264,280 +300,24 @@ attn_multi_head_forward(float *output, float *weights, float *lse, void *kept,
                         const attn_inputs *in, const attn_problem *p, void *memory,
                         attn_run *run)
 {
-    multi_head m = begin(p);
+    attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_over(memory);
     if (p->B == 0 || p->M == 0) { /* however large the other sizes are */
         return 0;
     }
-    lay_out_forward(&m, kept, kept != NULL, run->threads, &a);
-    const layer o = {.Y = output,
-                     .X = attn_dense(m.made.O, p->M, m.H),
-                     .rows = p->M,
-                     .D = m.H,
-                     .H = m.H,
-                     .b = p->parameters[B_O]};
-    bool done = make(&m, weights, lse, in, run) &&
-                project(&m, o, p->parameters[W_O], run);
+    lay_out(&m, kept, kept != NULL, run->threads, &a);
+    bool done = attn_multi_head_make(&m, weights, lse, in, run) &&
+                project(&m, in, W_O, output, run);
     return done ? 0 : ATTN_INTERRUPTED;
 }
-
-/* ---- backward: which queries count ----------------------------------------------- */
-
-static void
-take_query_use(multi_head *m, attn_arena *a)
-{
-    const attn_problem *p = m->p;
-    m->query_use = attn_take(a, 1, m->entries, p->M);
-    m->all_used = attn_take(a, 1, m->entries, p->M);
-    m->nan = NULL;
-    if (!attn_may_be_empty(p)) { /* the layers' backward asks */
-        m->key_use = m->value_use = attn_take(a, 1, m->entries, p->N);
-    }
-    if (p->empty_rows == ATTN_EMPTY_NAN && attn_may_be_empty(p)) {
-        m->nan = attn_take(a, 1, m->entries, p->M);
-    }
-}
-
-/* The queries of one entry: in use if any head finds it a key. */
-static void
-query_task(void *ctx, int64_t entry, int worker)
-{
-    const multi_head *m = ctx;
-    const attn_problem *p = m->p;
-    uint8_t *use = m->query_use + entry * p->M;
-    (void)worker;
-    for (int64_t i = 0; i < p->heads * p->M;) {
-        int64_t m0 = i % p->M, left = p->M - m0;
-        int count = left < ATTN_LANES ? (int)left : ATTN_LANES;
-        attn_rows rows;
-        attn_rows_of(&rows, p, entry * p->heads + i / p->M, m0, count);
-        for (int l = 0; l < count; l++) {
-            if (!(rows.empty >> l & 1)) {
-                use[m0 + l] = 0;
-            }
-            if (rows.nan >> l & 1) {
-                m->nan[entry * p->M + m0 + l] = 1;
-            }
-        }
-        i += count;
-    }
-}
-
-static bool
-find_used(const multi_head *m, attn_run *run)
-{
-    const attn_problem *p = m->p;
-    const bool nothing = p->M == 0 || p->N == 0;
-    const bool some = attn_may_be_empty(p) && !nothing;
-    const size_t queries = (size_t)(m->entries * p->M);
-    memset(m->all_used, 0, queries);
-    memset(m->query_use, nothing || some ? ATTN_UNUSED : 0, queries);
-    if (!some) { /* K and V share theirs, or there are no keys, or no queries */
-        size_t keys = (size_t)(m->entries * p->N);
-        memset(m->key_use, nothing ? ATTN_UNUSED : 0, keys);
-        memset(m->value_use, nothing ? ATTN_UNUSED : 0, keys);
-    }
-    if (m->nan != NULL) {
-        memset(m->nan, 0, queries);
-    }
-    double work = ATTN_WORK_NUMBER * attn_work(p->B, p->M, 1);
-    return !some ||
-           (find_used_keys(m, run) &&
-            attn_parallel_for(run, m->entries, attn_us(work), query_task, (void *)m));
-}
-
-/* ---- backward -------------------------------------------------------------------- */
-
-/* A layer's gradients: forward was Y = X W^T + b.  So now:
- *     dX = dY W,  dW = dY^T X,  db = sum of the rows of dY,
- * over the rows that are used; dX is 0 in the others. */
-static bool
-layer_backward(const attn_projection *y, float *db, attn_run *run)
-{
-    attn_set_zero(y->dX, y->B, y->rows, y->D);
-    return attn_projection_backward(y, run) &&
-           (db == NULL || attn_sum_rows(db, y->dY, y->B * y->rows, y->H, run));
-}
-
-/* forward was: output = O W_o^T + b_o. */
-static bool
-output_backward(const multi_head *m, const attn_gradients *d,
-                const attn_grad_outputs *grad, attn_run *run)
-{
-    const attn_projection o = {
-        .use = m->all_used,
-        .B = 1,
-        .rows = m->entries * m->p->M,
-        .D = m->H,
-        .H = m->H,
-        .ldy = m->H,
-        .dX = m->d.O,
-        .dW = d->parameters[W_O],
-        .dY = grad->output,
-        .W = m->p->parameters[W_O],
-        .X = attn_dense(m->made.O, m->p->M, m->H),
-        .X_rows = m->p->M,
-    };
-    return layer_backward(&o, d->parameters[B_O], run);
-}
-
-/* forward was: Q = queries W_q^T + b_q, and so on. All queries count as one entry, for M
- * may be 1; keys do not, so that no sum depends on how many of them are padding. */
-static bool
-inputs_backward(const multi_head *m, const attn_gradients *d, const attn_inputs *in,
-                attn_run *run)
-{
-    const attn_problem *p = m->p;
-    const attn_projection q = {
-        .use = m->query_use,
-        .B = 1,
-        .rows = m->entries * p->M,
-        .D = p->Dq,
-        .H = m->H,
-        .ldy = m->H,
-        .dX = d->queries,
-        .dW = d->parameters[W_Q],
-        .dY = m->d.Q,
-        .W = p->parameters[W_Q],
-        .X = in->queries,
-        .X_rows = p->M,
-    };
-    const attn_projection k = {
-        .use = m->key_use,
-        .B = m->entries,
-        .rows = p->N,
-        .D = p->Dk,
-        .H = m->G,
-        .ldy = m->G,
-        .dX = d->keys,
-        .dW = d->parameters[W_K],
-        .dY = m->d.K,
-        .W = p->parameters[W_K],
-        .X = in->keys,
-        .X_rows = p->N,
-    };
-    const attn_projection v = {
-        .use = m->value_use,
-        .B = m->entries,
-        .rows = p->N,
-        .D = p->Dv,
-        .H = m->G,
-        .ldy = m->G,
-        .dX = d->values,
-        .dW = d->parameters[W_V],
-        .dY = m->d.V,
-        .W = p->parameters[W_V],
-        .X = in->values,
-        .X_rows = p->N,
-    };
-    return layer_backward(&q, d->parameters[B_Q], run) &&
-           layer_backward(&k, d->parameters[B_K], run) &&
-           layer_backward(&v, d->parameters[B_V], run);
-}
-
-/* From the gradient of O to those of Q, K and V, and of what is the heads' own. Rows
- * without any key give nothing to W_q either, under "nan" too: so that is "zero" here. */
-static bool
-heads_backward(const multi_head *m, const attn_gradients *d,
-               const attn_grad_outputs *grad, const attn_saved *saved, attn_run *run)
-{
-    const int threads = run->threads;
-    const attn_inputs heads = heads_of(m);
-    const attn_gradients to = {
-        .queries = m->d.Q,
-        .keys = m->d.K,
-        .values = m->d.V,
-        .scale = d->scale,
-        .bias = d->bias,
-        .sink = d->sink,
-    };
-    const attn_grad_outputs from = {m->d.O, grad->weights, grad->lse};
-    const attn_saved made = {m->made.O, saved->weights, saved->lse};
-    attn_problem inner = m->inner;
-    if (inner.empty_rows == ATTN_EMPTY_NAN) {
-        inner.empty_rows = ATTN_EMPTY_ZERO;
-    }
-    int result = attn_backward(&to, &from, &made, &heads, &inner, m->workspace, run);
-    run->threads = threads;
-    return result == 0;
-}
-
-static void
-settle_queries(const multi_head *m, float *dqueries)
-{
-    const int64_t D = m->p->Dq;
-    for (int64_t i = 0; m->nan != NULL && i < m->entries * m->p->M; i++) {
-        for (int64_t d = 0; m->nan[i] != 0 && d < D; d++) {
-            dqueries[i * D + d] = NAN;
-        }
-    }
-}
-
-/* What the attention needs, forward again or backward: one after the other. */
-static int64_t
-workspace_of(const multi_head *m, const attn_gradients *d,
-             const attn_grad_outputs *grad, bool kept, int threads)
-{
-    size_t forward = kept ? 0 : attn_forward_workspace(&m->inner, threads);
-    size_t backward = attn_backward_workspace(&m->inner, d, grad, threads);
-    return (int64_t)(forward > backward ? forward : backward);
-}
-
-static void
-lay_out_backward(multi_head *m, const attn_gradients *d, const attn_grad_outputs *grad,
-                 const void *kept, bool is_kept, int threads, attn_arena *a)
-{
-    lay_out(m, kept, is_kept, a);
-    take_between(&m->d, m, a);
-    take_query_use(m, a);
-    m->lse = is_kept ? NULL : attn_take_floats(a, m->p->B, m->p->M);
-    m->workspace = attn_take(a, 1, workspace_of(m, d, grad, is_kept, threads), 1);
-}
-
-size_t
-attn_multi_head_backward_workspace(const attn_problem *p, const attn_gradients *d,
-                                   const attn_grad_outputs *grad, bool kept,
-                                   int threads)
-{
-    multi_head m = begin(p);
-    attn_arena a = attn_arena_over(NULL);
-    lay_out_backward(&m, d, grad, NULL, kept, threads, &a);
-    return attn_arena_size(&a);
-}
-
-int
-attn_multi_head_backward(const attn_gradients *d, const attn_grad_outputs *grad,
-                         const attn_saved *saved, const void *kept,
-                         const attn_inputs *in, const attn_problem *p, void *memory,
-                         attn_run *run)
-{
-    multi_head m = begin(p);
-    attn_arena a = attn_arena_over(memory);
-    attn_saved of_heads = *saved;
-    lay_out_backward(&m, d, grad, kept, kept != NULL, run->threads, &a);
-    if (kept == NULL) {
-        if (!make(&m, NULL, m.lse, in, run)) {
-            return ATTN_INTERRUPTED;
-        }
-        of_heads.lse = m.lse;
-    }
-    if (!find_used(&m, run) || !output_backward(&m, d, grad, run) ||
-        !heads_backward(&m, d, grad, &of_heads, run) ||
-        !inputs_backward(&m, d, in, run)) {
-        return ATTN_INTERRUPTED;
-    }
-    settle_queries(&m, d->queries);
-    return 0;
-}
-
-/* ---- what it costs --------------------------------------------------------------- */
 
 double
 attn_multi_head_work(const attn_problem *p, bool backward)
 {
-    const multi_head m = begin(p);
+    const attn_multi_head_call m = attn_multi_head_begin(p);
+    double keys = p->prepared != NULL ? 0.0 : (double)(p->Dk + p->Dv);
     double layers = attn_work(m.entries, p->M, m.H) * (double)(p->Dq + m.H) +
-                    attn_work(m.entries, p->N, m.G) * (double)(p->Dk + p->Dv);
+                    attn_work(m.entries, p->N, m.G) * keys;
     return backward ? 3.0 * layers + attn_backward_work(&m.inner)
                     : layers + attn_forward_work(&m.inner);
 }

@@ -75,15 +75,19 @@ attn_walk_work(const attn_call *c)
 
 /* ---- sizes, threads, blocks ------------------------------------------------------ */
 
+/* Lanes of a block of so many queries, at most so many. */
+static int
+lanes_for(int64_t queries, int most)
+{
+    return queries >= most ? most : (int)attn_ceil_div(queries, 16) * 16;
+}
+
 static int
 lanes_of(const attn_call *c)
 {
     const attn_problem *p = c->p;
     int most = c->backward ? p->score->backward_lanes : FORWARD_LANES;
-    if (p->M <= p->score->few_queries[c->backward]) {
-        return 1;
-    }
-    return p->M >= most ? most : (int)attn_ceil_div(p->M, 16) * 16;
+    return p->M <= p->score->few_queries[c->backward] ? 1 : lanes_for(p->M, most);
 }
 
 /* Prepared keys, if they are not handed in; and which keys are needed at all, if that
@@ -116,6 +120,14 @@ take_dkeys(const attn_call *c, attn_arena *a)
                                          : attn_take(a, row, p->B / p->group, p->N);
 }
 
+/* Does the gradient of the keys' operand go through a projection in this call? */
+static bool
+projects_back(const attn_call *c)
+{
+    return c->backward && c->p->score->projected_backward != NULL &&
+           c->d->projected == NULL;
+}
+
 void
 attn_lay_out(attn_call *c, attn_arena *a, int threads)
 {
@@ -127,6 +139,9 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     take_keys(c, a);
     c->dkeys = c->backward ? take_dkeys(c, a) : NULL;
     c->dkey_heads = c->backward && c->dkeys == c->d->keys ? attn_key_heads(p) : 1;
+    if (projects_back(c)) {
+        c->panels = attn_take_panels(a, p->Dk, p->H, true);
+    }
     if (p->score->take_shared != NULL) {
         p->score->take_shared(c, a);
     }
@@ -138,7 +153,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         attn_block local, *block = c->block == NULL ? &local : &c->block[w];
         block->call = c;
         block->worker = w;
-        block->lanes = c->lanes;
+        block->lanes = c->lanes; /* the last one of an entry may have fewer */
         block->S = attn_take_floats(a, keys, c->lanes);
         block->max = attn_take_floats(a, 1, c->lanes);
         block->sum = attn_take_floats(a, 1, c->lanes);
@@ -164,6 +179,7 @@ attn_begin_block(attn_call *c, int worker, int64_t b, int64_t index)
 {
     attn_block *block = &c->block[worker];
     int64_t left = c->p->M - index * c->lanes;
+    block->lanes = lanes_for(left, c->lanes);
     block->b = b;
     block->e = b / c->p->group;
     block->m0 = index * c->lanes;
@@ -199,12 +215,12 @@ attn_finish(attn_call *c)
         (score->finish != NULL && !score->finish(c))) {
         return false;
     }
-    if (score->projected_backward == NULL || d.projected != NULL) {
+    if (!projects_back(c)) {
         return true;
     }
     d.projected = c->dkeys;
     d.key_use = c->key_use;
-    return score->projected_backward(&d, &c->in->keys, c->p, c->run);
+    return score->projected_backward(&d, &c->in->keys, c->p, c->panels, c->run);
 }
 
 /* ---- forward and scores ---------------------------------------------------------- */

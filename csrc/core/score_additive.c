@@ -49,15 +49,17 @@ take_shared(attn_call *c, attn_arena *a)
     c->shared = s;
     s = s == NULL ? &local : s;
     s->H = attn_additive_width(p);
-    s->W_qT = s->few = s->da = s->dw_blocks = NULL;
+    s->few = s->da = s->dw_blocks = NULL;
     s->query_use = NULL;
     int64_t queries = 0;
     if (__builtin_mul_overflow(p->B, p->M, &queries)) {
         a->used = SIZE_MAX;
         return;
     }
+    if (attn_additive_few(p) || c->backward) {
+        s->panels = attn_take_panels(a, p->Dq, p->H, c->backward);
+    }
     if (attn_additive_few(p)) {
-        s->W_qT = attn_take_floats(a, p->Dq, attn_additive_lanes(s->H));
         s->few = attn_take_floats(a, queries, s->H);
     }
     s->w = attn_take_floats(a, 1, s->H);
@@ -284,7 +286,7 @@ store_backward(attn_block *block)
     const attn_problem *p = c->p;
     const additive_shared *shared = c->shared;
     const additive_scratch *s = block->scratch;
-    int64_t index = block->b * c->blocks + block->m0 / block->lanes;
+    int64_t index = block->b * c->blocks + block->m0 / c->lanes;
     float ones[ATTN_LANES];
 
     for (int64_t h = 0; h < p->H; h++) {

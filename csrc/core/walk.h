@@ -17,6 +17,7 @@
 #include "keys.h"
 #include "mask.h"
 #include "operand.h"
+#include "projection.h"
 #include "rowwise.h"
 #include "work.h"
 
@@ -81,9 +82,11 @@ struct attn_score {
     /* After the block's last tile; after the last block (false: interrupted). */
     void (*store_backward)(attn_block *block);
     bool (*finish)(attn_call *c);
-    /* attn_projected_backward, of a score that projects keys; false: interrupted. */
+    /* attn_projected_backward, of a score that projects keys to H hidden units; false:
+     * interrupted. */
     bool (*projected_backward)(const attn_gradients *d, const attn_operand *keys,
-                               const attn_problem *p, attn_run *run);
+                               const attn_problem *p, attn_panels panels,
+                               attn_run *run);
 };
 
 enum { ATTN_MODIFIERS_MAX = 4 };
@@ -115,6 +118,7 @@ struct attn_call {
                    * the keys themselves, if key_width is NULL; where the caller wants
                    * it, or the call's own */
     int64_t dkey_heads; /* that lie in its rows */
+    attn_panels panels; /* backward, for projected_backward */
     /* plan_backward.c: the queries of an entry are cut into groups of so many; group i
      * of all is group i % groups of entry i / groups */
     int64_t groups, group_queries;

@@ -228,6 +228,9 @@ extern PyMethodDef memory_methods[MEMORY_METHODS];
 /* The layer of a memory, owned, and *held, its core. RuntimeError if it is gone. */
 PyObject *layer_memory_hold(memory_object *memory, layer_core *held);
 
+/* ValueError: the memory is not this layer's. */
+int layer_memory_of_another(void);
+
 /* Is the memory this layer's, and are its keys those that the layer would project now?
  * ValueError, RuntimeError. */
 int layer_memory_check(const layer_core *core, const memory_object *memory);

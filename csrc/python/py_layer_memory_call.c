@@ -7,14 +7,20 @@
 
 /* ---- who it belongs to ----------------------------------------------------------- */
 
+PY_COLD int
+layer_memory_of_another(void)
+{
+    PyErr_SetString(PyExc_ValueError,
+                    "the memory was made by another object, expected one that memory() "
+                    "of this object returned");
+    return -1;
+}
+
 int
 layer_memory_check(const layer_core *core, const memory_object *memory)
 {
     if (memory->identity != core->identity) {
-        PyErr_SetString(PyExc_ValueError,
-                        "the memory was made by another object, expected one that "
-                        "memory() of this object returned");
-        return -1;
+        return layer_memory_of_another();
     }
     if (layer_check_parameters(core) < 0) {
         return -1;

@@ -321,11 +321,12 @@ expected_names(const state_layout *layout)
     return names;
 }
 
-/* The list [name for name in names if name not in container] */
+/* The list [name for name in names if name not in container]. PySequence_Fast and not
+ * PySequence_List, which keeps its argument for good where memory ends (CPython 3.11). */
 static PyObject *
 names_not_in(PyObject *names, PyObject *container)
 {
-    PyObject *list = PySequence_List(names);
+    PyObject *list = PySequence_Fast(names, "names must be iterable");
     if (list == NULL) {
         return NULL;
     }

@@ -43,9 +43,6 @@ is_one_number(PyObject *scale)
 static int
 read_heads(PyObject *object, const char *name, Py_ssize_t *heads)
 {
-    if (!py_is_given(object)) {
-        return 0;
-    }
     if (py_size(object, name, heads) < 0) {
         return -1;
     }
@@ -69,8 +66,10 @@ read_score_options(py_call *call)
     if (bandwidth && read_bandwidth(given[ARG_W], given[ARG_SIGMA], &o->scale) < 0) {
         return -1;
     }
-    if (read_heads(given[ARG_NUM_HEADS], "num_heads", &o->num_heads) < 0 ||
-        read_heads(given[ARG_NUM_KV_HEADS], "num_kv_heads", &o->num_kv_heads) < 0) {
+    PyObject *heads = given[ARG_NUM_HEADS], *kv_heads = given[ARG_NUM_KV_HEADS];
+    if ((heads != NULL && read_heads(heads, "num_heads", &o->num_heads) < 0) ||
+        (py_is_given(kv_heads) &&
+         read_heads(kv_heads, "num_kv_heads", &o->num_kv_heads) < 0)) {
         return -1;
     }
     /* eps > 0, or a vector of zeros would score NaN */

@@ -45,6 +45,10 @@ typedef enum {
 typedef struct {
     const char *name;
 
+    /* Columns of Y that the products below take in at a time, a multiple of 16: an
+     * operand that many rows pass over is best laid out in panels of so many. */
+    int panel;
+
     /* -- products ------------------------------------------------------------------ */
 
     /* C[i][j] (+)= sum_t X[i*ldx + t*sx] * Y[t*ldy + j],  i < rows, j < cols, t < K.
@@ -55,12 +59,12 @@ typedef struct {
                    const float *Y, int64_t ldy, int64_t rows, int64_t cols, int64_t K,
                    bool add);
 
-    /* C[i][l] = C[i][l] * alpha[l] + sum_t X[i*ldx + t*sx] * Y[t][l] over the live (t,
-     * l); t < K <= ATTN_KEYS, C and Y [.][lanes]. alpha NULL: C[i][l] + the sum. The
-     * first 64 terms are summed and added, then the others. */
-    void (*pool)(float *C, const float *X, int64_t ldx, int64_t sx, const float *Y,
-                 int lanes, int64_t rows, int K, const float *alpha,
-                 const uint64_t *live);
+    /* C[i][l] = C[i][l] * alpha[l] + sum_t X[t*ldx + i] * Y[t][l] over the live (t, l);
+     * i < rows, t < K <= ATTN_KEYS, C and Y [.][lanes]. alpha NULL: C[i][l] + the sum.
+     * The first 64 terms are summed and added, then the others. A dead pair may add 0:
+     * the sign of a sum that is 0 is that of +0 at best (unpack). */
+    void (*pool)(float *C, const float *X, int64_t ldx, const float *Y, int lanes,
+                 int64_t rows, int K, const float *alpha, const uint64_t *live);
 
     /* C[i*ldc + j] += sum_t X[i][t] * Y[t*ldy + j] over the lanes t live in row i;
      * X [.][lanes], t < K <= lanes. live is not NULL (matmul does that case). */

@@ -24,7 +24,15 @@ V_FN vf v_set1(float x) { return _mm256_set1_ps(x); }
 V_FN vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 V_FN void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
 V_FN vf v_load_n(const float *p, int n) { return _mm256_maskload_ps(p, v_first(n)); }
-V_FN void v_store_n(float *p, vf a, int n) { _mm256_maskstore_ps(p, v_first(n), a); }
+/* AMD takes some 17 cycles for a store with a mask: none of a whole vector. */
+V_FN void v_store_n(float *p, vf a, int n)
+{
+    if (n == VLEN) {
+        v_store(p, a);
+    } else {
+        _mm256_maskstore_ps(p, v_first(n), a);
+    }
+}
 
 /* ---- arithmetic: v_fma is a * b + c, v_fnma is c - a * b ------------------------- */
 V_FN vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }

@@ -105,17 +105,23 @@ poison_row(float *x, int64_t n, const uint8_t *mask)
     }
 }
 
-/* NaN in every dead pair of X [rows][lanes]. */
+/* x in every dead pair of X [rows][lanes]. */
 static void
-poison(float *X, int rows, int lanes, const uint64_t *live)
+fill_dead_pairs(float *X, int rows, int lanes, const uint64_t *live, float x)
 {
     for (int i = 0; live != NULL && i < rows; i++) {
         for (int l = 0; l < lanes; l++) {
             if (!(live[i] >> l & 1)) {
-                X[i * lanes + l] = NAN;
+                X[i * lanes + l] = x;
             }
         }
     }
+}
+
+static void
+poison(float *X, int rows, int lanes, const uint64_t *live)
+{
+    fill_dead_pairs(X, rows, lanes, live, NAN);
 }
 
 static void

@@ -21,18 +21,27 @@ run_matmul(run *r) /* rows, cols, K; options: add, X walked along columns */
     record(r, C, span(r->a, r->b, ldc));
 }
 
+/* Whatever dead pairs hold: 0, which may be added as long as X is finite, or NaN. */
 static void
 run_pool(run *r) /* rows, lanes, K; options: alpha, live */
 {
     int lanes = r->b;
-    float *C = numbers(r, (int64_t)r->a * lanes, 2.0f);
+    int64_t n = (int64_t)r->a * lanes;
+    float *C = numbers(r, n, 2.0f), *zeros = numbers(r, n, 2.0f);
     float *X = numbers(r, (int64_t)r->c * r->a, 2.0f),
           *Y = numbers(r, (int64_t)r->c * lanes, 2.0f);
     float *alpha = r->option & 1 ? numbers(r, lanes, 1.0f) : NULL;
     uint64_t *live = r->option & 2 ? live_words(r, r->c, lanes) : NULL;
+    memcpy(zeros, C, (size_t)n * sizeof *C);
     poison(Y, r->c, lanes, live);
-    r->set->pool(C, X, 1, r->a, Y, lanes, r->a, r->c, alpha, live);
-    record(r, C, (int64_t)r->a * lanes);
+    r->set->pool(C, X, r->a, Y, lanes, r->a, r->c, alpha, live);
+    fill_dead_pairs(Y, r->c, lanes, live, 0.0f);
+    r->set->pool(zeros, X, r->a, Y, lanes, r->a, r->c, alpha, live);
+    for (int64_t i = 0; i < n; i++) {
+        bool same = C[i] == zeros[i] || (isnan(C[i]) && isnan(zeros[i]));
+        check(r, same, "a dead pair counts", i);
+    }
+    record(r, C, n);
 }
 
 static void
