@@ -204,7 +204,11 @@ ARGUMENTS: dict[str, Any] = {
     **{"X": ones(2, 3, 4), "weights": ones(2, 3, 4), "valid_len": [1, 2], "n": 1},
     **{"outputs": ones(2, 2, 3, 4), "lses": ones(2, 2, 3)},
     **{"key_size": 4, "query_size": 4, "num_hiddens": 7, "num_steps": 3},
+    **{"W_v": ones(7, 6), "W_o": ones(7, 7), "value_size": 6, "num_heads": 7},
 }
+
+
+NOT_CALLED = ("AdditiveGradients", "MultiHeadGradients", "Memory", "Step", "Trace")
 
 
 def callables() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
@@ -213,7 +217,7 @@ def callables() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     for module in (attnext, reference, attnext.torch, attnext.dask, attnext.explain):
         for name in module.__all__:
             function = getattr(module, name)
-            if not callable(function) or name in ("AdditiveGradients", "Memory", "Step", "Trace"):
+            if not callable(function) or name in NOT_CALLED:
                 continue
             parameters = inspect.signature(function).parameters
             if name == "layer":  # takes any object there is
@@ -221,10 +225,16 @@ def callables() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             own = {n: ARGUMENTS[n] for n, p in parameters.items() if p.default is p.empty}
             if name in ("masked_softmax_backward", "merge_attention_backward"):
                 own["grad_output"] = ones(2, 3, 4)
+            if name == "multi_head_attention_backward":
+                own["grad_output"] = ones(2, 3, 7)
             if module is attnext.torch:
                 own = {n: torch.tensor(x) if np.ndim(x) else x for n, x in own.items()}
             found[f"{module.__name__}.{name}"] = function, own
-    for kind in (attnext.AdditiveAttention(4, 4, 7, bias=True), attnext.DotProductAttention()):
+    for kind in (
+        attnext.AdditiveAttention(4, 4, 7, bias=True),
+        attnext.DotProductAttention(),
+        attnext.MultiHeadAttention(4, 4, 6, 6, 2, bias=True),
+    ):
         inputs = {name: ARGUMENTS[name] for name in ("queries", "keys", "values")}
         kind(**inputs)
         found[f"{type(kind).__name__}.__call__"] = kind, inputs

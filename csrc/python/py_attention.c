@@ -219,8 +219,7 @@ make_parameter_gradients(const py_call *call, const py_inputs *in, py_gradients 
     for (int i = 0; i < score->parameters; i++) {
         PyArrayObject *parameter = in->arrays[ARG_PARAMETER_0 + i];
         npy_intp dims[PY_PARAMETER_AXES];
-        if (parameter == NULL ||
-            (call->memory != NULL && attn_projects_keys(score->score, i))) {
+        if (parameter == NULL || (call->memory != NULL && py_projects_keys(score, i))) {
             continue;
         }
         const char *letters = score->about->parameters[i].shape;
@@ -260,7 +259,7 @@ make_key_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
         return d->keys == NULL ? -1 : 0;
     }
     if (d->key_use == NULL) { /* there are no spare arrays */
-        d->projected = make_key_gradient(in, p->N, attn_key_width(p));
+        d->projected = make_key_gradient(in, p->N, py_key_width(p));
         py_key_shape(in, p->N, 1, dims);
         d->key_use = (PyArrayObject *)PyArray_SimpleNew(in->ndim, dims, NPY_UINT8);
     }
@@ -283,7 +282,8 @@ make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
     }
     d->queries = py_new_float32(in->ndim, dims);
     if (d->values == NULL && !is_of_scores(in)) {
-        d->values = make_key_gradient(in, p->N, p->Dv);
+        npy_intp width = call->memory != NULL ? py_value_width(p) : p->Dv;
+        d->values = make_key_gradient(in, p->N, width);
     }
     if (d->queries == NULL || (d->values == NULL && !is_of_scores(in)) ||
         make_key_gradients(call, in, d) < 0) {

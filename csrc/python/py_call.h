@@ -112,8 +112,14 @@ int py_inputs_check(const attnext_state *state, const py_inputs *in,
 void py_inputs_clear(py_inputs *in);
 
 /* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`
- * times (py_layer_memory_keys.c). */
-PyArrayObject *py_memory_mask(const py_memory *memory, int64_t group);
+ * times; if heads are inside, (..., 1, 1, N) for all of them (py_layer_memory_keys.c). */
+PyArrayObject *py_memory_mask(const py_memory *memory, const attn_problem *p);
+
+/* Does the parameter make what a memory keeps? Numbers of that of a key, and of what
+ * flows to it; likewise of a value, which only multi-head attention projects. */
+bool py_projects_keys(const py_score *score, int parameter);
+int64_t py_key_width(const attn_problem *p);
+int64_t py_value_width(const attn_problem *p);
 
 /* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
  * which the heads belong. */
@@ -147,7 +153,8 @@ typedef struct {
     PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
     PyArrayObject *bias, *sink, *scales;
     float scale; /* of a bandwidth; of a factor that is a number, if it was asked for */
-    /* of a memory, in the place of keys and the parameters that project them: attn.h */
+    /* of a memory, in the place of keys and the parameters that project them, and values
+     * is that of the projected ones, where they are: attn.h */
     PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
 } py_gradients;
 

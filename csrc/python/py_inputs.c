@@ -312,7 +312,7 @@ convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
 static int
 add_mask_of_memory(const py_call *call, const npy_intp *dims, py_inputs *in)
 {
-    PyArrayObject *mask = py_memory_mask(call->memory, in->problem.group);
+    PyArrayObject *mask = py_memory_mask(call->memory, &in->problem);
     PyArrayObject *given = in->arrays[ARG_MASK];
     if (mask != NULL && given != NULL) {
         PyObject *both = PyNumber_And((PyObject *)mask, (PyObject *)given);

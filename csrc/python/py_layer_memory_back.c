@@ -165,14 +165,14 @@ filled(const py_memory *now, npy_intp width, int type, int fill)
 
 /* The sums for all keys that the memory has: 0 for those that no backward knew. */
 static int
-complete(memory_sums *sums, const py_memory *now, npy_intp width)
+complete(memory_sums *sums, const py_memory *now, const attn_problem *p)
 {
     if (sums->values != NULL && rows_of(sums->values) == now->N) {
         return 0;
     }
-    npy_intp Dv = PyArray_DIM(now->values, PyArray_NDIM(now->values) - 1);
-    memory_sums all = {filled(now, width, NPY_FLOAT32, 0), NULL, NULL};
-    all.values = all.projected == NULL ? NULL : filled(now, Dv, NPY_FLOAT32, 0);
+    memory_sums all = {filled(now, py_key_width(p), NPY_FLOAT32, 0), NULL, NULL};
+    all.values = all.projected == NULL ? NULL
+                                       : filled(now, py_value_width(p), NPY_FLOAT32, 0);
     all.key_use = all.values == NULL ? NULL : filled(now, 1, NPY_UINT8, ATTN_UNUSED);
     if (all.key_use == NULL) {
         layer_memory_clear_sums(&all);
@@ -188,22 +188,27 @@ complete(memory_sums *sums, const py_memory *now, npy_intp width)
 
 typedef struct {
     const attn_problem *p;
-    attn_operand keys;
+    attn_inputs in;
     attn_gradients d;
+    const float *dV; /* multi-head: what flows to the projected values */
 } projection;
 
 static size_t
 projected_workspace(const void *context, int Py_UNUSED(threads))
 {
     const projection *c = context;
-    return attn_projected_backward_workspace(c->p);
+    return c->p->heads > 0 ? attn_multi_head_projected_workspace(c->p)
+                           : attn_projected_backward_workspace(c->p);
 }
 
 static int
 call_projected(const void *context, void *scratch, attn_run *run)
 {
     const projection *c = context;
-    return attn_projected_backward(&c->d, &c->keys, c->p, scratch, run);
+    return c->p->heads > 0
+               ? attn_multi_head_projected_backward(&c->d, c->dV, &c->in, c->p, scratch,
+                                                    run)
+               : attn_projected_backward(&c->d, &c->in.keys, c->p, scratch, run);
 }
 
 /* From what flows to the projected keys to the gradients of the keys, in d->keys, and of
@@ -215,17 +220,22 @@ through_projection(const attnext_state *state, const layer_core *core,
 {
     projection context = {
         .p = p,
-        .keys = attn_dense(py_data(now->keys), rows_of(now->keys), p->Dk),
+        .in = {.keys = attn_dense(py_data(now->keys), rows_of(now->keys), p->Dk),
+               .values = attn_dense(py_data(now->values), rows_of(now->values), p->Dv)},
+        .dV = py_data(sums->values),
         .d = {.projected = py_data(sums->projected),
               .key_use = PyArray_DATA(sums->key_use)},
     };
     d->keys = filled(now, p->Dk, NPY_FLOAT32, 0);
-    if (d->keys == NULL) {
+    d->values = p->heads > 0 ? filled(now, p->Dv, NPY_FLOAT32, 0)
+                             : (PyArrayObject *)Py_NewRef(sums->values);
+    if (d->keys == NULL || d->values == NULL) {
         return -1;
     }
     context.d.keys = py_data(d->keys);
+    context.d.values = py_data(d->values);
     for (int i = 0; i < core->score->parameters; i++) {
-        if (attn_projects_keys(p->score, i)) {
+        if (core->parameters[i] != NULL && py_projects_keys(core->score, i)) {
             npy_intp dims[PY_PARAMETER_AXES];
             d->parameters[i] = py_new_float32(layer_shape(core, i, dims), dims);
             if (d->parameters[i] == NULL) {
@@ -235,7 +245,7 @@ through_projection(const attnext_state *state, const layer_core *core,
         }
     }
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
-                        (double)attn_key_width(p);
+                        (double)py_key_width(p);
     return py_run(state, work, projected_workspace, call_projected, &context);
 }
 
@@ -248,13 +258,13 @@ gradients_of(const attnext_state *state, const layer_core *core,
     PyObject *result = NULL;
     bool projects = false;
     for (int i = 0; i < core->score->parameters; i++) {
-        projects = projects || attn_projects_keys(p->score, i);
+        projects = projects || py_projects_keys(core->score, i);
     }
     if (!projects) {
         return PyTuple_Pack(2, sums->projected, sums->values);
     }
     if (through_projection(state, core, sums, now, p, &d) == 0) {
-        result = PyTuple_Pack(2, d.keys, sums->values);
+        result = PyTuple_Pack(2, d.keys, d.values);
     }
     if (result != NULL && layer_add_gradients(state, core, &d) < 0) {
         Py_CLEAR(result);
@@ -276,7 +286,7 @@ layer_memory_backward(const attnext_state *state, const layer_core *core,
     layer_memory_clear_sums(&memory->spare);
     layer_memory_share(&now, &memory->now);
     const attn_problem p = layer_memory_problem(core, &now, now.N);
-    if (complete(&sums, &now, attn_key_width(&p)) == 0) {
+    if (complete(&sums, &now, &p) == 0) {
         result = gradients_of(state, core, &sums, &now, &p);
     }
     if (result == NULL && sums.values != NULL) {

@@ -160,9 +160,14 @@ read_keys_and_values(const layer_core *core, PyObject *const *given,
     key_dims[ndim - 2] = PyArray_DIM(rows->keys, ndim - 2);
     memcpy(value_dims, key_dims, (size_t)ndim * sizeof *value_dims);
     value_dims[ndim - 1] = like != NULL ? PyArray_DIM(like->values, ndim - 1) : PY_DV;
-    rows->values = py_float32_shaped(given[ARG_VALUES], "values", NULL, ndim,
-                                     value_dims);
-    return rows->values == NULL ? -1 : ndim;
+    rows->values = core->score->about->has_heads
+                       ? layer_read_features(given[ARG_VALUES], "values", 'N',
+                                             "value_size", core->value_size)
+                       : py_float32(given[ARG_VALUES], "values", NULL);
+    return rows->values == NULL ||
+                   py_check_shape(rows->values, "values", ndim, value_dims) < 0
+               ? -1
+               : ndim;
 }
 
 /* What a call was given. like: what the memory has, or NULL: it is new. */
@@ -264,7 +269,7 @@ static int
 copy_parameters(const layer_core *core, memory_object *memory)
 {
     for (int i = 0; i < core->score->parameters; i++) {
-        if (attn_projects_keys(core->score->score, i)) {
+        if (core->parameters[i] != NULL && py_projects_keys(core->score, i)) {
             memory->made_with[i] = (PyArrayObject *)PyArray_NewCopy(core->parameters[i],
                                                                     NPY_CORDER);
             if (memory->made_with[i] == NULL) {
@@ -312,11 +317,6 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     layer_core held;
 
     if (layer_hold((layer_object *)self, &held) < 0) {
-        return NULL;
-    }
-    if (held.score->about->has_heads) {
-        PyErr_SetString(PyExc_NotImplementedError, "no memory of MultiHeadAttention");
-        layer_core_clear(&held);
         return NULL;
     }
     if (py_parse(state, &memory_signature, args, nargs, kwnames, given) == 0 &&

@@ -99,13 +99,18 @@ layer_memory_release(py_memory *memory)
 /* ---- the mask, as a call takes it ------------------------------------------------ */
 
 PyArrayObject *
-py_memory_mask(const py_memory *memory, int64_t group)
+py_memory_mask(const py_memory *memory, const attn_problem *p)
 {
+    const int64_t group = p->heads > 0 ? 1 : p->group;
     PyArrayObject *mask = memory->mask;
     npy_intp dims[PY_MAX_AXES], strides[PY_MAX_AXES];
     int ndim = py_note_shape(mask, dims);
     memcpy(strides, PyArray_STRIDES(mask), (size_t)ndim * sizeof *strides);
     dims[ndim - 2] = 1;
+    if (p->heads > 0) {
+        strides[ndim] = strides[ndim - 1];
+        dims[ndim++ - 1] = 1;
+    }
     dims[ndim - 1] = memory->N;
     strides[ndim - 1] = 1;
     PyArrayObject *view = (PyArrayObject *)PyArray_New(
@@ -125,7 +130,38 @@ py_memory_mask(const py_memory *memory, int64_t group)
     return view;
 }
 
-/* ---- what the core makes of the keys --------------------------------------------- */
+/* ---- what the core makes of the keys, and values --------------------------------- */
+
+bool
+py_projects_keys(const py_score *score, int parameter)
+{
+    const char *shape = score->about->parameters[parameter].shape;
+    return score->about->has_heads ? strchr(shape, 'G') != NULL
+                                   : attn_projects_keys(score->score, parameter);
+}
+
+int64_t
+py_key_width(const attn_problem *p)
+{
+    return p->heads > 0 ? p->H / p->group : attn_key_width(p);
+}
+
+int64_t
+py_value_width(const attn_problem *p)
+{
+    return p->heads > 0 ? p->H / p->group : p->Dv;
+}
+
+/* B counts heads, too; more than there can be of elements are too many for the core, which
+ * then says so. */
+static void
+add_heads(attn_problem *p, const layer_core *core)
+{
+    p->heads = core->num_heads;
+    p->group = core->num_heads / core->num_kv_heads;
+    p->B = p->B > INT64_MAX / p->heads ? INT64_MAX / p->heads * p->heads
+                                       : p->B * p->heads;
+}
 
 attn_problem
 layer_memory_problem(const layer_core *core, const py_memory *now, npy_intp N)
@@ -134,12 +170,16 @@ layer_memory_problem(const layer_core *core, const py_memory *now, npy_intp N)
         .B = entries_of(now->keys),
         .N = N,
         .Dk = PyArray_DIM(now->keys, PyArray_NDIM(now->keys) - 1),
+        .Dv = PyArray_DIM(now->values, PyArray_NDIM(now->values) - 1),
         .H = core->num_hiddens,
         .group = 1,
         .score = core->score->score,
     };
     for (int i = 0; i < core->score->parameters; i++) {
         p.parameters[i] = py_data(core->parameters[i]);
+    }
+    if (core->num_heads > 0) {
+        add_heads(&p, core);
     }
     return p;
 }
@@ -148,7 +188,8 @@ layer_memory_problem(const layer_core *core, const py_memory *now, npy_intp N)
 static PyArrayObject *
 new_prepared(const attn_problem *p, npy_intp room)
 {
-    size_t size = attn_prepared_size(p, room);
+    size_t size = p->heads > 0 ? attn_multi_head_prepared_size(p, room)
+                               : attn_prepared_size(p, room);
     npy_intp bytes = (npy_intp)size;
     if (size > (size_t)PY_SSIZE_T_MAX) {
         PyErr_SetString(PyExc_ValueError,
@@ -188,7 +229,7 @@ unused_keys(const py_memory *now, npy_intp first, npy_intp end)
 
 typedef struct {
     const attn_problem *p;
-    const attn_operand *keys;
+    attn_operand keys, values;
     const uint8_t *use;
     void *prepared;
     npy_intp first, end;
@@ -198,7 +239,10 @@ static int
 call_prepare(const void *context, void *Py_UNUSED(scratch), attn_run *run)
 {
     const preparation *c = context;
-    return attn_prepare_keys(c->prepared, c->keys, c->use, c->first, c->end, c->p, run);
+    return c->p->heads > 0 ? attn_multi_head_prepare(c->prepared, &c->keys, &c->values,
+                                                     c->first, c->end, c->p, run)
+                           : attn_prepare_keys(c->prepared, &c->keys, c->use, c->first,
+                                               c->end, c->p, run);
 }
 
 /* Keys first <= j < end of *now. */
@@ -206,18 +250,18 @@ static int
 prepare(const attnext_state *state, const attn_problem *p, const py_memory *now,
         npy_intp first, npy_intp end, bool nobody_knows)
 {
-    const attn_operand keys = attn_dense(py_data(now->keys), rows_of(now->keys), p->Dk);
-    uint8_t *use = unused_keys(now, first, end);
+    uint8_t *use = p->heads > 0 ? NULL : unused_keys(now, first, end);
     const preparation context = {
         .p = p,
-        .keys = &keys,
+        .keys = attn_dense(py_data(now->keys), rows_of(now->keys), p->Dk),
+        .values = attn_dense(py_data(now->values), rows_of(now->values), p->Dv),
         .use = use,
         .prepared = PyArray_DATA(now->prepared),
         .first = first,
         .end = end,
     };
     const double work = (double)p->B * (double)(end - first) * (double)p->Dk *
-                        (double)attn_key_width(p);
+                        (double)py_key_width(p);
     int result = (nobody_knows ? py_run : py_run_alone)(state, work, NULL, call_prepare,
                                                         &context);
     PyMem_RawFree(use);
@@ -247,7 +291,8 @@ move(const layer_core *core, const py_memory *now, npy_intp room, py_memory *nex
     }
     Py_XSETREF(next->prepared, new_prepared(&p, room));
     if (next->prepared != NULL) {
-        attn_prepare_start(PyArray_DATA(next->prepared), &p, room);
+        (p.heads > 0 ? attn_multi_head_prepare_start
+                     : attn_prepare_start)(PyArray_DATA(next->prepared), &p, room);
     }
     return PyErr_Occurred() ? -1 : 0;
 }
