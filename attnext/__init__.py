@@ -1,7 +1,7 @@
 """attnext: attention, written in C, for Python.
 
-Masked softmax, dot-product, cosine, additive and Gaussian attention, forward and backward, on
-float32 NumPy arrays. The functions and the classes live in the compiled module
+Masked softmax, dot-product, cosine, additive, Gaussian and multi-head attention, forward and
+backward, on float32 NumPy arrays. The functions and the classes live in the compiled module
 ``attnext._core``. Around them, each loaded when it is first used:
 
     attnext.reference           the same functions as plain NumPy code to read
@@ -33,6 +33,8 @@ try:
         AdditiveGradients,
         DotProductAttention,
         Memory,
+        MultiHeadAttention,
+        MultiHeadGradients,
         additive_attention,
         additive_attention_backward,
         additive_scores,
@@ -55,6 +57,8 @@ try:
         masked_softmax_backward,
         merge_attention,
         merge_attention_backward,
+        multi_head_attention,
+        multi_head_attention_backward,
         sequence_mask,
         set_num_threads,
         show_config,
@@ -68,11 +72,15 @@ except ModuleNotFoundError as error:
         "command; or with `pip install -e .`, which compiles it in the source folder itself."
     ) from None
 
+from attnext._positions import positional_encoding
+
 __all__ = [
     "AdditiveAttention",
     "AdditiveGradients",
     "DotProductAttention",
     "Memory",
+    "MultiHeadAttention",
+    "MultiHeadGradients",
     "additive_attention",
     "additive_attention_backward",
     "additive_scores",
@@ -95,6 +103,9 @@ __all__ = [
     "masked_softmax_backward",
     "merge_attention",
     "merge_attention_backward",
+    "multi_head_attention",
+    "multi_head_attention_backward",
+    "positional_encoding",
     "sequence_mask",
     "set_num_threads",
     "show_config",

@@ -19,7 +19,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from attnext._options import Dropout, Layer, Masks, Saved, Scores, Shared, Sink
+from attnext._options import (
+    Dropout,
+    HeadsLayer,
+    HeadsShared,
+    Layer,
+    Masks,
+    Pairs,
+    Saved,
+    Scores,
+    Shared,
+    Sink,
+)
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
@@ -59,10 +70,18 @@ class _Forward(Shared, total=False):
 @type_check_only
 class _Backward(Scores, Masks, Sink, Dropout, Saved, total=False): ...
 
+@type_check_only
+class _HeadsForward(HeadsShared, total=False):
+    out: _Array | None
+
+@type_check_only
+class _HeadsBackward(Scores, Pairs, Sink, Dropout, Saved, total=False): ...
+
 # default, type, paragraph, takers; parameters, gradients, own keywords with their defaults
 OPTIONS: dict[str, tuple[Any, str, str, tuple[str, ...]]]
 FOREIGN: list[tuple[str, str, str]]  # name elsewhere, argument here, what differs
 SCORES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]]
+ATTENTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]]  # and multi-head
 
 # ---- dot-product attention ------------------------------------------------------------
 
@@ -634,6 +653,207 @@ def gaussian_scores_backward(
     **options: Unpack[Scores],
 ) -> tuple[_Array, _Array, np.float32]: ...
 
+# ---- multi-head attention -------------------------------------------------------------
+
+class MultiHeadGradients(NamedTuple):
+    queries: _Array
+    keys: _Array
+    values: _Array
+    W_q: _Array
+    W_k: _Array
+    W_v: _Array
+    W_o: _Array
+    b_q: _Array | None
+    b_k: _Array | None
+    b_v: _Array | None
+    b_o: _Array | None
+
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[False] = False,
+    **options: Unpack[_HeadsForward],
+) -> _Array: ...
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: Literal[True],
+    return_lse: Literal[False] = False,
+    **options: Unpack[_HeadsForward],
+) -> tuple[_Array, _Array]: ...
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: Literal[False] = False,
+    return_lse: Literal[True],
+    **options: Unpack[_HeadsForward],
+) -> tuple[_Array, _Array]: ...
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    **options: Unpack[_HeadsForward],
+) -> tuple[_Array, _Array, _Array]: ...
+@overload
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+    **options: Unpack[_HeadsForward],
+) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
+@overload
+def multi_head_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    return_grad_bias: Literal[False] = False,
+    return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
+    **options: Unpack[_HeadsBackward],
+) -> MultiHeadGradients: ...
+@overload
+def multi_head_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    bias: ArrayLike,
+    return_grad_bias: Literal[True],
+    return_grad_sink: Literal[False] = False,
+    return_grad_scale: Literal[False] = False,
+    **options: Unpack[_HeadsBackward],
+) -> tuple[MultiHeadGradients, _Array]: ...
+@overload
+def multi_head_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: _Lens = None,
+    *,
+    num_heads: SupportsIndex,
+    num_kv_heads: SupportsIndex | None = None,
+    scale: _Scale | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    return_grad_bias: bool = False,
+    return_grad_sink: bool = False,
+    return_grad_scale: bool = False,
+    **options: Unpack[_HeadsBackward],
+) -> MultiHeadGradients | tuple[MultiHeadGradients, *tuple[_Array | np.float32 | None, ...]]: ...
+
 # ---- merging attentions over disjoint keys ------------------------------------------------
 
 def merge_attention(outputs: _Parts, lses: _Parts) -> tuple[_Array, _Array]: ...
@@ -703,6 +923,9 @@ class Memory:
     def append(self, keys: ArrayLike, values: ArrayLike, mask: ArrayLike | None = None) -> None: ...
     def backward(self) -> tuple[_Array, _Array]: ...
     def _take_sums(self) -> tuple[_Array, _Array] | None: ...
+    def _given_to(
+        self, layer: object, /
+    ) -> tuple[_Array, _Array, _Array | None, _Array | None]: ...
 
 @type_check_only
 class _Layer:
@@ -716,16 +939,6 @@ class _Layer:
     def grads(self) -> dict[str, _Array]: ...
     @property
     def training(self) -> bool: ...
-    def __call__(
-        self,
-        queries: ArrayLike,
-        keys: ArrayLike | Memory,
-        values: ArrayLike | None = None,
-        valid_lens: _Lens = None,
-        *,
-        need_weights: bool = True,
-        **options: Unpack[Layer],
-    ) -> _Array: ...
     # What is asked for comes behind; of a call with a Memory, dq alone comes before it.
     def backward(
         self,
@@ -746,7 +959,6 @@ class _Layer:
     ) -> Memory: ...
     def parameters(self) -> dict[str, _Array]: ...
     def zero_grad(self) -> None: ...
-    def state_dict(self) -> dict[str, _Array]: ...
     def load_state_dict(self, state_dict: Mapping[str, ArrayLike], /) -> None: ...
     def train(self, mode: bool = True) -> Self: ...
     def eval(self) -> Self: ...
@@ -769,6 +981,17 @@ class AdditiveAttention(_Layer):
     def query_size(self) -> int: ...
     @property
     def num_hiddens(self) -> int: ...
+    def state_dict(self) -> dict[str, _Array]: ...
+    def __call__(
+        self,
+        queries: ArrayLike,
+        keys: ArrayLike | Memory,
+        values: ArrayLike | None = None,
+        valid_lens: _Lens = None,
+        *,
+        need_weights: bool = True,
+        **options: Unpack[Layer],
+    ) -> _Array: ...
     @property
     def W_q(self) -> _Array: ...
     @W_q.setter
@@ -797,6 +1020,7 @@ class DotProductAttention(_Layer):
     ) -> None: ...
     @property
     def scale(self) -> float | None: ...
+    def state_dict(self) -> dict[str, _Array]: ...
     def __call__(
         self,
         queries: ArrayLike,
@@ -807,6 +1031,88 @@ class DotProductAttention(_Layer):
         scale: ArrayLike | None = None,
         need_weights: bool = True,
         **options: Unpack[Layer],
+    ) -> _Array: ...
+    def backward(
+        self,
+        grad_output: ArrayLike,
+        *,
+        grad_weights: ArrayLike | None = None,
+        return_grad_bias: bool = False,
+        return_grad_sink: bool = False,
+        return_grad_scale: bool = False,
+        context: Context | None = None,
+    ) -> tuple[_Array, _Array, _Array] | Any: ...
+
+@disjoint_base
+class MultiHeadAttention(_Layer):
+    def __init__(
+        self,
+        key_size: SupportsIndex,
+        query_size: SupportsIndex,
+        value_size: SupportsIndex,
+        num_hiddens: SupportsIndex,
+        num_heads: SupportsIndex,
+        dropout: _Number = 0.0,
+        *,
+        bias: bool = False,
+        num_kv_heads: SupportsIndex | None = None,
+        rng: _Rng = None,
+    ) -> None: ...
+    @property
+    def key_size(self) -> int: ...
+    @property
+    def query_size(self) -> int: ...
+    @property
+    def value_size(self) -> int: ...
+    @property
+    def num_hiddens(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def W_q(self) -> _Array: ...
+    @W_q.setter
+    def W_q(self, value: ArrayLike) -> None: ...
+    @property
+    def W_k(self) -> _Array: ...
+    @W_k.setter
+    def W_k(self, value: ArrayLike) -> None: ...
+    @property
+    def W_v(self) -> _Array: ...
+    @W_v.setter
+    def W_v(self, value: ArrayLike) -> None: ...
+    @property
+    def W_o(self) -> _Array: ...
+    @W_o.setter
+    def W_o(self, value: ArrayLike) -> None: ...
+    @property
+    def b_q(self) -> _Array | None: ...
+    @b_q.setter
+    def b_q(self, value: ArrayLike) -> None: ...
+    @property
+    def b_k(self) -> _Array | None: ...
+    @b_k.setter
+    def b_k(self, value: ArrayLike) -> None: ...
+    @property
+    def b_v(self) -> _Array | None: ...
+    @b_v.setter
+    def b_v(self, value: ArrayLike) -> None: ...
+    @property
+    def b_o(self) -> _Array | None: ...
+    @b_o.setter
+    def b_o(self, value: ArrayLike) -> None: ...
+    def state_dict(self, layout: Literal["d2l", "torch"] = "d2l") -> dict[str, _Array]: ...
+    def __call__(
+        self,
+        queries: ArrayLike,
+        keys: ArrayLike | Memory,
+        values: ArrayLike | None = None,
+        valid_lens: _Lens = None,
+        *,
+        scale: ArrayLike | None = None,
+        need_weights: bool = True,
+        **options: Unpack[HeadsLayer],
     ) -> _Array: ...
     def backward(
         self,

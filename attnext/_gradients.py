@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from attnext._core import SCORES
+from attnext._core import ATTENTIONS
 
 SHARED = ("bias", "sink", "scale")  # whose gradients are returned if return_grad_... says so
 
 
+@cache
 def names_of(function: str, with_bias: bool, *more: str) -> tuple[str, ...]:
     """What the gradients that the backward of `function` returns belong to, in order.
 
     more: others of `SHARED` whose gradients were asked for.
     """
-    _, gradients, _ = SCORES[function.removesuffix("_attention")]
+    _, gradients, _ = ATTENTIONS[function.removesuffix("_attention")]
     return (*gradients, *["bias"] * with_bias, *more)
 
 

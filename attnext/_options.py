@@ -24,15 +24,20 @@ from attnext import _core
 # ---- for type checkers ---------------------------------------------------------------------------
 
 
-class Masks(TypedDict, total=False):
+class Pairs(TypedDict, total=False):
     """Which key each query attends to, and what becomes of a query that is left without any."""
 
     mask: ArrayLike | None
     causal: bool
     causal_offset: ArrayLike
     window: tuple[SupportsIndex, SupportsIndex] | list[int] | None
-    enable_gqa: bool
     empty_rows: Literal["uniform", "zero", "nan"]
+
+
+class Masks(Pairs, total=False):
+    """The same, where heads are leading axes."""
+
+    enable_gqa: bool
 
 
 class Scores(TypedDict, total=False):
@@ -57,6 +62,10 @@ class Layer(Scores, Masks, Bias, Sink, total=False):
     """What the call of a layer takes: dropout is its own."""
 
 
+class HeadsLayer(Scores, Pairs, Bias, Sink, total=False):
+    """What the call of a layer takes that has heads of its own."""
+
+
 class Dropout(TypedDict, total=False):
     """Which weights are left out of the pooling."""
 
@@ -67,6 +76,10 @@ class Dropout(TypedDict, total=False):
 
 class Shared(Layer, Dropout, total=False):
     """What a forward and its backward share."""
+
+
+class HeadsShared(HeadsLayer, Dropout, total=False):
+    """What multi-head attention and its backward share."""
 
 
 class Extras(TypedDict, total=False):
@@ -127,7 +140,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def as_flag(name: str, value: object) -> bool:
     """The value if it is a bool: Python's, NumPy's, or a 0-d array of one."""
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, (bool, np.bool_)):  # faster than a union
         return bool(value)
     if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0:
         return bool(value)

@@ -159,10 +159,7 @@ class Memory:
             tokens = _token(keys, old, width), _token(values, old, values.shape[-1])
         self._tokens = _Keys.apply(keys, values, W_k, *tokens)  # type: ignore[no-untyped-call]
 
-    def _attend(
-        self, layer: Any, queries: Tensor, options: Mapping[str, Any]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Output and weights of a call of the layer."""
+    def _check_layer(self, layer: Any) -> None:
         if layer is not self._layer:
             raise ValueError(
                 "the memory was made by another object, expected one that memory() of this object "
@@ -170,6 +167,20 @@ class Memory:
             )
         if layer.dropout.p != self._engine.layer.dropout:
             raise RuntimeError("dropout.p has changed since the memory was made: make a new memory")
+
+    def _given_to(self, layer: Any) -> tuple[NDArray[Any] | None, ...]:
+        """What the attnext.Memory answers, for attnext.explain."""
+        self._check_layer(layer)
+        with self._engine.lock:
+            self._engine.load({name: to_array(x) for name, x in layer._weights_of_keys().items()})
+            given: tuple[NDArray[Any] | None, ...] = self._rows._given_to(self._engine.layer)
+        return given
+
+    def _attend(
+        self, layer: Any, queries: Tensor, options: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output and weights of a call of the layer."""
+        self._check_layer(layer)
         shared = {n: options[n] for n in ("bias", "sink") if options.get(n) is not None}
         inputs = _checked(queries=queries, **shared)
         inputs["queries"], parameters = layer._projected_queries(inputs["queries"])

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from attnext import _core
 
-from .attention import learned, of_numbers
-from .autograd import run
+from .attention import of_numbers, run_score
 from .calls import RULES, Arrays, Flow, Rule, Shape
 
 _Softcap: TypeAlias = float | np.floating[Any] | np.integer[Any] | None
@@ -231,7 +230,7 @@ def gaussian_scores(
 
 
 def _scores(function: str, inputs: dict[str, Any], own: dict[str, Any]) -> Tensor:
-    scores: Tensor = run(function, *learned(inputs, own), ("scores",))
+    scores: Tensor = run_score(function, inputs, own, ("scores",))
     return scores
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -20,24 +21,17 @@ _CONSTANTS = (int, float, str, type(None))
 # ---- there and back ------------------------------------------------------------------------------
 
 
-def to_array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's own memory. (force: without its graph; a pending minus sign is carried out.)"""
-    return tensor.numpy(force=True)
-
-
-def to_tensor(array: NDArray[Any]) -> Tensor:
-    """The array's own memory."""
-    return torch.from_numpy(array)
+# Each is of the other's own memory. They are no functions of Python, for a call needs a dozen of
+# them. (force: without its graph; a pending minus sign is carried out.)
+to_array: Callable[[Tensor], NDArray[Any]] = methodcaller("numpy", force=True)
+to_tensor: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
 
 
 def by_argument(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
     """Keyword arguments; values with the names "x[0]", "x[1]" and so on are a list x."""
-    arguments: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        if name[-1] == "]":
-            arguments.setdefault(name[: name.index("[")], []).append(value)
-        else:
-            arguments[name] = value
+    arguments = dict(zip(names, values, strict=True))
+    for name in [name for name in arguments if name[-1] == "]"]:
+        arguments.setdefault(name[: name.index("[")], []).append(arguments.pop(name))
     return arguments
 
 

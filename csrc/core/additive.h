@@ -28,7 +28,7 @@ enum { W_Q, W_K, W_V, B_H };
 
 /* Prepared keys (keys.h). */
 typedef struct {
-    float *W_kT;   /* [Dk][attn_additive_lanes(H)]  W_k transposed */
+    float *W_kT;   /* W_k transposed, in panels */
     float *raw;    /* (rows, H)  W_k k */
     float *stored; /* (rows, H)  tanh of it in form SMALL, else e^2 of it */
     uint8_t *form; /* (rows)  or NO_FORM, of a key that was not needed */
@@ -39,8 +39,8 @@ enum { NO_FORM = 255 };
 typedef struct {
     bool direct;        /* w_v too large for forms that divide: all pairs are DIRECT */
     int64_t H;          /* hidden units, made a multiple of 4 by some of weight 0 */
-    float *W_qT;        /* [Dq][attn_additive_lanes(H)]  W_q transposed, and ... */
-    float *few;         /* (B, M, H)  ... W_q q of all queries, if they are few */
+    attn_panels panels; /* of W_q: transposed, if queries are few; and backward */
+    float *few;         /* (B, M, H)  W_q q of all queries, if they are few */
     float *w, *w_exp;   /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
     float bias_exp;     /* unit * sum of w_v */
     float *da;          /* (B, M, p->H)  backward: gradient of a */
@@ -63,13 +63,6 @@ attn_additive_few(const attn_problem *p)
     return p->M <= p->score->few_queries[0];
 }
 
-/* Columns of W_k transposed: pack fills whole groups of lanes. */
-static inline int64_t
-attn_additive_lanes(int64_t H)
-{
-    return (H + 15) / 16 * 16;
-}
-
 /* The form of a row whose largest |a_h| this is. */
 static inline int
 attn_additive_form(float largest)
@@ -89,6 +82,7 @@ void attn_additive_make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_
 bool attn_additive_prepare(attn_call *c);
 bool attn_additive_finish(attn_call *c);
 bool attn_additive_projected_backward(const attn_gradients *d, const attn_operand *keys,
-                                      const attn_problem *p, attn_run *run);
+                                      const attn_problem *p, attn_panels panels,
+                                      attn_run *run);
 
 #endif

@@ -135,8 +135,9 @@ attn_forward_end(attn_block *block)
     const attn_call *c = block->call;
     const int64_t Dv = c->p->Dv;
     attn_row_end(block, c->lse == NULL ? NULL : c->lse + attn_row_offset(block, 1));
-    attn_simd->unpack(c->output + attn_row_offset(block, Dv), Dv, block->O,
-                      block->lanes, block->rows.count, Dv, block->sum);
+    const attn_target to = attn_results_to(block, c->output, Dv);
+    attn_simd->unpack(to.data, to.ld, block->O, block->lanes, block->rows.count, Dv,
+                      block->sum);
     if (c->weights != NULL) {
         attn_row_weights(block, c->weights + attn_row_offset(block, c->p->N));
     }
@@ -291,14 +292,16 @@ dscore_tile(attn_block *block)
 }
 
 void
-attn_add_pairs(const attn_block *block, float *C, const float *X, attn_span Y,
+attn_add_pairs(const attn_block *block, attn_target C, const float *X, attn_span Y,
                int64_t D, const uint64_t *live, bool zeros)
 {
     const int keys = block->tile.keys, count = block->rows.count;
+    float *to = C.data + block->tile.k0 * C.ld;
     if (live == NULL || zeros) {
-        attn_simd->matmul(C, D, X, block->lanes, 1, Y.data, Y.ld, keys, D, count, true);
+        attn_simd->matmul(to, C.ld, X, block->lanes, 1, Y.data, Y.ld, keys, D, count,
+                          true);
     } else {
-        attn_simd->matmul_live(C, D, X, block->lanes, Y.data, Y.ld, keys, D, count,
+        attn_simd->matmul_live(to, C.ld, X, block->lanes, Y.data, Y.ld, keys, D, count,
                                live);
     }
 }
@@ -330,8 +333,7 @@ attn_is_finite(const float *x, int64_t n)
 static attn_span
 dout_of(const attn_block *block)
 {
-    const int64_t Dv = block->call->p->Dv;
-    return (attn_span){block->call->grad->output + attn_row_offset(block, Dv), Dv};
+    return attn_results_of(block, block->call->grad->output, block->call->p->Dv);
 }
 
 /* forward was: O = V^T (P * keep).  So now: dV = (P * keep) dO. */
@@ -344,8 +346,8 @@ dvalues_tile(attn_block *block, bool dropped)
     if (dropped) {
         drop(block, block->S);
     }
-    attn_add_pairs(block, block->dvalues + t->k0 * Dv, block->S, dout_of(block), Dv,
-                   t->live, block->P_is_0);
+    attn_add_pairs(block, block->dvalues, block->S, dout_of(block), Dv, t->live,
+                   block->P_is_0);
 }
 
 /* The block's last pass: dV, dS, and through the scoring function dQ and dK. A block
@@ -387,7 +389,7 @@ attn_backward_block(attn_block *block)
 
     c->p->score->load(block);
     c->p->score->load_backward(block);
-    attn_simd->pack(block->dO, block->lanes, dout.data, Dv, block->rows.count, Dv,
+    attn_simd->pack(block->dO, block->lanes, dout.data, dout.ld, block->rows.count, Dv,
                     1.0f);
     attn_row_start(block, true);
     if (saved->weights == NULL || c->dsink.rows != NULL) {
@@ -417,10 +419,13 @@ attn_backward_block(attn_block *block)
 void
 attn_settle_queries(const attn_call *c, const attn_rows *rows)
 {
-    const int64_t Dq = c->p->Dq, row = rows->b * c->p->M + rows->m0;
+    const attn_problem *p = c->p;
+    const int64_t Dq = p->Dq;
+    const attn_target to = attn_write(c->d->queries, attn_heads(p), p->M, Dq, rows->b,
+                                      rows->m0);
     for (uint64_t w = rows->empty; w != 0; w &= w - 1) {
         int l = __builtin_ctzll(w);
-        float *dquery = c->d->queries + (row + l) * Dq;
+        float *dquery = to.data + l * to.ld;
         for (int64_t d = 0; d < Dq; d++) {
             dquery[d] = rows->nan >> l & 1 ? NAN : 0.0f;
         }

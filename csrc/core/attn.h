@@ -53,16 +53,16 @@ ATTN_SCORES(ATTN_DECLARE_SCORE)
 /* A parameter of a score. */
 typedef struct {
     const char *name; /* "W_q"; NULL ends the list */
-    /* A letter for each axis: H hidden units, Q features of a query, K of a key, V of a
-     * value; 1, an axis of size 1 that may be left out ("1H": (1, H) as in PyTorch's
-     * state dicts, or (H,)). */
+    /* A letter for each axis: H hidden units, G those of the heads of keys (H / group),
+     * Q features of a query, K of a key, V of a value; 1, an axis of size 1 that may be
+     * left out ("1H": (1, H) as in PyTorch's state dicts, or (H,)). */
     const char *shape;
     bool optional;
     char fan_in; /* the letter whose size n bounds initial values: |x| <= 1 / sqrt(n) */
     const char *doc; /* what help() says of it: a sentence */
 } attn_parameter;
 
-enum { ATTN_PARAMETERS = 4 }; /* most of one score */
+enum { ATTN_PARAMETERS = 8 }; /* most of one attention */
 
 /* What the number attn_problem.scale is to a score. */
 typedef enum {
@@ -85,12 +85,13 @@ typedef struct {
     const char *scores_backward_example;
 } attn_score_text;
 
-/* What a caller has to know of a score. */
+/* What a caller has to know of a score, or of multi-head attention. */
 typedef struct {
     const char *name; /* of its functions in Python: "dot_product" */
     attn_parameter parameters[ATTN_PARAMETERS];
     attn_scale_kind scale;
     bool has_eps;                /* attn_problem.eps counts */
+    bool has_heads;              /* multi-head: attn_problem.heads does */
     const attn_score_text *text; /* may be NULL */
 } attn_score_info;
 
@@ -158,6 +159,8 @@ typedef struct {
 typedef struct {
     int64_t B, M, N, Dq, Dk, Dv;
     int64_t group; /* query heads that share one key head: see above */
+    int64_t heads; /* so many entries of the queries lie side by side in the rows of
+                    * output, gradients and what flows in: see attn_forward. 0 is 1 */
     const attn_score *score;
     float scale;      /* what it is: attn_scale_kind */
     attn_view scales; /* of floats, one for each entry (stride_m and stride_j 0), in the
@@ -195,13 +198,19 @@ typedef struct {
     int64_t head, entry, row;
 } attn_operand;
 
-/* A C-contiguous array (entries, rows, width). */
+/* A C-contiguous array (entries / heads, rows, heads, width); (entries, rows, width). */
+static inline attn_operand
+attn_beside(const float *data, int64_t heads, int64_t rows, int64_t width)
+{
+    /* without an element the products may overflow, and do not count */
+    uint64_t row = (uint64_t)heads * (uint64_t)width, entry = (uint64_t)rows * row;
+    return (attn_operand){data, heads, width, (int64_t)entry, (int64_t)row};
+}
+
 static inline attn_operand
 attn_dense(const float *data, int64_t rows, int64_t width)
 {
-    /* without an element the product may overflow, and does not count */
-    int64_t entry = (int64_t)((uint64_t)rows * (uint64_t)width);
-    return (attn_operand){data, 1, 0, entry, width};
+    return attn_beside(data, 1, rows, width);
 }
 
 typedef struct {
@@ -213,7 +222,11 @@ typedef struct {
 /* ---- attention ------------------------------------------------------------------- */
 
 /* output (B, M, Dv); weights (B, M, N), before dropout, or NULL; lse (B, M), natural
- * log of the row's sum of exp(scores), or NULL. */
+ * log of the row's sum of exp(scores), or NULL.
+ *
+ * With heads h > 1 the output is (B / h, M, h, Dv), and so are its gradient and that of
+ * the queries; those of keys and values are (B / h, N, h / group, ...). So heads are
+ * written where they lie, too: of the dot product and the cosine. */
 size_t attn_forward_workspace(const attn_problem *p, int threads);
 int attn_forward(float *output, float *weights, float *lse, const attn_inputs *in,
                  const attn_problem *p, void *workspace, attn_run *run);
@@ -269,6 +282,58 @@ int attn_scores_backward(const attn_gradients *d, const float *dscores,
                          const attn_inputs *in, const attn_problem *p, void *workspace,
                          attn_run *run);
 
+/* ---- multi-head attention -------------------------------------------------------- */
+
+/* Attention by heads, between linear layers (Vaswani et al. 2017, section 3.2.2):
+ *
+ *     Q = queries W_q^T + b_q,  K = keys W_k^T + b_k,  V = values W_v^T + b_v,
+ *     O = the attention of each head,  output = O W_o^T + b_o.
+ *
+ * A problem of it is that of its heads, with the dot product: B counts every head of
+ * every entry, `heads` of them belong to one entry, and `group` of those share a head of
+ * keys and values. But Dq, Dk and Dv are the features of queries, keys and values, which
+ * have B / heads entries, C-contiguous; H / heads are those of a head; the parameters
+ * are those of attn_multi_head. Keys and values that no query needs are not read.
+ *
+ * output (B / heads, M, H); weights and lse as those of the heads. kept: Q, K, V and O
+ * for the backward, in memory of so many bytes (SIZE_MAX: overflow), which must stay
+ * where it is; or NULL. The backward's gradients are C-contiguous, those of bias, sink
+ * and scale as ever; without `kept` it computes the forward again, and of saved the
+ * output is of no use. */
+extern const attn_score_info attn_multi_head;
+
+double attn_multi_head_work(const attn_problem *p, bool backward);
+size_t attn_multi_head_kept(const attn_problem *p);
+size_t attn_multi_head_workspace(const attn_problem *p, bool kept, int threads);
+int attn_multi_head_forward(float *output, float *weights, float *lse, void *kept,
+                            const attn_inputs *in, const attn_problem *p,
+                            void *workspace, attn_run *run);
+
+/* Keys and values may be projected once, as attn_prepare_keys: K and V of any number up
+ * to the capacity, handed in as attn_problem.prepared. A backward then is wanted to leave
+ * the gradient of K in attn_gradients.projected and that of V in values, (B / heads, N, H
+ * / group) both, and key_use, which is 0 for the keys that were scored; what is made of
+ * these, once added up, is d->keys, d->values and d of the parameters of K and V. */
+size_t attn_multi_head_prepared_size(const attn_problem *p, int64_t capacity);
+void attn_multi_head_prepare_start(void *prepared, const attn_problem *p,
+                                   int64_t capacity);
+int attn_multi_head_prepare(void *prepared, const attn_operand *keys,
+                            const attn_operand *values, int64_t first, int64_t end,
+                            const attn_problem *p, attn_run *run);
+size_t attn_multi_head_projected_workspace(const attn_problem *p);
+int attn_multi_head_projected_backward(const attn_gradients *d, const float *dV,
+                                       const attn_inputs *in, const attn_problem *p,
+                                       void *workspace, attn_run *run);
+
+size_t attn_multi_head_backward_workspace(const attn_problem *p,
+                                          const attn_gradients *d,
+                                          const attn_grad_outputs *grad, bool kept,
+                                          int threads);
+int attn_multi_head_backward(const attn_gradients *d, const attn_grad_outputs *grad,
+                             const attn_saved *saved, const void *kept,
+                             const attn_inputs *in, const attn_problem *p,
+                             void *workspace, attn_run *run);
+
 /* ---- keys prepared once ---------------------------------------------------------- */
 
 /* What a score makes of the keys before it meets a query (additive: projects them;
@@ -299,8 +364,9 @@ int64_t attn_key_width(const attn_problem *p);
  * the keys: what each leaves in attn_gradients.projected, and of key_use, where one of
  * them used a key. From these to d->keys and those of d->parameters. Of a score that
  * projects no keys, projected is the gradient of the keys itself. */
+size_t attn_projected_backward_workspace(const attn_problem *p);
 int attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
-                            const attn_problem *p, attn_run *run);
+                            const attn_problem *p, void *workspace, attn_run *run);
 
 /* ---- merging attentions over disjoint sets of keys ------------------------------- */
 

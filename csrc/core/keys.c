@@ -68,17 +68,18 @@ key_task(void *ctx, int64_t task, int worker)
     int64_t end = job->end - j < TASK_KEYS ? job->end : j + TASK_KEYS;
     (void)worker;
     for (int64_t n; j < end; j += n) {
-        bool used = true;
-        n = job->use == NULL
-                ? end - j
-                : attn_use_run(job->use + e * keys + j - job->first, end - j, &used);
+        bool used;
+        const int64_t row = e * keys - job->first; /* of key 0, in use */
+        n = attn_use_run(job->use, row + j, row + end, &used);
         if (used && job->to != NULL) {
             score->make_keys(job->to->rows, e * job->to->capacity + j,
                              attn_read(job->keys, e, j), n, p);
         } else if (used) {
             score->make_keys_backward(job->call, e, j, n);
         } else if (job->call != NULL && job->call->d->keys != NULL) {
-            attn_set_zero(job->call->d->keys + (e * p->N + j) * p->Dk, 1, n, p->Dk);
+            attn_zero_rows(
+                attn_write(job->call->d->keys, attn_key_heads(p), p->N, p->Dk, e, j), n,
+                p->Dk);
         }
     }
 }
@@ -152,10 +153,21 @@ attn_key_width(const attn_problem *p)
     return p->score->key_width == NULL ? p->Dk : p->score->key_width(p);
 }
 
+size_t
+attn_projected_backward_workspace(const attn_problem *p)
+{
+    attn_arena a = attn_arena_over(NULL);
+    attn_take_panels(&a, p->Dk, p->H, true);
+    return attn_arena_size(&a);
+}
+
 int
 attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
-                        const attn_problem *p, attn_run *run)
+                        const attn_problem *p, void *memory, attn_run *run)
 {
+    attn_arena a = attn_arena_over(memory);
+    const attn_panels panels = attn_take_panels(&a, p->Dk, p->H, true);
     attn_set_zero(d->keys, p->B / p->group, p->N, p->Dk);
-    return p->score->projected_backward(d, keys, p, run) ? 0 : ATTN_INTERRUPTED;
+    bool done = p->score->projected_backward(d, keys, p, panels, run);
+    return done ? 0 : ATTN_INTERRUPTED;
 }

@@ -350,18 +350,21 @@ attn_zero_holes(float *row, const attn_rows *rows, int l)
 typedef struct {
     const attn_problem *p;
     uint8_t *use;
+    bool pooled;
 } used_job;
 
 /* Marks the keys of one block of queries; how many of them are new. */
 static int64_t
-mark_block(uint8_t *use, const attn_rows *rows)
+mark_block(uint8_t *use, const attn_rows *rows, bool pooled)
 {
     int64_t marked = 0;
     attn_tile t;
     for (attn_first_tile(&t, rows); attn_next_tile(&t, rows);) {
-        for (int i = t.first; i < t.end; i++) {
+        const uint64_t *pairs = pooled ? t.live : t.scored;
+        int end = pooled ? t.keys : t.end;
+        for (int i = pooled ? 0 : t.first; i < end; i++) {
             uint8_t *u = use + t.k0 + i;
-            if (*u != 0 && (t.scored == NULL || t.scored[i] != 0)) {
+            if (*u != 0 && (pairs == NULL || pairs[i] != 0)) {
                 *u = 0;
                 marked++;
             }
@@ -387,15 +390,15 @@ used_task(void *ctx, int64_t entry, int worker)
             int64_t m0 = max(end - ATTN_LANES, 0);
             attn_rows rows;
             attn_rows_of(&rows, p, entry * p->group + head, m0, (int)(end - m0));
-            unused -= mark_block(use, &rows);
+            unused -= mark_block(use, &rows, job->pooled);
         }
     }
 }
 
 bool
-attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run)
+attn_used_keys(uint8_t *use, const attn_problem *p, bool pooled, attn_run *run)
 {
-    used_job job = {p, use};
+    used_job job = {p, use, pooled};
     double us = attn_us(ATTN_WORK_ASKED * attn_work(p->B, p->M, p->N));
     if (!attn_may_be_empty(p)) { /* nothing is masked: all of them */
         memset(use, 0, (size_t)(p->B / p->group * p->N));
@@ -405,12 +408,15 @@ attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run)
 }
 
 int64_t
-attn_use_run(const uint8_t *use, int64_t n, bool *used)
+attn_use_run(const uint8_t *use, int64_t at, int64_t end, bool *used)
 {
-    int64_t i = 1;
-    *used = use[0] != ATTN_UNUSED;
-    while (i < n && (use[i] != ATTN_UNUSED) == *used) {
+    *used = use == NULL || use[at] != ATTN_UNUSED;
+    if (use == NULL) {
+        return end - at;
+    }
+    int64_t i = at + 1;
+    while (i < end && (use[i] != ATTN_UNUSED) == *used) {
         i++;
     }
-    return i;
+    return i - at;
 }

@@ -88,11 +88,12 @@ bool attn_may_be_empty(const attn_problem *p);
 
 /* ---- rows of queries or keys that no pair needs ---------------------------------- */
 
-/* use (B / group, N): 0 for a key that any query is scored against, else ATTN_UNUSED.
- * false: interrupted. */
-bool attn_used_keys(uint8_t *use, const attn_problem *p, attn_run *run);
+/* use (B / group, N): 0 for a key that any query is scored against, or, if so, whose
+ * value is pooled, be it by an empty row; else ATTN_UNUSED. false: interrupted. */
+bool attn_used_keys(uint8_t *use, const attn_problem *p, bool pooled, attn_run *run);
 
-/* How many of the next n >= 1 rows are alike: all used, or all unused. */
-int64_t attn_use_run(const uint8_t *use, int64_t n, bool *used);
+/* How many of the rows at .. end - 1, at least one, are alike from the first on: all used
+ * (use NULL: all are), or all unused. */
+int64_t attn_use_run(const uint8_t *use, int64_t at, int64_t end, bool *used);
 
 #endif

@@ -29,6 +29,7 @@ attn_letter_size(const attn_problem *p, char letter)
            : letter == 'Q' ? p->Dq
            : letter == 'K' ? p->Dk
            : letter == 'V' ? p->Dv
+           : letter == 'G' ? p->H / p->group
                            : 1;
 }
 
@@ -119,6 +120,14 @@ take_dkeys(const attn_call *c, attn_arena *a)
                                          : attn_take(a, row, p->B / p->group, p->N);
 }
 
+/* Does the gradient of the keys' operand go through a projection in this call? */
+static bool
+projects_back(const attn_call *c)
+{
+    return c->backward && c->p->score->projected_backward != NULL &&
+           c->d->projected == NULL;
+}
+
 void
 attn_lay_out(attn_call *c, attn_arena *a, int threads)
 {
@@ -129,6 +138,10 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     c->workers = tasks < threads ? (tasks < 1 ? 1 : (int)tasks) : threads;
     take_keys(c, a);
     c->dkeys = c->backward ? take_dkeys(c, a) : NULL;
+    c->dkey_heads = c->backward && c->dkeys == c->d->keys ? attn_key_heads(p) : 1;
+    if (projects_back(c)) {
+        c->panels = attn_take_panels(a, p->Dk, p->H, true);
+    }
     if (p->score->take_shared != NULL) {
         p->score->take_shared(c, a);
     }
@@ -180,7 +193,7 @@ attn_prepare(attn_call *c)
 {
     const attn_problem *p = c->p;
     const attn_score *score = p->score;
-    if (c->key_use != NULL && !attn_used_keys(c->key_use, p, c->run)) {
+    if (c->key_use != NULL && !attn_used_keys(c->key_use, p, false, c->run)) {
         return false;
     }
     if (c->to_prepare != NULL) {
@@ -202,12 +215,12 @@ attn_finish(attn_call *c)
         (score->finish != NULL && !score->finish(c))) {
         return false;
     }
-    if (score->projected_backward == NULL || d.projected != NULL) {
+    if (!projects_back(c)) {
         return true;
     }
     d.projected = c->dkeys;
     d.key_use = c->key_use;
-    return score->projected_backward(&d, &c->in->keys, c->p, c->run);
+    return score->projected_backward(&d, &c->in->keys, c->p, c->panels, c->run);
 }
 
 /* ---- forward and scores ---------------------------------------------------------- */

@@ -45,6 +45,18 @@ attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3)
     }
 }
 
+void
+attn_zero_rows(attn_target to, int64_t rows, int64_t width)
+{
+    if (to.ld == width) {
+        attn_set_zero(to.data, 1, rows, width);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        attn_set_zero(to.data + i * to.ld, 1, 1, width);
+    }
+}
+
 /* ---- groups, waves and shares ---------------------------------------------------- */
 
 static void
@@ -157,6 +169,21 @@ begin_modifiers(const backward_plan *plan, attn_block *block, int64_t task)
     }
 }
 
+/* The gradients of keys and values from key j of entry e on. */
+static attn_target
+dkeys_at(const backward_plan *plan, int64_t e, int64_t j)
+{
+    const attn_call *c = &plan->call;
+    return attn_write(c->dkeys, c->dkey_heads, c->p->N, plan->width, e, j);
+}
+
+static attn_target
+dvalues_at(const backward_plan *plan, int64_t e, int64_t j)
+{
+    const attn_problem *p = plan->call.p;
+    return attn_write(plan->call.d->values, attn_key_heads(p), p->N, p->Dv, e, j);
+}
+
 static void
 group_task(void *ctx, int64_t index, int worker)
 {
@@ -164,14 +191,13 @@ group_task(void *ctx, int64_t index, int worker)
     attn_call *c = &plan->call;
     const int64_t N = c->p->N, Dv = c->p->Dv, task = plan->first + index;
     int64_t b = task / c->groups, e = task / plan->parts;
-    float *dkeys = c->dkeys + e * N * plan->width;
-    float *dvalues = c->d->values + e * N * Dv;
+    attn_target dkeys = dkeys_at(plan, e, 0), dvalues = dvalues_at(plan, e, 0);
     if (task % plan->parts > 0) {
-        dkeys = share_of(plan, task);
-        dvalues = dkeys + N * plan->width;
+        dkeys = (attn_target){share_of(plan, task), plan->width};
+        dvalues = (attn_target){dkeys.data + N * plan->width, Dv};
     }
-    attn_set_zero(dkeys, 1, N, plan->width);
-    attn_set_zero(dvalues, 1, N, Dv);
+    attn_zero_rows(dkeys, N, plan->width);
+    attn_zero_rows(dvalues, N, Dv);
     begin_modifiers(plan, &c->block[worker], task);
 
     int64_t blocks = c->group_queries / c->lanes, i = task % c->groups * blocks;
@@ -186,14 +212,19 @@ group_task(void *ctx, int64_t index, int worker)
 
 /* ---- sums over groups, in order -------------------------------------------------- */
 
-/* to[i] += shares[0][i] + shares[1][i] + ..., n numbers, shares `stride` apart. */
+/* Rows of `to` += those of shares[0], shares[1], ..., `stride` apart. */
 static void
-add_shares(float *to, const float *shares, int64_t stride, int64_t count, int64_t n)
+add_shares(attn_target to, const float *shares, int64_t stride, int64_t count,
+           int64_t rows, int64_t width)
 {
+    int64_t run = to.ld == width ? rows * width : width; /* numbers without a gap */
     for (int64_t share = 0; share < count; share++) {
         const float *from = shares + share * stride;
-        for (int64_t i = 0; i < n; i++) {
-            to[i] += from[i];
+        for (int64_t done = 0; done < rows * width; done += run) {
+            float *to_row = to.data + done / width * to.ld;
+            for (int64_t i = 0; i < run; i++) {
+                to_row[i] += from[done + i];
+            }
         }
     }
 }
@@ -215,10 +246,9 @@ add_task(void *ctx, int64_t index, int worker)
     end = end < plan->first + plan->count ? end : plan->first + plan->count;
     const float *shares = share_of(plan, task);
     (void)worker;
-    add_shares(c->dkeys + (e * N + j) * W, shares + j * W, stride, end - task,
-               keys * W);
-    add_shares(c->d->values + (e * N + j) * Dv, shares + N * W + j * Dv, stride,
-               end - task, keys * Dv);
+    add_shares(dkeys_at(plan, e, j), shares + j * W, stride, end - task, keys, W);
+    add_shares(dvalues_at(plan, e, j), shares + N * W + j * Dv, stride, end - task,
+               keys, Dv);
 }
 
 static bool

@@ -1,6 +1,7 @@
 /*
- * projection.c -- see projection.h. dX is cut into rows, dW into hidden units, so that
- * every element has one owner and sums over all rows in one order.
+ * projection.c -- see projection.h. Y and dX are cut into rows, dW into panels of units
+ * by panels of features, so that every element has one owner and sums over all rows in
+ * one order.
  */
 #include "projection.h"
 
@@ -10,85 +11,276 @@
 #include "work.h"
 
 enum {
-    TASK_ROWS = 64,  /* of dX; and rows of X that dW takes in at a time, so that they
-                      * stay in L1: 143 against 129 GF/s for 256 rows of 128 floats */
-    TASK_UNITS = 16, /* of dW: the tasks read all of X, so not too few at a time */
+    TASK_ROWS = 64,  /* of Y and dX */
+    UNITS = 16,      /* columns of a panel of dY */
+    SUM_ROWS = 64,   /* rows in one chain of the sums of dW */
+    WAVE_ROWS = 256, /* rows in panels for dW: two panels of them fit in L1 */
+    FEW_ROWS = 16,   /* fewer do not pay for panels of W in dX */
 };
 
-/* A task is TASK_ROWS rows, whichever entries they belong to. */
-static void
-dx_task(void *ctx, int64_t task, int worker)
+static int64_t
+smaller(int64_t a, int64_t b)
 {
-    const attn_projection *y = ctx;
-    int64_t all = y->B * y->rows, at = task * TASK_ROWS;
-    int64_t end = at + TASK_ROWS < all ? at + TASK_ROWS : all;
+    return a < b ? a : b;
+}
+
+/* ---- panels ---------------------------------------------------------------------- */
+
+/* Columns of whole panels of 16: the last may be narrower than the others. */
+static int64_t
+in_panels(int64_t columns)
+{
+    return attn_ceil_div(columns, 16) * 16;
+}
+
+attn_panels
+attn_take_panels(attn_arena *a, int64_t D, int64_t H, bool backward)
+{
+    attn_panels panels = {
+        .W = attn_take_floats(a, in_panels(H), backward ? in_panels(D) : D)};
+    if (backward) {
+        panels.dY = attn_take_floats(a, WAVE_ROWS, in_panels(H));
+        panels.X = attn_take_floats(a, WAVE_ROWS, in_panels(D));
+    }
+    return panels;
+}
+
+/* to (one row of a panel) = from, with 0 in columns that are not there. */
+static inline void
+copy_row(float *to, const float *from, int64_t columns, int64_t panel)
+{
+    if (columns == 16 && panel == 16) { /* a constant: without calls */
+        memcpy(to, from, 16 * sizeof(float));
+        return;
+    }
+    for (int64_t j = 0; j < panel; j++) {
+        to[j] = j < columns ? from[j] : 0.0f;
+    }
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+void
+attn_transpose_in_panels(float *panels, const float *W, int64_t D, int64_t H)
+{
+    for (int64_t h = 0; h < H; h += attn_simd->panel) {
+        attn_simd->pack(panels + h * D,
+                        (int)smaller(in_panels(H) - h, attn_simd->panel), W + h * D, D,
+                        (int)smaller(H - h, attn_simd->panel), D, 1.0f);
+    }
+}
+
+void
+attn_project(float *Y, int64_t ldy, attn_span X, int64_t n, const float *panels,
+             int64_t D, int64_t H, bool add)
+{
+    for (int64_t h = 0; h < H; h += attn_simd->panel) {
+        attn_simd->matmul(Y + h, ldy, X.data, X.ld, 1, panels + h * D,
+                          smaller(in_panels(H) - h, attn_simd->panel), n,
+                          smaller(H - h, attn_simd->panel), D, add);
+    }
+}
+
+typedef struct {
+    const attn_projection *y;
+    float *Y;
+    int64_t ldy;
+    const float *b;
+} forward;
+
+/* Rows at .. end - 1, all of which take part: those of an entry of X at a time. */
+static void
+project_run(const forward *f, int64_t at, int64_t end)
+{
+    const attn_projection *y = f->y;
+    const int64_t together = attn_is_even(&y->X, y->X_rows) ? y->rows : y->X_rows;
+    for (int64_t n; at < end; at += n) {
+        int64_t row = at % together;
+        float *Y = f->Y + at * f->ldy;
+        n = smaller(together - row, end - at);
+        for (int64_t i = 0; f->b != NULL && i < n; i++) {
+            memcpy(Y + i * f->ldy, f->b, (size_t)y->H * sizeof(float));
+        }
+        attn_project(Y, f->ldy, attn_read(&y->X, at / together, row), n, y->panels.W,
+                     y->D, y->H, f->b != NULL);
+    }
+}
+
+static void
+forward_task(void *ctx, int64_t task, int worker)
+{
+    const forward *f = ctx;
+    int64_t at = task * TASK_ROWS, end = smaller(f->y->rows, at + TASK_ROWS);
     (void)worker;
     for (int64_t n; at < end; at += n) {
         bool used;
-        n = attn_use_run(y->use + at, end - at, &used);
+        n = attn_use_run(f->y->use, at, end, &used);
         if (used) {
-            attn_simd->matmul(y->dX + at * y->D, y->D, y->dY + at * y->ldy, y->ldy, 1,
-                              y->W, y->D, n, y->D, y->H, false);
-        }
-    }
-}
-
-/* dW (units from h on, D) += dY^T (units, n) X (n, D), rows at .. at + n - 1; n <=
- * TASK_ROWS. Rows of several entries are brought together first, some columns at a
- * time, or the order of sums would depend on where they lie. */
-static void
-add_rows(const attn_projection *y, int64_t h, int64_t units, int64_t at, int64_t n)
-{
-    enum { COLUMNS = 64 };
-    const int64_t D = y->D, rows = y->X_rows;
-    const float *dY = y->dY + at * y->ldy + h;
-    float *dW_h = y->dW + h * D, together[TASK_ROWS * COLUMNS];
-    if (at % rows + n <= rows || attn_is_even(&y->X, rows)) {
-        attn_span X = attn_read(&y->X, at / rows, at % rows);
-        attn_simd->matmul(dW_h, D, dY, 1, y->ldy, X.data, X.ld, units, D, n, true);
-        return;
-    }
-    for (int64_t d = 0; d < D; d += COLUMNS) {
-        int64_t columns = D - d < COLUMNS ? D - d : COLUMNS;
-        for (int64_t i = 0; i < n; i++) {
-            attn_span X = attn_read(&y->X, (at + i) / rows, (at + i) % rows);
-            memcpy(together + i * COLUMNS, X.data + d, (size_t)columns * sizeof(float));
-        }
-        attn_simd->matmul(dW_h + d, D, dY, 1, y->ldy, together, COLUMNS, units, columns,
-                          n, true);
-    }
-}
-
-static void
-dw_task(void *ctx, int64_t task, int worker)
-{
-    const attn_projection *y = ctx;
-    int64_t h = task * TASK_UNITS,
-            units = y->H - h < TASK_UNITS ? y->H - h : TASK_UNITS;
-    float *dW_h = y->dW + h * y->D;
-    (void)worker;
-    memset(dW_h, 0, (size_t)(units * y->D) * sizeof(float));
-    for (int64_t b = 0; b < y->B; b++) {
-        for (int64_t row = 0, n; row < y->rows; row += n) {
-            int64_t at = b * y->rows + row;
-            int64_t left = y->rows - row < TASK_ROWS ? y->rows - row : TASK_ROWS;
-            bool used;
-            n = attn_use_run(y->use + at, left, &used);
-            if (used) {
-                add_rows(y, h, units, at, n);
-            }
+            project_run(f, at, at + n);
         }
     }
 }
 
 bool
-attn_projection_backward(const attn_projection *y, attn_run *run)
+attn_projection_forward(const attn_projection *y, float *Y, int64_t ldy, const float *b,
+                        attn_run *run)
 {
-    void *ctx = (void *)y;
-    double us = attn_us(attn_work(y->B * y->rows, y->D, y->H));
-    int64_t dx_tasks = attn_ceil_div(y->B * y->rows, TASK_ROWS);
-    return attn_parallel_for(run, dx_tasks, us, dx_task, ctx) &&
-           attn_parallel_for(run, attn_ceil_div(y->H, TASK_UNITS), us, dw_task, ctx);
+    forward f = {y, Y, ldy, b};
+    attn_transpose_in_panels(y->panels.W, y->W, y->D, y->H);
+    return attn_parallel_for(run, attn_ceil_div(y->rows, TASK_ROWS),
+                             attn_us(attn_work(y->rows, y->D, y->H)), forward_task, &f);
+}
+
+/* ---- backward: dX ---------------------------------------------------------------- */
+
+typedef struct {
+    const attn_projection *y;
+    float *dX, *dW;
+    const float *dY;
+    int64_t ldy;
+    int64_t next;                  /* of dW: the first row that no wave has had */
+    int64_t count, row[WAVE_ROWS]; /* the rows of this one that take part, and theirs */
+    const float *X[WAVE_ROWS];
+    bool add;
+} backward;
+
+static int64_t
+panels_of(int64_t columns)
+{
+    return attn_ceil_div(columns, attn_simd->panel);
+}
+
+/* Panel `task` of W. */
+static void
+w_task(void *ctx, int64_t task, int worker)
+{
+    const attn_projection *y = ((const backward *)ctx)->y;
+    int64_t d = task * attn_simd->panel, columns = smaller(y->D - d, attn_simd->panel);
+    (void)worker;
+    for (int64_t h = 0; h < y->H; h++) {
+        copy_row(y->panels.W + d * y->H + h * in_panels(columns), y->W + h * y->D + d,
+                 columns, in_panels(columns));
+    }
+}
+
+static void
+dx_task(void *ctx, int64_t task, int worker)
+{
+    const backward *s = ctx;
+    const attn_projection *y = s->y;
+    int64_t at = task * TASK_ROWS, end = smaller(y->rows, at + TASK_ROWS);
+    (void)worker;
+    for (int64_t n; at < end; at += n) {
+        bool used;
+        n = attn_use_run(y->use, at, end, &used);
+        for (int64_t d = 0; used && d < y->D; d += attn_simd->panel) {
+            int64_t columns = smaller(y->D - d, attn_simd->panel);
+            attn_span W = {y->panels.W + d * y->H, in_panels(columns)};
+            if (y->rows < FEW_ROWS) {
+                W = (attn_span){y->W + d, y->D};
+            }
+            attn_simd->matmul(s->dX + at * y->D + d, y->D, s->dY + at * s->ldy, s->ldy,
+                              1, W.data, W.ld, n, columns, y->H, false);
+        }
+    }
+}
+
+static bool
+make_dx(backward *s, attn_run *run)
+{
+    const attn_projection *y = s->y;
+    return attn_parallel_for(run, y->rows < FEW_ROWS ? 0 : panels_of(y->D),
+                             attn_us(ATTN_WORK_NUMBER * attn_work(y->H, y->D, 1)),
+                             w_task, s) &&
+           attn_parallel_for(run, attn_ceil_div(y->rows, TASK_ROWS),
+                             attn_us(attn_work(y->rows, y->D, y->H)), dx_task, s);
+}
+
+/* ---- backward: dW ---------------------------------------------------------------- */
+
+/* The next rows that take part, whichever entries they belong to: so the sums over
+ * them, and their speed, do not depend on how much padding lies between. */
+static void
+find_rows(backward *s)
+{
+    const attn_projection *y = s->y;
+    s->count = 0;
+    for (; s->next < y->rows && s->count < WAVE_ROWS; s->next++) {
+        if (y->use == NULL || y->use[s->next] != ATTN_UNUSED) {
+            int64_t i = s->count++;
+            s->row[i] = s->next;
+            s->X[i] = attn_read(&y->X, s->next / y->X_rows, s->next % y->X_rows).data;
+        }
+    }
+}
+
+/* A panel of dY or, behind those, of X. */
+static void
+gather_task(void *ctx, int64_t task, int worker)
+{
+    const backward *s = ctx;
+    const attn_projection *y = s->y;
+    int64_t h = task * UNITS,
+            d = (task - attn_ceil_div(y->H, UNITS)) * attn_simd->panel;
+    (void)worker;
+    if (d < 0) {
+        for (int64_t i = 0; i < s->count; i++) {
+            copy_row(y->panels.dY + h * WAVE_ROWS + i * UNITS,
+                     s->dY + s->row[i] * s->ldy + h, smaller(y->H - h, UNITS), UNITS);
+        }
+        return;
+    }
+    int64_t columns = smaller(y->D - d, attn_simd->panel), panel = in_panels(columns);
+    for (int64_t i = 0; i < s->count; i++) {
+        copy_row(y->panels.X + d * WAVE_ROWS + i * panel, s->X[i] + d, columns, panel);
+    }
+}
+
+/* dW (UNITS, panel) += dY^T (UNITS, rows) X (rows, panel) */
+static void
+dw_task(void *ctx, int64_t task, int worker)
+{
+    const backward *s = ctx;
+    const attn_projection *y = s->y;
+    int64_t h = task / panels_of(y->D) * UNITS;
+    int64_t d = task % panels_of(y->D) * attn_simd->panel;
+    int64_t columns = smaller(y->D - d, attn_simd->panel), panel = in_panels(columns);
+    int64_t i = 0;
+    (void)worker;
+    do { /* once at least: without rows dW is 0 */
+        attn_simd->matmul(s->dW + h * y->D + d, y->D,
+                          y->panels.dY + h * WAVE_ROWS + i * UNITS, 1, UNITS,
+                          y->panels.X + d * WAVE_ROWS + i * panel, panel,
+                          smaller(y->H - h, UNITS), columns,
+                          smaller(s->count - i, SUM_ROWS), s->add || i > 0);
+        i += SUM_ROWS;
+    } while (i < s->count);
+}
+
+static bool
+make_dw(backward *s, attn_run *run)
+{
+    const attn_projection *y = s->y;
+    const int64_t units = attn_ceil_div(y->H, UNITS), panels = panels_of(y->D);
+    do {
+        find_rows(s);
+        double gather = ATTN_WORK_NUMBER * attn_work(s->count, y->D + y->H, 1);
+        if (!attn_parallel_for(run, units + panels, attn_us(gather), gather_task, s) ||
+            !attn_parallel_for(run, units * panels,
+                               attn_us(attn_work(s->count, y->D, y->H)), dw_task, s)) {
+            return false;
+        }
+        s->add = true;
+    } while (s->next < y->rows);
+    return true;
+}
+
+bool
+attn_projection_backward(const attn_projection *y, float *dX, float *dW,
+                         const float *dY, int64_t ldy, attn_run *run)
+{
+    backward s = {.y = y, .dX = dX, .dW = dW, .dY = dY, .ldy = ldy};
+    return make_dx(&s, run) && make_dw(&s, run);
 }
 
 /* ---- sums of rows ---------------------------------------------------------------- */
@@ -103,9 +295,8 @@ static void
 sum_task(void *ctx, int64_t task, int worker)
 {
     const row_sum *s = ctx;
-    int64_t h = task * TASK_UNITS,
-            units = s->width - h < TASK_UNITS ? s->width - h : TASK_UNITS;
-    double sum[TASK_UNITS] = {0};
+    int64_t h = task * UNITS, units = s->width - h < UNITS ? s->width - h : UNITS;
+    double sum[UNITS] = {0};
     (void)worker;
     for (int64_t i = 0; i < s->count; i++) {
         for (int64_t u = 0; u < units; u++) {
@@ -122,5 +313,5 @@ attn_sum_rows(float *to, const float *rows, int64_t count, int64_t width, attn_r
 {
     row_sum s = {to, rows, count, width};
     double us = attn_us(ATTN_WORK_NUMBER * attn_work(count, width, 1));
-    return attn_parallel_for(run, attn_ceil_div(width, TASK_UNITS), us, sum_task, &s);
+    return attn_parallel_for(run, attn_ceil_div(width, UNITS), us, sum_task, &s);
 }

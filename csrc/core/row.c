@@ -212,11 +212,12 @@ attn_row_restore_dots(attn_block *block)
 {
     const attn_call *c = block->call;
     const int64_t Dv = c->p->Dv;
-    const float *output = c->saved->output + attn_row_offset(block, Dv);
-    const float *grad = c->grad->output + attn_row_offset(block, Dv);
+    const attn_span output = attn_results_of(block, c->saved->output, Dv);
+    const attn_span grad = attn_results_of(block, c->grad->output, Dv);
     for (int l = 0; l < block->rows.count; l++) {
         /* sum_j P_j dP_j = sum_j P_j keep_j v_j . dO = O . dO */
-        block->dots[l] = attn_simd->dot_row(output + l * Dv, grad + l * Dv, Dv);
+        block->dots[l] = attn_simd->dot_row(attn_span_row(output, l),
+                                            attn_span_row(grad, l), Dv);
     }
 }
 

@@ -49,15 +49,17 @@ take_shared(attn_call *c, attn_arena *a)
     c->shared = s;
     s = s == NULL ? &local : s;
     s->H = attn_additive_width(p);
-    s->W_qT = s->few = s->da = s->dw_blocks = NULL;
+    s->few = s->da = s->dw_blocks = NULL;
     s->query_use = NULL;
     int64_t queries = 0;
     if (__builtin_mul_overflow(p->B, p->M, &queries)) {
         a->used = SIZE_MAX;
         return;
     }
+    if (attn_additive_few(p) || c->backward) {
+        s->panels = attn_take_panels(a, p->Dq, p->H, c->backward);
+    }
     if (attn_additive_few(p)) {
-        s->W_qT = attn_take_floats(a, p->Dq, attn_additive_lanes(s->H));
         s->few = attn_take_floats(a, queries, s->H);
     }
     s->w = attn_take_floats(a, 1, s->H);
@@ -270,10 +272,10 @@ tile_backward(attn_block *block, const float *dS)
     }
     additive_pass pass = first_pass(block, k0, keys);
     while (keys > 0 && next_pass(&pass, block, live)) {
-        attn_simd->additive_tile_backward(s->da, s->dw, block->dkeys + k0 * shared->H,
-                                          pass.A, pass.B, dS + t->first * block->lanes,
-                                          block->lanes, keys, shared->H,
-                                          (additive_regime)pass.regime, pass.live);
+        attn_simd->additive_tile_backward(
+            s->da, s->dw, block->dkeys.data + k0 * shared->H, pass.A, pass.B,
+            dS + t->first * block->lanes, block->lanes, keys, shared->H,
+            (additive_regime)pass.regime, pass.live);
     }
 }
 

@@ -126,9 +126,9 @@ make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n)
 {
     const cosine_keys *s = c->prepared->rows;
     const int64_t D = c->p->Dk, row = e * c->prepared->capacity + j;
-    float *dkeys = c->dkeys + (e * c->p->N + j) * D;
+    const attn_target to = attn_write(c->dkeys, c->dkey_heads, c->p->N, D, e, j);
     for (int64_t i = 0; i < n; i++) {
-        divide_by_norm_backward(dkeys + i * D, s->keys + (row + i) * D,
+        divide_by_norm_backward(to.data + i * to.ld, s->keys + (row + i) * D,
                                 s->norms[row + i], c->p->eps, D);
     }
 }
@@ -157,11 +157,11 @@ store_backward(attn_block *block)
     const attn_call *c = block->call;
     const cosine_scratch *s = block->scratch;
     const int64_t D = c->p->Dq;
-    float *dqueries_b = c->d->queries + attn_row_offset(block, D); /* (count, D) */
-    attn_simd->unpack(dqueries_b, D, s->product.dQ, block->lanes, block->rows.count, D,
+    const attn_target to = attn_results_to(block, c->d->queries, D); /* (count, D) */
+    attn_simd->unpack(to.data, to.ld, s->product.dQ, block->lanes, block->rows.count, D,
                       NULL);
     for (int l = 0; l < block->rows.count; l++) {
-        divide_by_norm_backward(dqueries_b + l * D, s->rows + l * D, s->norms[l],
+        divide_by_norm_backward(to.data + l * to.ld, s->rows + l * D, s->norms[l],
                                 c->p->eps, D);
     }
 }

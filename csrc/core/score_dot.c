@@ -31,8 +31,9 @@ static void
 store_backward(attn_block *block)
 {
     const attn_product *s = block->scratch;
-    attn_simd->unpack(block->call->d->queries + attn_row_offset(block, s->D), s->D,
-                      s->dQ, block->lanes, block->rows.count, s->D, NULL);
+    const attn_target to = attn_results_to(block, block->call->d->queries, s->D);
+    attn_simd->unpack(to.data, to.ld, s->dQ, block->lanes, block->rows.count, s->D,
+                      NULL);
 }
 
 /* clang-format off */

@@ -144,9 +144,10 @@ tile_backward(attn_block *block, const float *dS)
 
     attn_simd->difference_lanes(s->dQ, dS, keys_t.data, keys_t.ld, s->Q, block->lanes,
                                 t->keys, D, t->scored);
-    attn_simd->difference_rows(block->dkeys + t->k0 * D, dS, block->lanes, queries.data,
-                               queries.ld, keys_t.data, keys_t.ld, t->keys,
-                               block->rows.count, D, w_squared(c->p), t->scored);
+    attn_simd->difference_rows(block->dkeys.data + t->k0 * D, dS, block->lanes,
+                               queries.data, queries.ld, keys_t.data, keys_t.ld,
+                               t->keys, block->rows.count, D, w_squared(c->p),
+                               t->scored);
     distances_beyond_nearest(block, keys_t);
     attn_simd->dot_tile(s->dw, dS, s->dist, block->lanes, t->keys, t->scored);
 }

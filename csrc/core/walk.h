@@ -17,6 +17,7 @@
 #include "keys.h"
 #include "mask.h"
 #include "operand.h"
+#include "projection.h"
 #include "rowwise.h"
 #include "work.h"
 
@@ -81,9 +82,11 @@ struct attn_score {
     /* After the block's last tile; after the last block (false: interrupted). */
     void (*store_backward)(attn_block *block);
     bool (*finish)(attn_call *c);
-    /* attn_projected_backward, of a score that projects keys; false: interrupted. */
+    /* attn_projected_backward, of a score that projects keys to H hidden units; false:
+     * interrupted. */
     bool (*projected_backward)(const attn_gradients *d, const attn_operand *keys,
-                               const attn_problem *p, attn_run *run);
+                               const attn_problem *p, attn_panels panels,
+                               attn_run *run);
 };
 
 enum { ATTN_MODIFIERS_MAX = 4 };
@@ -114,6 +117,8 @@ struct attn_call {
     float *dkeys; /* (B / group, N, key_width): gradient of the keys' operand; that of
                    * the keys themselves, if key_width is NULL; where the caller wants
                    * it, or the call's own */
+    int64_t dkey_heads; /* that lie in its rows */
+    attn_panels panels; /* backward, for projected_backward */
     /* plan_backward.c: the queries of an entry are cut into groups of so many; group i
      * of all is group i % groups of entry i / groups */
     int64_t groups, group_queries;
@@ -152,13 +157,14 @@ struct attn_block {
     float *dlse;     /* [lanes]  ... and the gradient of its lse */
     float *unscaled; /* [keys][lanes]  if the scale has a gradient: the scores at 1, */
     float *dscale;   /* [lanes]  sum_j dS_j unscaled_j of the row */
-    float *dkeys, *dvalues; /* (N, key_width), (N, Dv): where the group's sums grow */
+    attn_target dkeys, dvalues; /* (N, key_width), (N, Dv): where the group's sums
+                                 * grow */
 };
 
-/* attention.c. C (keys of the tile, D) += X^T Y over the live pairs, X [keys][lanes],
+/* attention.c. Rows C of the tile's keys (keys, D) += X^T Y over the live pairs, X [keys][lanes],
  * Y (count, D). zeros: X is 0 in dead pairs and Y is finite, so that it makes no
  * difference if they are added too. A dense product costs half as much per pair. */
-void attn_add_pairs(const attn_block *block, float *C, const float *X, attn_span Y,
+void attn_add_pairs(const attn_block *block, attn_target C, const float *X, attn_span Y,
                     int64_t D, const uint64_t *live, bool zeros);
 bool attn_is_finite(const float *x, int64_t n);
 
@@ -182,8 +188,10 @@ void attn_settle_queries(const attn_call *c, const attn_rows *rows);
 /* use (B, M) of the block's queries: ATTN_UNUSED for those rows, else 0. */
 void attn_note_queries(const attn_block *block, uint8_t *use);
 
-/* plan_backward.c. n1 * n2 * n3 numbers, any of which may be 0; `to` may be NULL. */
+/* plan_backward.c. n1 * n2 * n3 numbers, any of which may be 0; `to` may be NULL. So many
+ * rows of numbers. */
 void attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3);
+void attn_zero_rows(attn_target to, int64_t rows, int64_t width);
 
 /* The factor of the block's scores: that of its entry. */
 static inline float
@@ -206,6 +214,23 @@ static inline int64_t
 attn_row_offset(const attn_block *block, int64_t width)
 {
     return (block->b * block->call->p->M + block->m0) * width;
+}
+
+/* The block's rows of what has one for each query: results, (B, M, width), or with heads
+ * side by side, that were handed back; where they go. */
+static inline attn_span
+attn_results_of(const attn_block *block, const float *data, int64_t width)
+{
+    const attn_problem *p = block->call->p;
+    const attn_operand x = attn_beside(data, attn_heads(p), p->M, width);
+    return attn_read(&x, block->b, block->m0);
+}
+
+static inline attn_target
+attn_results_to(const attn_block *block, float *to, int64_t width)
+{
+    const attn_problem *p = block->call->p;
+    return attn_write(to, attn_heads(p), p->M, width, block->b, block->m0);
 }
 
 /* The block's queries; its keys and values from key j on. */

@@ -40,7 +40,7 @@ make_outputs(const py_options *o, const py_inputs *in, PyArrayObject *out,
     const attn_problem *p = &in->problem;
     npy_intp dims[PY_MAX_AXES];
 
-    py_query_shape(in, p->M, p->Dv, dims);
+    py_query_shape(in, p->M, py_output_width(in), dims);
     if (out == NULL) {
         outputs->output = py_new_float32(in->ndim, dims);
     } else if (py_check_shape(out, "out", in->ndim, dims) == 0) {
@@ -49,15 +49,32 @@ make_outputs(const py_options *o, const py_inputs *in, PyArrayObject *out,
     if (outputs->output == NULL) {
         return -1;
     }
-    py_query_shape(in, p->M, p->N, dims);
+    py_pair_shape(in, p->M, p->N, dims);
     if (o->return_weights &&
-        (outputs->weights = py_new_float32(in->ndim, dims)) == NULL) {
+        (outputs->weights = py_new_float32(in->pair_ndim, dims)) == NULL) {
         return -1;
     }
-    if (o->return_lse && (outputs->lse = py_new_float32(in->ndim - 1, dims)) == NULL) {
+    if (o->return_lse &&
+        (outputs->lse = py_new_float32(in->pair_ndim - 1, dims)) == NULL) {
         return -1;
     }
     return 0;
+}
+
+/* What multi-head attention keeps for its backward. */
+static int
+make_kept(const py_inputs *in, py_outputs *outputs)
+{
+    size_t size = attn_multi_head_kept(&in->problem);
+    npy_intp bytes = (npy_intp)(size / sizeof(float) + 1);
+    if (size > PY_SSIZE_T_MAX) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the arrays are too large: the memory that the projections "
+                        "need has a size that overflows");
+        return -1;
+    }
+    outputs->kept = py_new_float32(1, &bytes);
+    return outputs->kept == NULL ? -1 : 0;
 }
 
 typedef struct {
@@ -69,17 +86,32 @@ static size_t
 forward_workspace(const void *context, int threads)
 {
     const forward_context *f = context;
-    return attn_forward_workspace(&f->in->problem, threads);
+    const attn_problem *p = &f->in->problem;
+    return p->heads > 0
+               ? attn_multi_head_workspace(p, f->outputs->kept != NULL, threads)
+               : attn_forward_workspace(p, threads);
 }
 
 static int
 call_forward(const void *context, void *scratch, attn_run *run)
 {
     const forward_context *f = context;
+    const attn_problem *p = &f->in->problem;
     const attn_inputs inputs = operands(f->in);
-    return attn_forward(py_data(f->outputs->output), py_data(f->outputs->weights),
-                        py_data(f->outputs->lse), &inputs, &f->in->problem, scratch,
-                        run);
+    float *output = py_data(f->outputs->output), *lse = py_data(f->outputs->lse);
+    float *weights = py_data(f->outputs->weights);
+    return p->heads > 0 ? attn_multi_head_forward(output, weights, lse,
+                                                  py_data(f->outputs->kept), &inputs, p,
+                                                  scratch, run)
+                        : attn_forward(output, weights, lse, &inputs, p, scratch, run);
+}
+
+static double
+work_of(const attn_problem *p, bool backward)
+{
+    return p->heads > 0 ? attn_multi_head_work(p, backward)
+           : backward   ? attn_backward_work(p)
+                        : attn_forward_work(p);
 }
 
 int
@@ -93,7 +125,9 @@ py_forward(const attnext_state *state, const py_call *call, py_inputs *in,
     py_inputs_init(in);
     *outputs = (py_outputs){0};
     if (py_out(call->given[ARG_OUT], &out) < 0 || py_inputs_read(in, call, out) < 0 ||
-        make_outputs(&call->options, in, out, outputs) < 0) {
+        py_inputs_check(state, in, call->score) < 0 ||
+        make_outputs(&call->options, in, out, outputs) < 0 ||
+        (call->keeps_inputs && in->problem.heads > 0 && make_kept(in, outputs) < 0)) {
         goto done;
     }
     if (is_empty(outputs->output) && is_empty(outputs->weights) &&
@@ -101,7 +135,7 @@ py_forward(const attnext_state *state, const py_call *call, py_inputs *in,
         result = 0; /* nothing to write, however large the other sizes */
         goto done;
     }
-    result = py_run(state, attn_forward_work(&in->problem), forward_workspace,
+    result = py_run(state, work_of(&in->problem, false), forward_workspace,
                     call_forward, &context);
 done:
     Py_XDECREF(out);
@@ -125,6 +159,19 @@ is_of_scores(const py_inputs *in)
     return in->arrays[ARG_VALUES] == NULL;
 }
 
+/* dims = the shape of what flows in; how many axes it has. */
+static int
+shape_of_flow(const py_inputs *in, flow_shape shape, npy_intp dims[PY_MAX_AXES])
+{
+    const attn_problem *p = &in->problem;
+    if (shape == OF_OUTPUT && !is_of_scores(in)) {
+        py_query_shape(in, p->M, py_output_width(in), dims);
+        return in->ndim;
+    }
+    py_pair_shape(in, p->M, p->N, dims);
+    return in->pair_ndim - (shape == OF_LSE);
+}
+
 /* grad_output is required; output (..., M, Dv), weights (..., M, N), lse (..., M). */
 static int
 convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLOWS])
@@ -141,18 +188,23 @@ convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLO
         [OUTPUT] = {ARG_OUTPUT, "output", OF_OUTPUT},
         [LSE] = {ARG_LSE, "lse", OF_LSE},
     };
-    const attn_problem *p = &in->problem;
+    py_place places[FLOWS];
     for (int i = 0; i < FLOWS; i++) {
         PyObject *given = call->given[table[i].arg];
         npy_intp dims[PY_MAX_AXES];
         if (i != GRAD_OUTPUT && !py_is_given(given)) {
             continue;
         }
-        bool of_output = table[i].shape == OF_OUTPUT && !is_of_scores(in);
-        py_query_shape(in, p->M, of_output ? p->Dv : p->N, dims);
-        flows[i] = py_float32_shaped(given, table[i].name, NULL,
-                                     in->ndim - (table[i].shape == OF_LSE), dims);
+        int ndim = shape_of_flow(in, table[i].shape, dims);
+        flows[i] = py_float32_shaped(given, table[i].name, NULL, ndim, dims);
         if (flows[i] == NULL) {
+            return -1;
+        }
+        places[i] = py_place_of(flows[i]);
+    }
+    for (int i = 0; i < FLOWS; i++) {
+        if (flows[i] != NULL &&
+            py_check_place(flows[i], &places[i], table[i].name) < 0) {
             return -1;
         }
     }
@@ -257,22 +309,29 @@ typedef struct {
     attn_gradients to;
     attn_grad_outputs from;
     attn_saved saved;
+    const void *kept; /* multi-head; or NULL */
 } backward_context;
 
 static size_t
 backward_workspace(const void *context, int threads)
 {
     const backward_context *b = context;
-    return attn_backward_workspace(&b->in->problem, &b->to, &b->from, threads);
+    const attn_problem *p = &b->in->problem;
+    return p->heads > 0 ? attn_multi_head_backward_workspace(p, &b->to, &b->from,
+                                                             b->kept != NULL, threads)
+                        : attn_backward_workspace(p, &b->to, &b->from, threads);
 }
 
 static int
 call_backward(const void *context, void *scratch, attn_run *run)
 {
     const backward_context *b = context;
+    const attn_problem *p = &b->in->problem;
     const attn_inputs inputs = operands(b->in);
-    return attn_backward(&b->to, &b->from, &b->saved, &inputs, &b->in->problem, scratch,
-                         run);
+    return p->heads > 0
+               ? attn_multi_head_backward(&b->to, &b->from, &b->saved, b->kept, &inputs,
+                                          p, scratch, run)
+               : attn_backward(&b->to, &b->from, &b->saved, &inputs, p, scratch, run);
 }
 
 /* Where the gradient of the scale goes; NULL: it is not wanted. */
@@ -324,11 +383,12 @@ run_backward(const attnext_state *state, const py_call *call, const py_inputs *i
         .saved = {.output = py_data(flows[OUTPUT]),
                   .weights = py_data(flows[WEIGHTS]),
                   .lse = py_data(flows[LSE])},
+        .kept = py_data(call->kept),
     };
     for (int i = 0; i < ATTN_PARAMETERS; i++) {
         context.to.parameters[i] = py_data(d->parameters[i]);
     }
-    return py_run(state, attn_backward_work(&in->problem),
+    return py_run(state, work_of(&in->problem, true),
                   scores ? scores_backward_workspace : backward_workspace,
                   scores ? call_scores_backward : call_backward, &context);
 }
@@ -343,6 +403,7 @@ py_backward(const attnext_state *state, const py_call *call, py_inputs *in,
     py_inputs_init(in);
     *gradients = (py_gradients){0};
     if (py_inputs_read(in, call, NULL) == 0 && convert_flows(call, in, flows) == 0 &&
+        py_inputs_check(state, in, call->score) == 0 &&
         make_gradients(call, in, gradients) == 0) {
         result = run_backward(state, call, in, flows, gradients);
     }
@@ -386,7 +447,8 @@ py_scores(const attnext_state *state, const py_call *call)
     npy_intp dims[PY_MAX_AXES];
 
     py_inputs_init(&in);
-    if (py_inputs_read(&in, call, NULL) == 0) {
+    if (py_inputs_read(&in, call, NULL) == 0 &&
+        py_inputs_check(state, &in, call->score) == 0) {
         py_query_shape(&in, in.problem.M, in.problem.N, dims);
         scores = py_new_float32(in.ndim, dims);
     }
@@ -409,6 +471,7 @@ py_outputs_clear(py_outputs *outputs)
     Py_CLEAR(outputs->output);
     Py_CLEAR(outputs->weights);
     Py_CLEAR(outputs->lse);
+    Py_CLEAR(outputs->kept);
 }
 
 void

@@ -60,12 +60,14 @@ typedef enum {
     ARG_COUNT
 } py_arg;
 
-/* The scores of attn.h, numbered. */
+/* The scores of attn.h, numbered, and behind them multi-head attention, which is an
+ * attention in every respect but that there are no functions of its scores alone. */
 typedef enum {
 #define NUMBER(ID) SCORE_##ID,
     ATTN_SCORES(NUMBER)
 #undef NUMBER
-        SCORE_COUNT
+        SCORE_multi_head,
+    SCORE_COUNT
 } py_score_number;
 
 /* A signature: its arguments in order, the first `required` of them required, the first
@@ -74,8 +76,9 @@ typedef struct {
     const char *function; /* "masked_softmax" */
     int required, positional;
     unsigned char args[ARG_COUNT]; /* of py_arg; what follows the last is ARG_END */
-    bool method;                   /* help() shows $self */
-    py_score_number score;         /* whose parameters these are, if there are any */
+    unsigned char keyword; /* of py_arg: a keyword that is required; or ARG_END */
+    bool method;           /* help() shows $self */
+    py_score_number score; /* whose parameters these are, if there are any */
 } py_signature;
 
 /* Fills state->names. */
@@ -186,8 +189,8 @@ bool py_is_empty_list(PyObject *object, PyArrayObject *a);
 
 /* ---- arrays (py_arrays.c) -------------------------------------------------------- */
 
-/* More axes than any NumPy array has (64; 32 before NumPy 2). */
-enum { PY_MAX_AXES = 64 };
+/* As many axes as any NumPy array has (64; 32 before NumPy 2), and one of heads. */
+enum { PY_MAX_AXES = 65 };
 
 /* In all of these, `name` is used in messages, and out is NULL or the array given as
  * out=, with which object must not share memory (ValueError). */
@@ -239,6 +242,16 @@ int py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
  * A size that is one of the letters above becomes that of the array. */
 PyArrayObject *py_parameter(PyObject *object, const char *name, PyArrayObject *out,
                             const char *letters, npy_intp sizes[PY_LETTERS]);
+
+/* Where the memory of an array lies. Reading the arguments behind it may run Python code
+ * that gives this memory back, as a.resize(0, refcheck=False) does: ValueError if it no
+ * longer lies where it lay. */
+typedef struct {
+    const char *data;
+    npy_intp bytes;
+} py_place;
+py_place py_place_of(PyArrayObject *a);
+int py_check_place(PyArrayObject *a, const py_place *place, const char *name);
 
 /* object given as out=: *out is NULL if not given, else a new reference to it, known to
  * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
@@ -433,7 +446,15 @@ py_scaled(const attn_score_info *about)
     return factor ? SCALED : 0;
 }
 
-/* Fills state->scores, and adds their functions, OPTIONS and SCORES to the module. */
+/* Has the attention no such option, which others have? Heads inside of it are shared by
+ * num_kv_heads. */
+static inline bool
+py_lacks(const attn_score_info *about, py_arg arg)
+{
+    return about->has_heads && arg == ARG_ENABLE_GQA;
+}
+
+/* Fills state->scores, and adds their functions and tables to the module. */
 int py_scores_exec(PyObject *module, attnext_state *state);
 
 /* The docstring parts of a score's functions, and of its named tuple: new text. */
@@ -446,11 +467,11 @@ char *py_parameter_doc(const attn_parameter *parameter);
 enum { PY_GRADIENTS_NAME = 64 };
 const char *py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME]);
 
-/* OPTIONS, SCORES (py_tables.c): what Python sees of the tables: default, type,
- * paragraph and takers of each option; parameters, gradients and own keywords of each
- * score. */
+/* OPTIONS, SCORES, ATTENTIONS (py_tables.c): what Python sees of the tables: default,
+ * type, paragraph and takers of each option; parameters, gradients and own keywords of
+ * each score; of each attention, of which multi-head is one more. */
 PyObject *py_options_dict(void);
-PyObject *py_scores_dict(const attnext_state *state);
+PyObject *py_scores_dict(const attnext_state *state, bool attentions);
 
 /* ---- the module (py_module.c) ---------------------------------------------------- */
 
@@ -459,9 +480,9 @@ struct attnext_state {
     PyObject *parameter_names[SCORE_COUNT][ATTN_PARAMETERS];
     py_score scores[SCORE_COUNT];
 
-    /* Made by py_layer.c; Context is the type of their .context, Memory that of what
-     * their memory() makes. */
-    PyTypeObject *AdditiveAttention, *DotProductAttention, *Context, *Memory;
+    /* Made by py_layer.c: the layers of those attentions that have one, Context, the type
+     * of their .context, and Memory, that of what their memory() makes. */
+    PyTypeObject *layers[SCORE_COUNT], *Context, *Memory;
 
     int threads; /* of set_num_threads; changed and read under the GIL */
 };

@@ -21,9 +21,10 @@ typedef struct {
     float dropout_p; /* > 0 needs the seed or a dropout_mask */
     py_seed seed;
     attn_empty_rows empty_rows;
-    bool has_scale; /* false: the score's default, or an array */
-    float scale;    /* what it is: attn.h */
-    float eps;      /* 0: the default */
+    bool has_scale;                     /* false: the score's default, or an array */
+    float scale;                        /* what it is: attn.h */
+    float eps;                          /* 0: the default */
+    Py_ssize_t num_heads, num_kv_heads; /* multi-head; 0: not given */
     bool return_weights, return_lse;
     bool return_grad_bias, return_grad_sink, return_grad_scale;
 } py_options;
@@ -46,7 +47,9 @@ typedef struct {
     const py_score *score;
     PyObject *given[ARG_COUNT];
     py_options options;
-    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array */
+    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array; and
+                              * wants py_outputs.kept */
+    PyArrayObject *kept;     /* backward: that; or NULL */
     const py_memory *memory; /* in the place of keys and values; NULL: they are given */
 } py_call;
 
@@ -62,7 +65,8 @@ typedef struct {
                                          the inputs, few_lens */
     bool masked;                      /* there may be arrays behind valid_lens */
     attn_problem problem; /* points into the arrays above, and those below */
-    int ndim;             /* of queries, keys, values, output and weights */
+    int ndim;             /* of queries, keys, values and output */
+    int pair_ndim;        /* of weights: one more if there are heads */
     int bias_ndim, sink_ndim, scale_ndim;
     npy_intp key_heads;  /* the last leading dim of keys and values */
     npy_intp key_rows;   /* of an entry of keys and values: N, or a memory's room */
@@ -70,9 +74,10 @@ typedef struct {
 
     /* Long, read only as far as they were written, and so not set to zero first. On the
      * stack under whatever Python code reading the inputs runs: not for much more. */
-    npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries */
+    npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries; then heads */
     npy_intp bias_dims[PY_MAX_AXES], sink_dims[PY_MAX_AXES], scale_dims[PY_MAX_AXES];
     npy_intp sizes[PY_LETTERS]; /* if the score has parameters: of their axes */
+    py_place places[PY_INPUTS]; /* of the arrays, when they were read */
     int64_t few_lens[PY_FEW_LENS];
 } py_inputs;
 
@@ -100,17 +105,31 @@ void py_inputs_init(py_inputs *in);
 /* Fills an empty *in. out: the array given as out=, or NULL. No values are read if none
  * are given. On failure, too, *in is for py_inputs_clear(). */
 int py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out);
+
+/* Once no more arguments are read: ValueError unless the inputs lie where they lay. */
+int py_inputs_check(const attnext_state *state, const py_inputs *in,
+                    const py_score *score);
 void py_inputs_clear(py_inputs *in);
 
 /* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`
  * times (py_layer_memory_keys.c). */
 PyArrayObject *py_memory_mask(const py_memory *memory, int64_t group);
 
-/* dims = (..., rows, columns) with the leading axes of queries; of keys. */
+/* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
+ * which the heads belong. */
 void py_query_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
                     npy_intp dims[PY_MAX_AXES]);
 void py_key_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
                   npy_intp dims[PY_MAX_AXES]);
+void py_pair_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
+                   npy_intp dims[PY_MAX_AXES]);
+
+/* Features of the output. */
+static inline npy_intp
+py_output_width(const py_inputs *in)
+{
+    return in->problem.heads > 0 ? in->problem.H : in->problem.Dv;
+}
 
 /* ---- run (py_attention.c) -------------------------------------------------------- */
 
@@ -119,6 +138,7 @@ typedef struct {
     PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
     PyArrayObject *weights; /* (..., M, N), before dropout */
     PyArrayObject *lse;     /* (..., M) */
+    PyArrayObject *kept;    /* bytes, of attn_multi_head_kept, if the call wants it */
 } py_outputs;
 
 /* New arrays, owned, each in the shape of what it belongs to; NULL where there is no

@@ -113,7 +113,7 @@ put_signature(page *p, const attnext_state *state, const py_signature *signature
         py_arg arg = signature->args[i];
         const char *name = PyUnicode_AsUTF8(py_argument_name(state, signature, arg));
         put(p, "%s%s%s", comma, i == signature->positional ? "*, " : "", name);
-        if (i >= signature->required) {
+        if (i >= signature->required && arg != signature->keyword) {
             put(p, "=%s", py_argument_rows[arg].standard);
         }
     }
@@ -170,12 +170,12 @@ py_fill_methods(const attnext_state *state, const py_function *functions, int fl
 
 /* ---- the functions of a score ---------------------------------------------------- */
 
-/* "(H, Dq)" of the letters "HQ"; "(H,) or (1, H)" of "1H". */
+/* "(H, Dq)" of the letters "HQ"; "(H,) or (1, H)" of "1H"; "(Hk,)" of "G". */
 static const char *
 shape_words(const char *letters, char words[64])
 {
-    static const char *const names[] = {
-        ['1'] = "1", ['H'] = "H", ['Q'] = "Dq", ['K'] = "Dk", ['V'] = "Dv"};
+    static const char *const names[] = {['1'] = "1",  ['H'] = "H",  ['G'] = "Hk",
+                                        ['Q'] = "Dq", ['K'] = "Dk", ['V'] = "Dv"};
     bool spare = letters[0] == '1';
     int used = 0, ndim = (int)strlen(letters);
     for (int from = spare; from >= 0; from--) {
@@ -203,6 +203,13 @@ put_parameter(page *p, const attn_parameter *parameter)
                                          : parameter->doc);
 }
 
+/* What help() calls the features of the output. */
+static const char *
+output_width(const py_score *score)
+{
+    return score->about->has_heads ? "H" : "Dv";
+}
+
 /* queries, keys and values; grad_output. */
 static bool
 put_operand(page *p, const py_score *score, py_arg arg, bool backward, bool scores)
@@ -214,7 +221,7 @@ put_operand(page *p, const py_score *score, py_arg arg, bool backward, bool scor
         put(p,
             "grad_output : array_like, shape (..., M, %s)\n"
             "    Gradient of the loss with respect to the %s.\n" DOC_FLOAT32,
-            scores ? "N" : "Dv", scores ? "scores" : "output");
+            scores ? "N" : output_width(score), scores ? "scores" : "output");
     } else if (arg == ARG_QUERIES) {
         put(p, "queries : array_like, shape (..., M, %s)\n", Dq);
         put(p,
@@ -268,7 +275,7 @@ put_gradients(page *p, const py_score *score, bool scores)
         put(p, "    A named tuple of the gradients with respect to `queries`, `keys`,\n"
                "    `values`");
         for (int i = 0; i < score->parameters; i++) {
-            put(p, ", `%s`", about->parameters[i].name);
+            put(p, i == 4 ? ",\n    `%s`" : ", `%s`", about->parameters[i].name);
         }
         put(p,
             ": float32 arrays, each in the\n"
@@ -297,11 +304,18 @@ put_forward(page *p, const py_score *score, const attn_score_text *text)
         text->pooling == NULL ? "the softmax of the scores of queries and keys"
                               : text->pooling);
     put_arguments(p, score, &score->forward);
-    put(p, "\n" DOC_FORWARD_RETURNS "\n" DOC_RAISES "\nSee Also\n--------\n");
-    put(p,
-        "%s_attention_backward : The gradients of this function.\n"
-        "%s_scores : The scores alone.\n",
-        name, name);
+    const char *heads = score->about->has_heads ? "num_heads, " : "";
+    put(p, "\nReturns\n-------\noutput : ndarray, float32, shape (..., M, %s)\n",
+        output_width(score));
+    put(p, DOC_FORWARD_OUTPUT);
+    put(p, "weights : ndarray, float32, shape (..., %sM, N)\n", heads);
+    put(p, DOC_FORWARD_WEIGHTS);
+    put(p, "lse : ndarray, float32, shape (..., %sM)\n", heads);
+    put(p, DOC_FORWARD_LSE "\n" DOC_RAISES "\nSee Also\n--------\n");
+    put(p, "%s_attention_backward : The gradients of this function.\n", name);
+    if (!score->about->has_heads) {
+        put(p, "%s_scores : The scores alone.\n", name);
+    }
     if (text->see_also != NULL) {
         put(p, "%s\n", text->see_also);
     }
@@ -387,8 +401,14 @@ py_score_doc(const attnext_state *state, const py_score *score,
 const char *
 py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME])
 {
-    PyOS_snprintf(name, PY_GRADIENTS_NAME, "%sGradients", score->about->name);
-    name[0] = (char)(name[0] - 'a' + 'A');
+    int length = 0;
+    for (const char *c = score->about->name; *c != '\0'; c++) {
+        bool first = length == 0 || c[-1] == '_';
+        if (*c != '_') {
+            name[length++] = first ? (char)(*c - 'a' + 'A') : *c;
+        }
+    }
+    PyOS_snprintf(name + length, (size_t)(PY_GRADIENTS_NAME - length), "Gradients");
     return name;
 }
 
@@ -408,8 +428,12 @@ py_gradients_doc(const py_score *score)
         "    Gradient with respect to the keys.\n",
         score->own_key_size ? "Dk" : "D");
     put(&p,
-        "values : ndarray, float32, shape (..., N, Dv), or None\n"
-        "    Gradient with respect to the values; None from `%s_scores_backward`.\n",
+        score->about->has_heads
+            ? "values : ndarray, float32, shape (..., N, Dv)\n"
+              "    Gradient with respect to the values.\n"
+            : "values : ndarray, float32, shape (..., N, Dv), or None\n"
+              "    Gradient with respect to the values; None from "
+              "`%s_scores_backward`.\n",
         score->about->name);
     for (int i = 0; i < score->parameters; i++) {
         const attn_parameter *parameter = &score->about->parameters[i];

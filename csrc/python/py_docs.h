@@ -28,15 +28,14 @@ extern const py_argument_row py_argument_rows[ARG_COUNT];
 "    one for each query, shared by the axes between (heads); or\n" \
 "    ``queries.shape[:-1]``. A length above N means N. None: all keys.\n"
 
-#define DOC_FORWARD_RETURNS \
-"Returns\n" \
-"-------\n" \
-"output : ndarray, float32, shape (..., M, Dv)\n" \
-"    The values, averaged with the attention weights.\n" \
-"weights : ndarray, float32, shape (..., M, N)\n" \
+#define DOC_FORWARD_OUTPUT \
+"    The values, averaged with the attention weights.\n"
+
+#define DOC_FORWARD_WEIGHTS \
 "    Only with `return_weights`: the weights before dropout. Rows sum to 1, with a\n" \
-"    `sink` to less; exactly 0 for keys that take no part.\n" \
-"lse : ndarray, float32, shape (..., M)\n" \
+"    `sink` to less; exactly 0 for keys that take no part.\n"
+
+#define DOC_FORWARD_LSE \
 "    Only with `return_lse`: natural logarithm of the sum of ``exp(score)`` over\n" \
 "    the keys that take part, and of the sink; -inf where there is none.\n"
 

@@ -31,6 +31,7 @@ read_call(const attnext_state *state, const py_score *score,
     call->score = score;
     call->options = (py_options){0};
     call->keeps_inputs = false;
+    call->kept = NULL;
     call->memory = NULL;
     if (py_parse(state, signature, args, nargs, kwnames, call->given) < 0) {
         return -1;
@@ -211,6 +212,8 @@ scores(PyObject *module, py_score_number number, PyObject *const *args,
     FUNCTION(SCORE, forward) \
     FUNCTION(SCORE, backward) FUNCTION(SCORE, scores) FUNCTION(SCORE, scores_backward)
 ATTN_SCORES(FUNCTIONS)
+FUNCTION(multi_head, forward)
+FUNCTION(multi_head, backward)
 
 /* ---- signatures ------------------------------------------------------------------ */
 
@@ -258,14 +261,16 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
         add(w, ARG_VALID_LENS);
     }
     signature->positional = w->count;
-    add_parameters(w, score, true);
+    signature->keyword = about->has_heads ? ARG_NUM_HEADS : ARG_END;
 #define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, ...) \
     if ((takes & (TAKEN_BY)) != 0 && (IF)) {               \
         add(w, ARG_##ID);                                  \
     }
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) \
-    if (takes & (TAKEN_BY)) {                    \
-        add(w, ARG_##ID);                        \
+#include "py_options.def"
+    add_parameters(w, score, true);
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                   \
+    if ((takes & (TAKEN_BY)) != 0 && !py_lacks(about, ARG_##ID)) { \
+        add(w, ARG_##ID);                                          \
     }
 #include "py_options.def"
 }
@@ -318,11 +323,12 @@ enum { VERBS = 4 }; /* functions of each score */
 
 /* What state->scores[number] is, but for the named tuple. */
 static int
-describe_score(attnext_state *state, py_score_number number, const attn_score *which)
+describe_score(attnext_state *state, py_score_number number, const attn_score *which,
+               const attn_score_info *about)
 {
     py_score *score = &state->scores[number];
     const attn_parameter *parameter;
-    *score = (py_score){.score = which, .about = attn_about(which)};
+    *score = (py_score){.score = which, .about = about};
     for (; score->parameters < ATTN_PARAMETERS; score->parameters++) {
         parameter = &score->about->parameters[score->parameters];
         if (parameter->name == NULL) {
@@ -366,21 +372,24 @@ py_scores_exec(PyObject *module, attnext_state *state)
 #define ADDRESSES(SCORE)                                         \
     PY_FASTCALL(SCORE##_forward), PY_FASTCALL(SCORE##_backward), \
         PY_FASTCALL(SCORE##_scores), PY_FASTCALL(SCORE##_scores_backward),
-        ATTN_SCORES(ADDRESSES)};
+        ATTN_SCORES(ADDRESSES) PY_FASTCALL(multi_head_forward),
+        PY_FASTCALL(multi_head_backward)};
     static const attn_score *const scores[] = {
 #define ADDRESS(SCORE) &attn_score_##SCORE,
-        ATTN_SCORES(ADDRESS)};
+        ATTN_SCORES(ADDRESS) & attn_score_dot};
+    PyMethodDef *method = methods;
 
     for (int i = 0; i < SCORE_COUNT; i++) {
         py_score *score = &state->scores[i];
-        if (describe_score(state, (py_score_number)i, scores[i]) < 0 ||
+        const attn_score_info *about = i == SCORE_multi_head ? &attn_multi_head
+                                                             : attn_about(scores[i]);
+        if (describe_score(state, (py_score_number)i, scores[i], about) < 0 ||
             (score->parameters > 0 && make_gradients_type(module, score) < 0)) {
             return -1;
         }
         const py_signature *const of[VERBS] = {&score->forward, &score->backward,
                                                &score->scores, &score->scores_backward};
-        for (int j = 0; j < VERBS; j++) {
-            PyMethodDef *method = &methods[VERBS * i + j];
+        for (int j = 0; j < VERBS && functions[VERBS * i + j] != NULL; j++, method++) {
             if (method->ml_doc == NULL &&
                 (method->ml_doc = py_score_doc(state, score, of[j])) == NULL) {
                 return -1;
@@ -392,7 +401,8 @@ py_scores_exec(PyObject *module, attnext_state *state)
     }
     return PyModule_AddFunctions(module, methods) < 0 ||
                    add_table(module, "OPTIONS", py_options_dict()) < 0 ||
-                   add_table(module, "SCORES", py_scores_dict(state)) < 0 ||
+                   add_table(module, "SCORES", py_scores_dict(state, false)) < 0 ||
+                   add_table(module, "ATTENTIONS", py_scores_dict(state, true)) < 0 ||
                    add_table(module, "FOREIGN", py_foreign_list()) < 0
                ? -1
                : 0;

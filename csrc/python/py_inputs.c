@@ -35,6 +35,48 @@ py_key_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
     }
 }
 
+void
+py_pair_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
+              npy_intp dims[PY_MAX_AXES])
+{
+    memcpy(dims, in->leading, (size_t)(in->pair_ndim - 2) * sizeof *dims);
+    dims[in->pair_ndim - 2] = rows;
+    dims[in->pair_ndim - 1] = columns;
+}
+
+/* ---- keeping what was read ------------------------------------------------------- */
+
+/* The input is a, owned; -1 if that is NULL. */
+static int
+keep(py_inputs *in, py_arg which, PyArrayObject *a)
+{
+    in->arrays[which] = a;
+    if (a == NULL) {
+        return -1;
+    }
+    in->places[which] = py_place_of(a);
+    return 0;
+}
+
+int
+py_inputs_check(const attnext_state *state, const py_inputs *in, const py_score *score)
+{
+    for (int i = ARG_QUERIES; i < py_inputs_end(in); i++) {
+        bool copied = i == ARG_VALID_LENS || i == ARG_CAUSAL_OFFSET;
+        int parameter = i - ARG_PARAMETER_0;
+        if (in->arrays[i] == NULL || copied) {
+            continue;
+        }
+        const char *name = parameter >= 0 && parameter < score->parameters
+                               ? score->about->parameters[parameter].name
+                               : PyUnicode_AsUTF8(state->names[i]);
+        if (name == NULL || py_check_place(in->arrays[i], &in->places[i], name) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* ---- queries, keys, values ------------------------------------------------------- */
 
 /* queries (..., M, Dq), two axes at least. Its sizes are noted here, once: reading the
@@ -43,11 +85,11 @@ static int
 convert_queries(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
     attn_problem *p = &in->problem;
-    in->arrays[ARG_QUERIES] = py_float32(call->given[ARG_QUERIES], "queries", out);
-    if (in->arrays[ARG_QUERIES] == NULL) {
+    if (keep(in, ARG_QUERIES, py_float32(call->given[ARG_QUERIES], "queries", out)) <
+        0) {
         return -1;
     }
-    in->ndim = PyArray_NDIM(in->arrays[ARG_QUERIES]);
+    in->ndim = in->pair_ndim = PyArray_NDIM(in->arrays[ARG_QUERIES]);
     const npy_intp *dims = PyArray_DIMS(in->arrays[ARG_QUERIES]);
     if (in->ndim < 2) {
         return py_shape_error(in->arrays[ARG_QUERIES], "queries",
@@ -149,10 +191,10 @@ convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
         in->key_heads = PY_HEADS;
     }
     py_key_shape(in, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
-    in->arrays[ARG_KEYS] = memory != NULL
-                               ? (PyArrayObject *)Py_NewRef(memory->keys)
-                               : py_float32(call->given[ARG_KEYS], "keys", out);
-    if (in->arrays[ARG_KEYS] == NULL) {
+    PyArrayObject *keys = memory != NULL
+                              ? (PyArrayObject *)Py_NewRef(memory->keys)
+                              : py_float32(call->given[ARG_KEYS], "keys", out);
+    if (keep(in, ARG_KEYS, keys) < 0) {
         return -1;
     }
     if (!py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims)) {
@@ -175,11 +217,11 @@ convert_values(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
     npy_intp dims[PY_MAX_AXES];
     py_key_shape(in, in->problem.N, PY_DV, dims);
-    in->arrays[ARG_VALUES] = call->memory != NULL
-                                 ? (PyArrayObject *)Py_NewRef(call->memory->values)
-                                 : py_float32_shaped(call->given[ARG_VALUES], "values",
-                                                     out, in->ndim, dims);
-    if (in->arrays[ARG_VALUES] == NULL) {
+    PyArrayObject *values = call->memory != NULL
+                                ? (PyArrayObject *)Py_NewRef(call->memory->values)
+                                : py_float32_shaped(call->given[ARG_VALUES], "values",
+                                                    out, in->ndim, dims);
+    if (keep(in, ARG_VALUES, values) < 0) {
         return -1;
     }
     in->problem.Dv = PyArray_DIM(in->arrays[ARG_VALUES], in->ndim - 1);
@@ -189,6 +231,40 @@ convert_values(const py_call *call, PyArrayObject *out, py_inputs *in)
 /* ---- parameters ------------------------------------------------------------------ */
 
 static int
+heads_error(const char *name, Py_ssize_t heads, const char *of, Py_ssize_t number)
+{
+    PyErr_Format(PyExc_ValueError, "%s is %zd, expected a divisor of %s, %zd", name,
+                 heads, of, number);
+    return -1;
+}
+
+/* Heads, once W_q has said how many hidden units there are: they are one more axis of
+ * what belongs to pairs. */
+static int
+take_heads(const py_call *call, py_inputs *in)
+{
+    attn_problem *p = &in->problem;
+    const npy_intp H = in->sizes['H' - 'A'], heads = call->options.num_heads;
+    const npy_intp given = call->options.num_kv_heads, kv = given > 0 ? given : heads;
+    if (H % heads != 0) {
+        return heads_error("num_heads", heads, "the rows of W_q", H);
+    }
+    if (heads % kv != 0) {
+        return heads_error("num_kv_heads", kv, "num_heads", heads);
+    }
+    if (__builtin_mul_overflow(p->B, heads, &p->B)) {
+        PyErr_SetString(PyExc_ValueError, "queries has a size that overflows");
+        return -1;
+    }
+    p->heads = heads;
+    p->group = heads / kv;
+    in->sizes['G' - 'A'] = H / heads * kv;
+    in->leading[in->ndim - 2] = heads;
+    in->pair_ndim = in->ndim + 1;
+    return 0;
+}
+
+static int
 convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
     attn_problem *p = &in->problem;
@@ -196,7 +272,7 @@ convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
     in->sizes['H' - 'A'] = PY_H;
     in->sizes['Q' - 'A'] = p->Dq;
     in->sizes['K' - 'A'] = p->Dk;
-    in->sizes['V' - 'A'] = PY_DV;
+    in->sizes['V' - 'A'] = call->score->about->has_heads ? p->Dv : PY_DV;
     for (int i = 0; i < call->score->parameters; i++) {
         const attn_parameter *parameter = &call->score->about->parameters[i];
         PyObject *given = call->given[ARG_PARAMETER_0 + i];
@@ -205,11 +281,13 @@ convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
         }
         PyArrayObject *a = py_parameter(given, parameter->name, out, parameter->shape,
                                         in->sizes);
-        in->arrays[ARG_PARAMETER_0 + i] = a;
-        if (a == NULL) {
+        if (keep(in, ARG_PARAMETER_0 + i, a) < 0) {
             return -1;
         }
         p->parameters[i] = py_data(a);
+        if (i == 0 && call->score->about->has_heads && take_heads(call, in) < 0) {
+            return -1;
+        }
     }
     p->H = Py_MAX(in->sizes['H' - 'A'], 0);
     return 0;
@@ -226,8 +304,8 @@ convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
         return 0;
     }
     in->masked = true;
-    in->arrays[which] = py_pairs(call->given[which], which, in->ndim, dims, out, view);
-    return in->arrays[which] == NULL ? -1 : 0;
+    return keep(in, which,
+                py_pairs(call->given[which], which, in->pair_ndim, dims, out, view));
 }
 
 /* The mask of the memory, and that of the call if there is one. */
@@ -245,11 +323,23 @@ add_mask_of_memory(const py_call *call, const npy_intp *dims, py_inputs *in)
     }
     in->masked = true;
     py_view_clear(&in->problem.masks.mask);
-    in->arrays[ARG_MASK] = py_pairs((PyObject *)mask, ARG_MASK, in->ndim, dims, NULL,
-                                    &in->problem.masks.mask);
+    int result = keep(in, ARG_MASK,
+                      py_pairs((PyObject *)mask, ARG_MASK, in->pair_ndim, dims, NULL,
+                               &in->problem.masks.mask));
     Py_XDECREF(given);
     Py_DECREF(mask);
-    return in->arrays[ARG_MASK] == NULL ? -1 : 0;
+    return result;
+}
+
+/* Lengths and bands belong to queries, which heads share. */
+static void
+share_among_heads(attn_problem *p)
+{
+    if (p->heads > 0) {
+        int64_t *lens = &p->masks.valid.heads, *offsets = &p->masks.band.heads;
+        *lens *= p->heads;
+        *offsets = *offsets > INT64_MAX / p->heads ? INT64_MAX : *offsets * p->heads;
+    }
 }
 
 /* Everything that is about pairs (..., M, N). The shape of the bias is noted for its
@@ -280,6 +370,8 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
         p->masks.band.offset = &in->last_offset;
         p->masks.band.heads = INT64_MAX;
     }
+    share_among_heads(p);
+    py_pair_shape(in, p->M, p->N, dims);
     if (convert_pairs(call, ARG_MASK, out, dims, &p->masks.mask, in) < 0 ||
         convert_pairs(call, ARG_BIAS, out, dims, &p->masks.bias, in) < 0) {
         return -1;
@@ -306,11 +398,10 @@ convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
         return 0;
     }
     in->masked = true;
-    py_query_shape(in, in->problem.M, 0, dims);
-    PyArrayObject *a = py_shared(given, "sink", true, in->ndim - 2, in->ndim - 1, dims,
-                                 out, &in->problem.sink);
-    in->arrays[ARG_SINK] = a;
-    if (a == NULL) {
+    py_pair_shape(in, in->problem.M, 0, dims);
+    PyArrayObject *a = py_shared(given, "sink", true, in->pair_ndim - 2,
+                                 in->pair_ndim - 1, dims, out, &in->problem.sink);
+    if (keep(in, ARG_SINK, a) < 0) {
         return -1;
     }
     in->sink_ndim = py_note_shape(a, in->sink_dims);
@@ -326,10 +417,10 @@ convert_scale(const py_call *call, PyArrayObject *out, py_inputs *in)
         return 0;
     }
     in->masked = true;
-    PyArrayObject *a = py_shared(given, "scale", false, in->ndim - 2, in->ndim - 2,
-                                 in->leading, out, &in->problem.scales);
-    in->arrays[ARG_SCALE] = a;
-    if (a == NULL) {
+    PyArrayObject *a = py_shared(given, "scale", false, in->pair_ndim - 2,
+                                 in->pair_ndim - 2, in->leading, out,
+                                 &in->problem.scales);
+    if (keep(in, ARG_SCALE, a) < 0) {
         return -1;
     }
     in->scale_ndim = py_note_shape(a, in->scale_dims);
@@ -366,7 +457,8 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
         (score->parameters > 0 && convert_parameters(call, out, in) < 0)) {
         return -1;
     }
-    p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, p->Dq);
+    int64_t D = p->heads > 0 ? p->H / p->heads : p->Dq;
+    p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, D);
     p->eps = o->eps > 0.0f ? o->eps : DEFAULT_EPS;
     return convert_masks(call, out, in) < 0 || convert_sink(call, out, in) < 0
                ? -1

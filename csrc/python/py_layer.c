@@ -191,7 +191,7 @@ static const char train_doc[] = PyDoc_STR(
     "\n"
     "Returns\n"
     "-------\n"
-    "self : AdditiveAttention or DotProductAttention\n"
+    "self : AdditiveAttention, DotProductAttention or MultiHeadAttention\n"
     "    The object itself.\n"
     "\n"
     "See Also\n"
@@ -227,7 +227,7 @@ static const char eval_doc[] = PyDoc_STR(
     "\n"
     "Returns\n"
     "-------\n"
-    "self : AdditiveAttention or DotProductAttention\n"
+    "self : AdditiveAttention, DotProductAttention or MultiHeadAttention\n"
     "    The object itself.\n"
     "\n"
     "See Also\n"
@@ -264,9 +264,9 @@ get_context(PyObject *self, void *Py_UNUSED(closure))
 
 static const PyGetSetDef properties[] = {
     {"attention_weights", get_attention_weights, NULL,
-     "ndarray or None: the attention weights of the last call, shape (..., M, N),\n"
-     "float32, before dropout; rows sum to 1, with a sink to less. None before the\n"
-     "first call, and after one with need_weights=False.",
+     "ndarray or None: the attention weights of the last call, shape (..., M, N) or\n"
+     "(..., num_heads, M, N), float32, before dropout; rows sum to 1, with a sink to\n"
+     "less. None before the first call, and after one with need_weights=False.",
      NULL},
     {"context", get_context, NULL,
      "Context or None: what the last call saved for `backward`; None before the "
@@ -312,22 +312,24 @@ static const PyMethodDef methods[] = {
     {"eval", eval, METH_NOARGS, eval_doc},
     {"parameters", layer_parameters, METH_NOARGS, layer_parameters_doc},
     {"zero_grad", layer_zero_grad, METH_NOARGS, layer_zero_grad_doc},
-    {"state_dict", layer_state_dict, METH_NOARGS, layer_state_dict_doc},
     {"load_state_dict", layer_load_state_dict, METH_O, layer_load_state_dict_doc},
     {"__reduce__", layer_reduce, METH_NOARGS, layer_reduce_doc},
     {"_rebuild", layer_rebuild, METH_O | METH_CLASS, layer_rebuild_doc},
 };
 
 /* The methods above, and behind them those whose docstrings are made at import: train,
- * memory, __call__ and backward. */
+ * memory, state_dict, __call__ and backward. */
 static int
 add_methods(const attnext_state *state, PyMethodDef *to, py_score *score)
 {
     memcpy(to, methods, sizeof methods);
     to += Py_ARRAY_LENGTH(methods);
+    const py_function *state_dict = score->about->has_heads ? layer_layout_functions
+                                                            : layer_state_functions;
     return py_fill_methods(state, train_function, 0, to) < 0 ||
                    py_fill_methods(state, layer_memory_functions, 0, to + 1) < 0 ||
-                   layer_fill_calls(state, score, to + 2) < 0
+                   py_fill_methods(state, state_dict, 0, to + 2) < 0 ||
+                   layer_fill_calls(state, score, to + 3) < 0
                ? -1
                : 0;
 }
@@ -343,17 +345,30 @@ add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
 int
 py_layers_exec(PyObject *module, attnext_state *state)
 {
-    py_score *scores = state->scores;
-    if (add_methods(state, layer_additive_methods, &scores[SCORE_additive]) < 0 ||
-        add_methods(state, layer_dot_methods, &scores[SCORE_dot]) < 0 ||
-        py_fill_methods(state, memory_functions, 0, memory_methods + 3) < 0 ||
-        add_properties(layer_additive_properties, &scores[SCORE_additive]) < 0 ||
-        add_properties(layer_dot_properties, &scores[SCORE_dot]) < 0 ||
+    static const struct {
+        py_score_number number;
+        PyType_Spec *spec;
+        PyMethodDef *methods;
+        PyGetSetDef *properties;
+    } layers[] = {
+        {SCORE_additive, &layer_additive_spec, layer_additive_methods,
+         layer_additive_properties},
+        {SCORE_dot, &layer_dot_spec, layer_dot_methods, layer_dot_properties},
+        {SCORE_multi_head, &layer_multi_head_spec, layer_multi_head_methods,
+         layer_multi_head_properties},
+    };
+    if (py_fill_methods(state, memory_functions, 0, memory_methods + 4) < 0 ||
         add_type(module, &layer_context_spec, &state->Context) < 0 ||
-        add_type(module, &layer_memory_spec, &state->Memory) < 0 ||
-        add_type(module, &layer_additive_spec, &state->AdditiveAttention) < 0 ||
-        add_type(module, &layer_dot_spec, &state->DotProductAttention) < 0) {
+        add_type(module, &layer_memory_spec, &state->Memory) < 0) {
         return -1;
+    }
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(layers); i++) {
+        py_score *score = &state->scores[layers[i].number];
+        if (add_methods(state, layers[i].methods, score) < 0 ||
+            add_properties(layers[i].properties, score) < 0 ||
+            add_type(module, layers[i].spec, &state->layers[layers[i].number]) < 0) {
+            return -1;
+        }
     }
     return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * py_layer.h -- what the files of the exposed types share. An object of either type is
+ * py_layer.h -- what the files of the exposed types share. An object of any of them is
  * called a layer.
  *
  *     py_layer.c               the life of a layer, from constructor to garbage collector
@@ -13,7 +13,7 @@
  *     py_layer_memory_call.c   what makes it, appends to it, and calls with it
  *     py_layer_memory_keys.c   what it has of them, and how it grows
  *     py_layer_memory_back.c   their gradients, added up over calls
- *     py_layer_additive.c  py_layer_dot.c    the two types
+ *     py_layer_additive.c  py_layer_dot.c  py_layer_multi_head.c    the three types
  *
  * Python code may run in the middle of anything: a conversion, a finaliser, another
  * thread while the core works without the GIL. So a method works on a layer_core it
@@ -29,9 +29,10 @@
 /* What a constructor makes and a copy takes over. */
 typedef struct {
     const py_score *score;
-    Py_ssize_t key_size, query_size, num_hiddens; /* additive: Dk, Dq, H */
-    double dropout;                               /* as given, for repr */
-    bool has_scale;                               /* dot: false means 1/sqrt(D) */
+    Py_ssize_t key_size, query_size, num_hiddens;   /* with parameters: Dk, Dq, H */
+    Py_ssize_t value_size, num_heads, num_kv_heads; /* multi-head */
+    double dropout;                                 /* as given, for repr */
+    bool has_scale;                                 /* dot: false means 1/sqrt(D) */
     double scale;
     bool training;
     PyObject *rng;                              /* numpy.random.Generator */
@@ -67,7 +68,7 @@ int layer_install(layer_object *layer, layer_core *core);
 int layer_hold(const layer_object *layer, layer_core *held);
 void layer_core_clear(layer_core *core);
 
-/* Slots of either type. */
+/* Slots of every type. */
 int layer_traverse(PyObject *self, visitproc visit, void *arg);
 int layer_clear(PyObject *self);
 void layer_dealloc(PyObject *self);
@@ -90,17 +91,17 @@ PyArrayObject *layer_read_features(PyObject *object, const char *name, char rows
 /* The others. */
 PyObject *layer_parameters(PyObject *self, PyObject *ignored);
 PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
-PyObject *layer_state_dict(PyObject *self, PyObject *ignored);
+extern const py_function layer_state_functions[], layer_layout_functions[];
 PyObject *layer_load_state_dict(PyObject *self, PyObject *state_dict);
 PyObject *layer_reduce(PyObject *self, PyObject *ignored);
 PyObject *layer_rebuild(PyObject *type, PyObject *saved);
-extern const char layer_parameters_doc[], layer_zero_grad_doc[], layer_state_dict_doc[],
+extern const char layer_parameters_doc[], layer_zero_grad_doc[],
     layer_load_state_dict_doc[], layer_reduce_doc[], layer_rebuild_doc[];
 
 PyObject *layer_get_grads(PyObject *self, void *closure);
 extern const char layer_grads_doc[];
 
-/* The first entries of either type's table of members; its flags. */
+/* The first entries of every type's table of members; its flags. */
 #define LAYER_MEMBERS                                                                  \
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(layer_object, vectorcall), READONLY, \
      NULL},                                                                            \
@@ -109,7 +110,7 @@ extern const char layer_grads_doc[];
         {"dropout", T_DOUBLE, offsetof(layer_object, core.dropout), READONLY,          \
          "float: the probability that a weight is dropped in training."}
 
-/* The slots that are the same in either type. */
+/* The slots that are the same in every type. */
 /* clang-format off */
 #define LAYER_SLOTS                                                                    \
     {Py_tp_traverse, layer_traverse}, {Py_tp_clear, layer_clear},                      \
@@ -123,12 +124,11 @@ extern const char layer_grads_doc[];
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
 
 /* Parameter `which` is that of the score; these are its name, as an object, borrowed,
- * and as text; what torch calls it, "W_q.weight"; and its shape, dims[], in how many
- * axes: of the live array, and in a state dict, where w_v is (1, H). */
+ * and as text; and its shape, dims[], in how many axes: of the live array, and in a state
+ * dict, where w_v is (1, H). */
 PyObject *layer_name(const attnext_state *state, const layer_core *core, int which);
 const char *layer_text(const layer_core *core, int which);
 enum { LAYER_TEXT = 64 };
-const char *layer_state_name(const layer_core *core, int which, char text[LAYER_TEXT]);
 int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
 int layer_state_shape(const layer_core *core, int which,
                       npy_intp dims[PY_PARAMETER_AXES]);
@@ -150,6 +150,11 @@ PyArrayObject *layer_new_live(PyArrayObject *values);
 /* Reads a constructor's sizes: ints, key_size and query_size >= 0, num_hiddens >= 1. */
 int layer_read_sizes(layer_core *core, PyObject *key_size, PyObject *query_size,
                      PyObject *num_hiddens);
+
+/* The same of a multi-head layer, after these: value_size >= 0; num_heads, which divides
+ * num_hiddens; num_kv_heads, which divides num_heads, or None. */
+int layer_read_heads(layer_core *core, PyObject *value_size, PyObject *num_heads,
+                     PyObject *num_kv_heads);
 
 /* Fills core->parameters with numbers drawn from core->rng, the optional ones only with
  * a bias, and core->grads with zeros. */
@@ -223,6 +228,9 @@ extern PyMethodDef memory_methods[MEMORY_METHODS];
 /* The layer of a memory, owned, and *held, its core. RuntimeError if it is gone. */
 PyObject *layer_memory_hold(memory_object *memory, layer_core *held);
 
+/* ValueError: the memory is not this layer's. */
+int layer_memory_of_another(void);
+
 /* Is the memory this layer's, and are its keys those that the layer would project now?
  * ValueError, RuntimeError. */
 int layer_memory_check(const layer_core *core, const memory_object *memory);
@@ -262,19 +270,20 @@ void layer_memory_clear_sums(memory_sums *sums);
 /* (projected, values): the sums, which start again, or None if there are none. */
 PyObject *layer_memory_take(memory_object *memory);
 
-/* ---- the two types --------------------------------------------------------------- */
+/* ---- the types ------------------------------------------------------------------- */
 
-extern PyType_Spec layer_additive_spec, layer_dot_spec;
+extern PyType_Spec layer_additive_spec, layer_dot_spec, layer_multi_head_spec;
 
 /* Their properties: first the type's own, then, appended at import, those of every layer
  * and the parameters. */
 enum { LAYER_PROPERTIES = 16 };
 extern PyGetSetDef layer_additive_properties[LAYER_PROPERTIES],
-    layer_dot_properties[LAYER_PROPERTIES];
+    layer_dot_properties[LAYER_PROPERTIES],
+    layer_multi_head_properties[LAYER_PROPERTIES];
 
 /* Their methods, filled at import. */
 enum { LAYER_METHODS = 12 };
 extern PyMethodDef layer_additive_methods[LAYER_METHODS],
-    layer_dot_methods[LAYER_METHODS];
+    layer_dot_methods[LAYER_METHODS], layer_multi_head_methods[LAYER_METHODS];
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * py_layer_call.c -- what an AdditiveAttention and a DotProductAttention do, as if it were
- * Python:
+ * py_layer_call.c -- what an AdditiveAttention, a DotProductAttention and a
+ * MultiHeadAttention do, as if it were Python:
  *
  *     class Layer:
  *         def __call__(self, queries, keys, values, valid_lens=None, *,
@@ -43,6 +43,9 @@ draw_seed(PyObject *rng, py_seed *seed)
     return result;
 }
 
+/* Of a call: queries, keys, values. */
+enum { INPUTS = 3 };
+
 /* object (..., rows, size) as float32; the constructor called its number of features
  * size_name. Without this the message would blame the parameter. */
 PyArrayObject *
@@ -67,8 +70,11 @@ begin_call(py_call *call, const layer_core *held)
 {
     call->score = held->score;
     call->options = (py_options){.has_scale = held->has_scale,
-                                 .scale = (float)held->scale};
+                                 .scale = (float)held->scale,
+                                 .num_heads = held->num_heads,
+                                 .num_kv_heads = held->num_kv_heads};
     call->keeps_inputs = true;
+    call->kept = NULL;
     call->memory = NULL;
     for (int i = 0; i < held->score->parameters; i++) {
         call->given[ARG_PARAMETER_0 + i] = (PyObject *)held->parameters[i];
@@ -107,13 +113,13 @@ PyDoc_STRVAR(call_doc,
 "Parameters\n"
 "----------\n"
 "queries : array_like, shape (..., M, Dq)\n"
-"    M queries; any leading axes (batch, heads), or none. Dq is `query_size` for\n"
-"    AdditiveAttention. Used as it is if float32 and C-contiguous, like every array\n"
+"    M queries; any leading axes (batch, heads), or none. Dq is `query_size` for those\n"
+"    that have one. Used as it is if float32 and C-contiguous, like every array\n"
 "    here; other layouts, lists, other real dtypes and torch tensors are converted\n"
 "    first.\n"
 "keys : array_like, shape (..., N, Dk), or Memory\n"
-"    The keys; leading axes as those of `queries`. Dk is `key_size` for\n"
-"    AdditiveAttention, Dq for DotProductAttention. Or a `Memory` of this object, in\n"
+"    The keys; leading axes as those of `queries`. Dk is `key_size`, and Dq for\n"
+"    DotProductAttention. Or a `Memory` of this object, in\n"
 "    the place of keys, values and lengths.\n"
 "values : array_like, shape (..., N, Dv)\n"
 "    The values, one for each key.\n"
@@ -189,28 +195,42 @@ forward(const attnext_state *state, layer_object *layer, const layer_core *held,
     return result;
 }
 
-/* queries and keys of a layer with parameters: replaced in *call, owned. */
+/* queries, keys and values of a layer with parameters, those that it projects: replaced
+ * in *call, owned. */
 static int
-read_inputs(const layer_core *held, py_call *call, PyObject *owned[2])
+read_inputs(const layer_core *held, py_call *call, PyObject *owned[INPUTS])
 {
-    if (held->score->parameters == 0) {
-        return 0;
+    const struct {
+        py_arg arg;
+        const char *name;
+        char rows;
+        const char *size_name;
+        Py_ssize_t size;
+    } inputs[INPUTS] = {
+        {ARG_QUERIES, "queries", 'M', "query_size", held->query_size},
+        {ARG_KEYS, "keys", 'N', "key_size", held->key_size},
+        {ARG_VALUES, "values", 'N', "value_size", held->value_size},
+    };
+    const int count = held->score->parameters == 0    ? 0
+                      : call->memory != NULL          ? 1
+                      : held->score->about->has_heads ? 3
+                                                      : 2;
+    py_place places[INPUTS];
+    for (int i = 0; i < count; i++) {
+        owned[i] = (PyObject *)layer_read_features(call->given[inputs[i].arg],
+                                                   inputs[i].name, inputs[i].rows,
+                                                   inputs[i].size_name, inputs[i].size);
+        if (owned[i] == NULL) {
+            return -1;
+        }
+        call->given[inputs[i].arg] = owned[i];
+        places[i] = py_place_of((PyArrayObject *)owned[i]);
     }
-    owned[0] = (PyObject *)layer_read_features(call->given[ARG_QUERIES], "queries", 'M',
-                                               "query_size", held->query_size);
-    if (owned[0] == NULL) {
-        return -1;
+    for (int i = 0; i < count; i++) {
+        if (py_check_place((PyArrayObject *)owned[i], &places[i], inputs[i].name) < 0) {
+            return -1;
+        }
     }
-    call->given[ARG_QUERIES] = owned[0];
-    if (call->memory != NULL) {
-        return 0;
-    }
-    owned[1] = (PyObject *)layer_read_features(call->given[ARG_KEYS], "keys", 'N',
-                                               "key_size", held->key_size);
-    if (owned[1] == NULL) {
-        return -1;
-    }
-    call->given[ARG_KEYS] = owned[1];
     return 0;
 }
 
@@ -236,7 +256,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
 {
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *owned[2] = {NULL, NULL}, *result = NULL;
+    PyObject *owned[INPUTS] = {NULL}, *result = NULL;
     py_memory memory = {0};
     layer_core held;
     py_call call;
@@ -261,8 +281,9 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     result = forward(state, layer, &held, &call);
 done:
     layer_memory_release(&memory);
-    Py_XDECREF(owned[1]);
-    Py_XDECREF(owned[0]);
+    for (int i = 0; i < INPUTS; i++) {
+        Py_XDECREF(owned[i]);
+    }
     layer_core_clear(&held);
     return result;
 }
@@ -426,9 +447,9 @@ write_signatures(py_score *score)
     if ((takes & (TAKEN_BY)) != 0 && (IF)) {               \
         *call++ = ARG_##ID;                                \
     }
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                  \
-    if (takes & (TAKEN_BY)) {                                     \
-        *((TAKEN_BY) & FORWARD ? call++ : backward++) = ARG_##ID; \
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                   \
+    if ((takes & (TAKEN_BY)) != 0 && !py_lacks(about, ARG_##ID)) { \
+        *((TAKEN_BY) & FORWARD ? call++ : backward++) = ARG_##ID;  \
     }
 #include "py_options.def"
     *call = ARG_NEED_WEIGHTS;

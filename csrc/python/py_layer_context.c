@@ -21,6 +21,7 @@ typedef struct {
     py_options options;
     py_memory memory; /* without a mask and lengths, which inputs has; or all NULL */
     PyArrayObject *output, *lse;
+    PyArrayObject *kept; /* of multi-head attention, which then needs no output */
 } context_object;
 
 static PyArrayObject *
@@ -60,9 +61,10 @@ layer_context_new(const attnext_state *state, const layer_core *core,
         memory.mask = memory.lens = NULL;
         layer_memory_share(&context->memory, &memory);
     }
-    context->output = copy_of(outputs->output);
     context->lse = (PyArrayObject *)Py_NewRef(outputs->lse);
-    if (context->output == NULL) {
+    context->kept = (PyArrayObject *)Py_XNewRef(outputs->kept);
+    context->output = outputs->kept == NULL ? copy_of(outputs->output) : NULL;
+    if (context->output == NULL && outputs->kept == NULL) {
         Py_CLEAR(context);
     }
     return (PyObject *)context;
@@ -95,6 +97,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, PyObject 
     call->memory = context->memory.owner == NULL ? NULL : &context->memory;
     call->given[ARG_OUTPUT] = (PyObject *)context->output;
     call->given[ARG_LSE] = (PyObject *)context->lse;
+    call->kept = context->kept;
     return 0;
 }
 
@@ -113,6 +116,7 @@ context_dealloc(PyObject *self)
     layer_memory_release(&context->memory);
     Py_XDECREF(context->output);
     Py_XDECREF(context->lse);
+    Py_XDECREF(context->kept);
     type->tp_free(self);
     Py_DECREF(type);
 }

@@ -17,6 +17,18 @@ const char layer_reduce_doc[] = PyDoc_STR(
     "--\n\n"
     "What pickle and copy need to make another object like this one.");
 
+/* What a multi-head layer has besides. */
+static int
+put_heads(const layer_core *core, PyObject *saved)
+{
+    PyObject *heads = Py_BuildValue("{s:n, s:n, s:n}", "value_size", core->value_size,
+                                    "num_heads", core->num_heads, "num_kv_heads",
+                                    core->num_kv_heads);
+    int result = heads == NULL ? -1 : PyDict_Update(saved, heads);
+    Py_XDECREF(heads);
+    return result;
+}
+
 static PyObject *
 pack_core(const attnext_state *state, const layer_core *core)
 {
@@ -40,6 +52,9 @@ pack_core(const attnext_state *state, const layer_core *core)
         core->num_hiddens, "bias", layer_has_bias(core) ? Py_True : Py_False, "dropout",
         core->dropout, "scale", scale, "training", core->training ? Py_True : Py_False,
         "rng", core->rng, "parameters", parameters, "grads", grads);
+    if (result != NULL && core->num_heads > 0 && put_heads(core, result) < 0) {
+        Py_CLEAR(result);
+    }
 done:
     Py_XDECREF(scale);
     Py_XDECREF(grads);
@@ -86,13 +101,18 @@ done:
 typedef struct {
     PyObject *key_size, *query_size, *num_hiddens, *dropout, *scale, *rng;
     PyObject *parameters, *grads;
+    PyObject *value_size, *num_heads, *num_kv_heads; /* multi-head */
     int bias, training;
 } saved_entries;
 
 static int
-read_entries(PyObject *saved, saved_entries *entries)
+read_entries(PyObject *saved, bool heads, saved_entries *entries)
 {
-    static char *names[] = {"key_size",   "query_size", "num_hiddens", "bias",
+    static char *names[] = {"key_size",     "query_size", "num_hiddens", "bias",
+                            "dropout",      "scale",      "training",    "rng",
+                            "parameters",   "grads",      "value_size",  "num_heads",
+                            "num_kv_heads", NULL};
+    static char *fewer[] = {"key_size",   "query_size", "num_hiddens", "bias",
                             "dropout",    "scale",      "training",    "rng",
                             "parameters", "grads",      NULL};
     PyObject *nothing = PyTuple_New(0);
@@ -100,10 +120,12 @@ read_entries(PyObject *saved, saved_entries *entries)
         return -1;
     }
     int ok = PyArg_ParseTupleAndKeywords(
-        nothing, saved, "$OOOpOOpOO!O!:_rebuild", names, &entries->key_size,
-        &entries->query_size, &entries->num_hiddens, &entries->bias, &entries->dropout,
-        &entries->scale, &entries->training, &entries->rng, &PyDict_Type,
-        &entries->parameters, &PyDict_Type, &entries->grads);
+        nothing, saved, heads ? "$OOOpOOpOO!O!OOO:_rebuild" : "$OOOpOOpOO!O!:_rebuild",
+        heads ? names : fewer, &entries->key_size, &entries->query_size,
+        &entries->num_hiddens, &entries->bias, &entries->dropout, &entries->scale,
+        &entries->training, &entries->rng, &PyDict_Type, &entries->parameters,
+        &PyDict_Type, &entries->grads, &entries->value_size, &entries->num_heads,
+        &entries->num_kv_heads);
     Py_DECREF(nothing);
     return ok ? 0 : -1;
 }
@@ -177,7 +199,8 @@ static int
 unpack_core(PyObject *saved, layer_core *core)
 {
     saved_entries entries;
-    if (read_entries(saved, &entries) < 0 ||
+    const bool heads = core->score->about->has_heads;
+    if (read_entries(saved, heads, &entries) < 0 ||
         layer_read_options(core, entries.dropout, entries.scale) < 0 ||
         read_rng(entries.rng, core) < 0) {
         return -1;
@@ -191,7 +214,9 @@ unpack_core(PyObject *saved, layer_core *core)
         return 0;
     }
     if (layer_read_sizes(core, entries.key_size, entries.query_size,
-                         entries.num_hiddens) < 0) {
+                         entries.num_hiddens) < 0 ||
+        (heads && layer_read_heads(core, entries.value_size, entries.num_heads,
+                                   entries.num_kv_heads) < 0)) {
         return -1;
     }
     for (int i = 0; i < core->score->parameters; i++) {
@@ -203,6 +228,18 @@ unpack_core(PyObject *saved, layer_core *core)
     return 0;
 }
 
+/* Which layer's type it is, or is a subclass of. */
+static py_score_number
+number_of(const attnext_state *state, PyTypeObject *type)
+{
+    for (int i = 0; i < SCORE_COUNT; i++) {
+        if (state->layers[i] != NULL && PyType_IsSubtype(type, state->layers[i])) {
+            return (py_score_number)i;
+        }
+    }
+    return SCORE_dot;
+}
+
 const char layer_rebuild_doc[] = PyDoc_STR("_rebuild($type, saved, /)\n"
                                            "--\n\n"
                                            "An object from what __reduce__ saved.");
@@ -211,8 +248,7 @@ PyObject *
 layer_rebuild(PyObject *type, PyObject *saved)
 {
     const attnext_state *state = py_state_of_type((PyTypeObject *)type);
-    bool additive = PyType_IsSubtype((PyTypeObject *)type, state->AdditiveAttention);
-    py_score_number number = additive ? SCORE_additive : SCORE_dot;
+    const py_score_number number = number_of(state, (PyTypeObject *)type);
     layer_core core = {.score = &state->scores[number]};
     PyObject *self = NULL;
 

@@ -92,6 +92,47 @@ memory_take_sums(PyObject *self, PyObject *Py_UNUSED(ignored))
     return layer_memory_take((memory_object *)self);
 }
 
+/* For attnext.explain, which computes what the layer would. */
+static const char given_doc[] = PyDoc_STR("_given_to($self, layer, /)\n"
+                                          "--\n\n"
+                                          "Return copies of keys, values, valid_lens "
+                                          "(or None) and mask (..., N, 1) (or None).");
+
+/* (..., N, width) */
+static PyObject *
+copy_rows(const py_memory *now, PyArrayObject *rows)
+{
+    return rows == NULL ? Py_NewRef(Py_None)
+                        : (PyObject *)layer_memory_grow(rows, now->N, now->N, 0);
+}
+
+static PyObject *
+memory_given_to(PyObject *self, PyObject *layer)
+{
+    memory_object *memory = (memory_object *)self;
+    layer_core held;
+    py_memory now;
+    PyObject *given = NULL, *own = PyObject_CallNoArgs(memory->layer); /* or None */
+    if (own != layer || layer == Py_None) {
+        if (own != NULL) {
+            layer_memory_of_another();
+        }
+    } else if (layer_hold((layer_object *)own, &held) == 0) {
+        layer_memory_share(&now, &memory->now);
+        if (layer_memory_check(&held, memory) == 0) {
+            given = Py_BuildValue(
+                "(NNNN)", copy_rows(&now, now.keys), copy_rows(&now, now.values),
+                now.lens == NULL ? Py_NewRef(Py_None)
+                                 : PyArray_NewCopy(now.lens, NPY_CORDER),
+                copy_rows(&now, now.mask));
+        }
+        layer_memory_release(&now);
+        layer_core_clear(&held);
+    }
+    Py_XDECREF(own);
+    return given;
+}
+
 /* ---- the type -------------------------------------------------------------------- */
 
 static PyObject *
@@ -211,6 +252,7 @@ PyMethodDef memory_methods[MEMORY_METHODS] = {
     {"backward", memory_backward, METH_NOARGS, backward_doc},
     {"__reduce__", memory_reduce, METH_NOARGS, reduce_doc},
     {"_take_sums", memory_take_sums, METH_NOARGS, take_doc},
+    {"_given_to", memory_given_to, METH_O, given_doc},
     {0}, /* append: its docstring is made at import */
     {0},
 };

@@ -192,11 +192,18 @@ typedef struct {
     attn_gradients d;
 } projection;
 
-static int
-call_projected(const void *context, void *Py_UNUSED(scratch), attn_run *run)
+static size_t
+projected_workspace(const void *context, int Py_UNUSED(threads))
 {
     const projection *c = context;
-    return attn_projected_backward(&c->d, &c->keys, c->p, run);
+    return attn_projected_backward_workspace(c->p);
+}
+
+static int
+call_projected(const void *context, void *scratch, attn_run *run)
+{
+    const projection *c = context;
+    return attn_projected_backward(&c->d, &c->keys, c->p, scratch, run);
 }
 
 /* From what flows to the projected keys to the gradients of the keys, in d->keys, and of
@@ -229,7 +236,7 @@ through_projection(const attnext_state *state, const layer_core *core,
     }
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
                         (double)attn_key_width(p);
-    return py_run(state, work, NULL, call_projected, &context);
+    return py_run(state, work, projected_workspace, call_projected, &context);
 }
 
 /* (dk, dv) of the sums of all keys; the parameters' gradients are added to grads. */

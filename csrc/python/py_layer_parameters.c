@@ -8,7 +8,8 @@
  *     w_v    (H,)      num_hiddens   w_v.weight, there (1, H)
  *     b_h    (H,)      query_size    b_h
  *
- * and a DotProductAttention none: its dicts are empty.
+ * a MultiHeadAttention those of attn_multi_head, and a DotProductAttention none: its dicts
+ * are empty.
  *
  * The arrays are live: parameters() hands out the arrays themselves, and they stay the
  * same objects for as long as the layer lives, so an optimiser may keep them. They are
@@ -39,35 +40,25 @@ layer_name(const attnext_state *state, const layer_core *core, int which)
     return state->parameter_names[core->score - state->scores][which];
 }
 
-/* A matrix is the weight of a torch.nn.Linear, a vector a parameter of its own. */
-const char *
-layer_state_name(const layer_core *core, int which, char text[LAYER_TEXT])
+/* How large the axes are, by letter. */
+static void
+sizes_of(const layer_core *core, npy_intp sizes[PY_LETTERS])
 {
-    const char *weight = strlen(info(core, which)->shape) > 1 ? ".weight" : "";
-    PyOS_snprintf(text, LAYER_TEXT, "%s%s", layer_text(core, which), weight);
-    return text;
-}
-
-/* How large an axis with this letter is. */
-static Py_ssize_t
-size_of(const layer_core *core, char letter)
-{
-    return letter == 'H'   ? core->num_hiddens
-           : letter == 'Q' ? core->query_size
-                           : core->key_size;
+    sizes['H' - 'A'] = core->num_hiddens;
+    sizes['G' - 'A'] = core->num_heads == 0
+                           ? 0
+                           : core->num_hiddens / core->num_heads * core->num_kv_heads;
+    sizes['Q' - 'A'] = core->query_size;
+    sizes['K' - 'A'] = core->key_size;
+    sizes['V' - 'A'] = core->value_size;
 }
 
 int
 layer_state_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES])
 {
-    const char *letters = info(core, which)->shape;
     npy_intp sizes[PY_LETTERS];
-    for (const char *letter = letters; *letter != '\0'; letter++) {
-        if (*letter != '1') {
-            sizes[*letter - 'A'] = size_of(core, *letter);
-        }
-    }
-    return py_letter_shape(letters, sizes, dims);
+    sizes_of(core, sizes);
+    return py_letter_shape(info(core, which)->shape, sizes, dims);
 }
 
 int
@@ -136,18 +127,61 @@ layer_read_sizes(layer_core *core, PyObject *key_size, PyObject *query_size,
     return 0;
 }
 
+/* A number of heads that divides `of`, the number called of_name. */
+static int
+read_heads(PyObject *object, const char *name, Py_ssize_t of, const char *of_name,
+           Py_ssize_t *heads)
+{
+    if (read_size(object, name, 1, heads) < 0) {
+        return -1;
+    }
+    if (of % *heads != 0) {
+        char expected[100];
+        PyOS_snprintf(expected, sizeof expected, "a divisor of %s, %zd", of_name, of);
+        return py_value_error(object, name, expected);
+    }
+    return 0;
+}
+
+int
+layer_read_heads(layer_core *core, PyObject *value_size, PyObject *num_heads,
+                 PyObject *num_kv_heads)
+{
+    if (read_size(value_size, "value_size", 0, &core->value_size) < 0 ||
+        read_heads(num_heads, "num_heads", core->num_hiddens, "num_hiddens",
+                   &core->num_heads) < 0) {
+        return -1;
+    }
+    const Py_ssize_t widest = Py_MAX(core->value_size, core->num_hiddens);
+    if (core->num_hiddens > PY_SSIZE_T_MAX / 8 / Py_MAX(widest, 1)) {
+        PyErr_Format(PyExc_ValueError,
+                     "value_size is %zd and num_hiddens %zd, expected sizes whose "
+                     "products do not overflow",
+                     core->value_size, core->num_hiddens);
+        return -1;
+    }
+    core->num_kv_heads = core->num_heads;
+    return py_is_given(num_kv_heads)
+               ? read_heads(num_kv_heads, "num_kv_heads", core->num_heads, "num_heads",
+                            &core->num_kv_heads)
+               : 0;
+}
+
 /* rng.uniform(-bound, bound, shape) as float32, bound = 1 / sqrt(fan_in). */
 static PyArrayObject *
 draw(const layer_core *core, int which)
 {
     npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
-    Py_ssize_t fan_in = size_of(core, info(core, which)->fan_in);
+    npy_intp sizes[PY_LETTERS];
+    sizes_of(core, sizes);
+    npy_intp fan_in = sizes[info(core, which)->fan_in - 'A'];
     double bound = fan_in > 0 ? 1.0 / sqrt((double)fan_in) : 0.0;
     PyArrayObject *live = NULL, *values = NULL;
     PyObject *shape = PyArray_IntTupleFromIntp(ndim, dims), *drawn = NULL;
     if (shape != NULL) {
-        drawn = PyObject_CallMethod(core->rng, "uniform", "ddN", -bound, bound, shape);
+        drawn = PyObject_CallMethod(core->rng, "uniform", "ddO", -bound, bound, shape);
+        Py_DECREF(shape);
     }
     if (drawn != NULL) {
         values = py_float32_shaped(drawn, layer_text(core, which), NULL, ndim, dims);
@@ -247,9 +281,7 @@ static PyArrayObject *
 new_values(const layer_core *core, int which, PyObject *value)
 {
     npy_intp sizes[PY_LETTERS];
-    sizes['H' - 'A'] = core->num_hiddens;
-    sizes['Q' - 'A'] = core->query_size;
-    sizes['K' - 'A'] = core->key_size;
+    sizes_of(core, sizes);
     return py_parameter(value, layer_text(core, which), NULL, info(core, which)->shape,
                         sizes);
 }
@@ -309,7 +341,11 @@ const char layer_parameters_doc[] = PyDoc_STR(
     "parameters : dict\n"
     "    Of float32 arrays. AdditiveAttention: ``W_q`` (H, Dq), ``W_k`` (H, Dk), "
     "``w_v``\n"
-    "    (H,) and, with a bias, ``b_h`` (H,). DotProductAttention: empty.\n"
+    "    (H,) and, with a bias, ``b_h`` (H,). MultiHeadAttention: ``W_q`` (H, Dq), "
+    "``W_k``\n"
+    "    (Hk, Dk), ``W_v`` (Hk, Dv), ``W_o`` (H, H) and, with a bias, ``b_q`` (H,), "
+    "``b_k``\n"
+    "    (Hk,), ``b_v`` (Hk,), ``b_o`` (H,). DotProductAttention: empty.\n"
     "\n"
     "See Also\n"
     "--------\n"

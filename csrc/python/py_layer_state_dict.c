@@ -1,34 +1,203 @@
 /*
  * py_layer_state_dict.c -- the parameters of a layer under the names and in the shapes that
  * torch.nn.Module.state_dict() gives those of the same layer written in PyTorch.
+ *
+ * Of a MultiHeadAttention there are two such layers: the one of d2l, made of four
+ * torch.nn.Linear, and torch.nn.MultiheadAttention, where what projects queries, keys and
+ * values is one array, if they have as many features. So an entry of a state dict is
+ * some parameters, one after the other, one on top of the other.
  */
 #include "py_layer.h"
 
 #include <string.h>
 
+/* ---- layouts --------------------------------------------------------------------- */
+
+typedef struct {
+    char name[LAYER_TEXT];
+    int first, count; /* of the parameters */
+} state_entry;
+
+typedef struct {
+    state_entry entries[ATTN_PARAMETERS];
+    int count;
+} state_layout;
+
+static void
+add_entry(state_layout *layout, const layer_core *core, const char *name, int first,
+          int count)
+{
+    if (core->parameters[first] != NULL) {
+        state_entry *entry = &layout->entries[layout->count++];
+        *entry = (state_entry){.first = first, .count = count};
+        PyOS_snprintf(entry->name, sizeof entry->name, "%s", name);
+    }
+}
+
+/* A matrix is the weight of a torch.nn.Linear, whose bias b_q is that of W_q; another
+ * vector is a parameter of its own. */
+static void
+write_own_layout(const layer_core *core, state_layout *layout)
+{
+    for (int i = 0; i < core->score->parameters; i++) {
+        const char *name = layer_text(core, i);
+        npy_intp dims[PY_PARAMETER_AXES];
+        char text[LAYER_TEXT];
+        bool matrix = layer_state_shape(core, i, dims) > 1;
+        bool bias = core->score->about->has_heads && !matrix;
+        PyOS_snprintf(text, sizeof text, bias ? "W%s.bias" : "%s%s", name + bias,
+                      matrix ? ".weight" : "");
+        add_entry(layout, core, text, i, 1);
+    }
+}
+
+/* As attn_multi_head has them. */
+enum { W_Q, W_K, W_V, W_O, B_Q, B_K, B_V, B_O };
+
+/* torch.nn.MultiheadAttention's; packed: one in_proj_weight. */
+static void
+write_torch_layout(const layer_core *core, bool packed, state_layout *layout)
+{
+    if (packed) {
+        add_entry(layout, core, "in_proj_weight", W_Q, 3);
+    } else {
+        add_entry(layout, core, "q_proj_weight", W_Q, 1);
+        add_entry(layout, core, "k_proj_weight", W_K, 1);
+        add_entry(layout, core, "v_proj_weight", W_V, 1);
+    }
+    add_entry(layout, core, "in_proj_bias", B_Q, 3);
+    add_entry(layout, core, "out_proj.weight", W_O, 1);
+    add_entry(layout, core, "out_proj.bias", B_O, 1);
+}
+
+/* Has torch's class such layers? */
+static int
+check_torch_layout(const layer_core *core)
+{
+    if (core->query_size != core->num_hiddens) {
+        PyErr_Format(PyExc_ValueError,
+                     "layout is 'torch', expected 'd2l' where query_size, %zd, is not "
+                     "num_hiddens, %zd",
+                     core->query_size, core->num_hiddens);
+        return -1;
+    }
+    if (core->num_kv_heads != core->num_heads) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "layout is 'torch', expected 'd2l' where num_kv_heads, %zd, is not "
+            "num_heads, %zd",
+            core->num_kv_heads, core->num_heads);
+        return -1;
+    }
+    return 0;
+}
+
+static bool
+is_packed(const layer_core *core)
+{
+    return core->key_size == core->query_size && core->value_size == core->query_size;
+}
+
+/* The shape of an entry, dims[], and how many axes. */
+static int
+entry_shape(const layer_core *core, const state_entry *entry,
+            npy_intp dims[PY_PARAMETER_AXES])
+{
+    int ndim = layer_state_shape(core, entry->first, dims);
+    dims[0] *= entry->count; /* of as many rows each */
+    return ndim;
+}
+
 /* ---- out ------------------------------------------------------------------------- */
 
-/* dict[name] = a copy of the parameter */
+/* dict[name] = a copy of the parameters */
 static int
-put_copy(const layer_core *core, int which, PyObject *dict)
+put_copy(const layer_core *core, const state_entry *entry, PyObject *dict)
 {
     npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = layer_state_shape(core, which, dims), result = -1;
-    char name[LAYER_TEXT];
+    int ndim = entry_shape(core, entry, dims), result = -1;
     PyArrayObject *copy = py_new_float32(ndim, dims);
     if (copy != NULL) {
-        memcpy(PyArray_DATA(copy), PyArray_DATA(core->parameters[which]),
-               (size_t)PyArray_NBYTES(copy));
-        result = PyDict_SetItemString(dict, layer_state_name(core, which, name),
-                                      (PyObject *)copy);
+        char *to = PyArray_BYTES(copy);
+        for (int i = entry->first; i < entry->first + entry->count; i++) {
+            PyArrayObject *from = core->parameters[i];
+            memcpy(to, PyArray_DATA(from), (size_t)PyArray_NBYTES(from));
+            to += PyArray_NBYTES(from);
+        }
+        result = PyDict_SetItemString(dict, entry->name, (PyObject *)copy);
         Py_DECREF(copy);
     }
     return result;
 }
 
-const char layer_state_dict_doc[] = PyDoc_STR(
-    "state_dict($self)\n"
-    "--\n\n"
+static PyObject *
+dict_of(const layer_core *core, const state_layout *layout)
+{
+    PyObject *dict = layer_check_parameters(core) < 0 ? NULL : PyDict_New();
+    for (int i = 0; dict != NULL && i < layout->count; i++) {
+        if (put_copy(core, &layout->entries[i], dict) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    return dict;
+}
+
+static const py_signature state_signature = {
+    .function = "state_dict",
+    .method = true,
+};
+
+static const py_signature layout_signature = {
+    .function = "state_dict",
+    .positional = 1,
+    .args = {ARG_LAYOUT},
+    .method = true,
+};
+
+/* Is it "torch"? Else "d2l". */
+static int
+read_layout(PyObject *object, bool *torch)
+{
+    static const char expected[] = "'d2l' or 'torch'";
+    if (!PyUnicode_Check(object)) {
+        return py_kind_error(object, "layout", expected);
+    }
+    *torch = PyUnicode_CompareWithASCIIString(object, "torch") == 0;
+    return *torch || PyUnicode_CompareWithASCIIString(object, "d2l") == 0
+               ? 0
+               : py_value_error(object, "layout", expected);
+}
+
+/* Either signature is a part of the second. */
+static PyObject *
+state_dict(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    state_layout layout = {.count = 0};
+    PyObject *given[ARG_COUNT], *dict = NULL;
+    bool torch = false;
+    layer_core held;
+
+    if (layer_hold((layer_object *)self, &held) < 0) {
+        return NULL;
+    }
+    const py_signature *signature = held.score->about->has_heads ? &layout_signature
+                                                                 : &state_signature;
+    if (py_parse(state, signature, args, nargs, kwnames, given) == 0 &&
+        (given[ARG_LAYOUT] == NULL || read_layout(given[ARG_LAYOUT], &torch) == 0) &&
+        (!torch || check_torch_layout(&held) == 0)) {
+        if (torch) {
+            write_torch_layout(&held, is_packed(&held), &layout);
+        } else {
+            write_own_layout(&held, &layout);
+        }
+        dict = dict_of(&held, &layout);
+    }
+    layer_core_clear(&held);
+    return dict;
+}
+
+static const char state_doc[] = PyDoc_STR(
     "Copies of the parameters, with the names and shapes of a PyTorch state dict.\n"
     "\n"
     "Returns\n"
@@ -61,36 +230,89 @@ const char layer_state_dict_doc[] = PyDoc_STR(
     ">>> DotProductAttention().state_dict()\n"
     "{}\n");
 
-PyObject *
-layer_state_dict(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    layer_core held;
-    if (layer_hold((layer_object *)self, &held) < 0) {
-        return NULL;
-    }
-    PyObject *dict = layer_check_parameters(&held) < 0 ? NULL : PyDict_New();
-    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
-        if (held.parameters[i] != NULL && put_copy(&held, i, dict) < 0) {
-            Py_CLEAR(dict);
-        }
-    }
-    layer_core_clear(&held);
-    return dict;
-}
+static const char layout_doc[] = PyDoc_STR(
+    "Copies of the parameters, with the names and shapes of a PyTorch state dict.\n"
+    "\n"
+    "Parameters\n"
+    "----------\n"
+    "layout : {'d2l', 'torch'}, optional\n"
+    "    Whose: those of the MultiHeadAttention of *Dive into Deep Learning*, or those "
+    "of\n"
+    "    torch.nn.MultiheadAttention.\n"
+    "\n"
+    "Returns\n"
+    "-------\n"
+    "state_dict : dict\n"
+    "    Of float32 arrays. 'd2l': ``W_q.weight``, ``W_k.weight``, ``W_v.weight``,\n"
+    "    ``W_o.weight`` and, with a bias, ``W_q.bias`` and so on. 'torch': "
+    "``in_proj_weight``\n"
+    "    (3 H, H), or ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight`` if "
+    "the\n"
+    "    sizes of queries, keys and values differ, ``out_proj.weight`` and, with a "
+    "bias,\n"
+    "    ``in_proj_bias`` and ``out_proj.bias``.\n"
+    "\n"
+    "Raises\n"
+    "------\n"
+    "ValueError\n"
+    "    torch's class has no such layer: heads share keys, or `query_size` is not\n"
+    "    `num_hiddens`.\n"
+    "\n"
+    "See Also\n"
+    "--------\n"
+    "load_state_dict : The way back, from either.\n"
+    "parameters : The live arrays.\n"
+    "\n"
+    "Examples\n"
+    "--------\n"
+    ">>> from attnext import MultiHeadAttention\n"
+    ">>> mha = MultiHeadAttention(8, 8, 8, num_hiddens=8, num_heads=2)\n"
+    ">>> list(mha.state_dict())\n"
+    "['W_q.weight', 'W_k.weight', 'W_v.weight', 'W_o.weight']\n"
+    ">>> {name: a.shape for name, a in mha.state_dict(layout=\"torch\").items()}\n"
+    "{'in_proj_weight': (24, 8), 'out_proj.weight': (8, 8)}\n");
+
+const py_function layer_state_functions[] = {
+    {&state_signature, PY_FASTCALL(state_dict), state_doc, NULL},
+    {0},
+};
+
+const py_function layer_layout_functions[] = {
+    {&layout_signature, PY_FASTCALL(state_dict), layout_doc, NULL},
+    {0},
+};
 
 /* ---- in -------------------------------------------------------------------------- */
 
-/* The names this layer's state dict has. */
-static PyObject *
-expected_names(const layer_core *core)
+/* Writes the layout of this state dict: torch's, if it has any of the names of that. */
+static int
+recognise(const layer_core *core, PyObject *dict, state_layout *layout)
 {
-    PyObject *names = PyList_New(0);
-    for (int i = 0; names != NULL && i < ATTN_PARAMETERS; i++) {
-        if (core->parameters[i] == NULL) {
+    static const char *const torch[] = {
+        "in_proj_weight", "q_proj_weight",   "k_proj_weight", "v_proj_weight",
+        "in_proj_bias",   "out_proj.weight", "out_proj.bias"};
+    bool packed = is_packed(core);
+    *layout = (state_layout){.count = 0};
+    for (size_t i = 0; core->score->about->has_heads && i < Py_ARRAY_LENGTH(torch);
+         i++) {
+        if (PyDict_GetItemString(dict, torch[i]) == NULL) {
             continue;
         }
-        char text[LAYER_TEXT];
-        PyObject *name = PyUnicode_FromString(layer_state_name(core, i, text));
+        packed = packed && PyDict_GetItemString(dict, "q_proj_weight") == NULL;
+        write_torch_layout(core, packed, layout);
+        return check_torch_layout(core);
+    }
+    write_own_layout(core, layout);
+    return 0;
+}
+
+/* The names of the layout. */
+static PyObject *
+expected_names(const state_layout *layout)
+{
+    PyObject *names = PyList_New(0);
+    for (int i = 0; names != NULL && i < layout->count; i++) {
+        PyObject *name = PyUnicode_FromString(layout->entries[i].name);
         if (name == NULL || PyList_Append(names, name) < 0) {
             Py_CLEAR(names);
         }
@@ -99,11 +321,12 @@ expected_names(const layer_core *core)
     return names;
 }
 
-/* The list [name for name in names if name not in container] */
+/* The list [name for name in names if name not in container]. PySequence_Fast and not
+ * PySequence_List, which keeps its argument for good where memory ends (CPython 3.11). */
 static PyObject *
 names_not_in(PyObject *names, PyObject *container)
 {
-    PyObject *list = PySequence_List(names);
+    PyObject *list = PySequence_Fast(names, "names must be iterable");
     if (list == NULL) {
         return NULL;
     }
@@ -121,12 +344,12 @@ names_not_in(PyObject *names, PyObject *container)
 
 /* KeyError unless the dict has exactly the expected names. */
 static int
-check_names(const layer_core *core, PyObject *dict)
+check_names(const state_layout *layout, PyObject *dict)
 {
     int result = -1;
     PyObject *expected = NULL, *missing = NULL, *unexpected = NULL;
 
-    expected = expected_names(core);
+    expected = expected_names(layout);
     if (expected == NULL) {
         goto done;
     }
@@ -169,37 +392,58 @@ copy_of_mapping(PyObject *mapping)
     return dict;
 }
 
-/* values[i] = a copy, as float32 in the right shape, of the dict's entry for parameter
+/* A copy of the rows of parameter `which`, which begin at *rows and end where those
+ * of the next begin. */
+static PyArrayObject *
+copy_rows(const layer_core *core, int which, char **rows)
+{
+    npy_intp dims[PY_PARAMETER_AXES];
+    int ndim = layer_state_shape(core, which, dims);
+    PyArrayObject *copy = py_new_float32(ndim, dims);
+    if (copy != NULL) {
+        memcpy(PyArray_DATA(copy), *rows, (size_t)PyArray_NBYTES(copy));
+        *rows += PyArray_NBYTES(copy);
+    }
+    return copy;
+}
+
+/* values[i] = a copy, as float32 in the right shape, of what the dict has for parameter
  * i. A copy, because one parameter may be given as the live array of another. */
 static int
-read_values(const layer_core *core, PyObject *dict,
+read_entry(const layer_core *core, const state_entry *entry, PyObject *dict,
+           PyArrayObject *values[ATTN_PARAMETERS])
+{
+    npy_intp dims[PY_PARAMETER_AXES];
+    int ndim = entry_shape(core, entry, dims), result = 0;
+    char text[LAYER_TEXT + 16];
+    PyOS_snprintf(text, sizeof text, "state_dict['%s']", entry->name);
+    PyObject *item = PyMapping_GetItemString(dict, entry->name);
+    if (item == NULL) {
+        return -1;
+    }
+    PyArrayObject *array = py_float32_shaped(item, text, NULL, ndim, dims);
+    Py_DECREF(item);
+    if (array == NULL) {
+        return -1;
+    }
+    char *rows = PyArray_BYTES(array);
+    for (int i = entry->first; result == 0 && i < entry->first + entry->count; i++) {
+        values[i] = copy_rows(core, i, &rows);
+        result = values[i] == NULL ? -1 : 0;
+    }
+    Py_DECREF(array);
+    return result;
+}
+
+static int
+read_values(const layer_core *core, const state_layout *layout, PyObject *dict,
             PyArrayObject *values[ATTN_PARAMETERS])
 {
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        if (core->parameters[i] == NULL) {
-            continue;
-        }
-        npy_intp dims[PY_PARAMETER_AXES];
-        int ndim = layer_state_shape(core, i, dims);
-        char name[LAYER_TEXT], entry[LAYER_TEXT + 16];
-        layer_state_name(core, i, name);
-        PyOS_snprintf(entry, sizeof entry, "state_dict['%s']", name);
-        PyObject *item = PyMapping_GetItemString(dict, name);
-        if (item == NULL) {
-            return -1;
-        }
-        PyArrayObject *array = py_float32_shaped(item, entry, NULL, ndim, dims);
-        Py_DECREF(item);
-        if (array == NULL) {
-            return -1;
-        }
-        values[i] = (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER);
-        Py_DECREF(array);
-        if (values[i] == NULL) {
-            return -1;
-        }
+    int result = check_names(layout, dict);
+    for (int i = 0; result == 0 && i < layout->count; i++) {
+        result = read_entry(core, &layout->entries[i], dict, values);
     }
-    return 0;
+    return result;
 }
 
 /* Overwrites all live arrays, or none of them. */
@@ -230,7 +474,9 @@ const char layer_load_state_dict_doc[] = PyDoc_STR(
     "state_dict : mapping\n"
     "    Array_likes or torch tensors with exactly the names and shapes that "
     "`state_dict`\n"
-    "    gives. They are converted to float32 and copied into the live arrays.\n"
+    "    gives; of a MultiHeadAttention, in either layout. They are converted to "
+    "float32\n"
+    "    and copied into the live arrays.\n"
     "\n"
     "Raises\n"
     "------\n"
@@ -242,7 +488,8 @@ const char layer_load_state_dict_doc[] = PyDoc_STR(
     "that\n"
     "    requires grad (those in the state dict of a torch module do not).\n"
     "ValueError\n"
-    "    An entry has the wrong shape.\n"
+    "    An entry has the wrong shape; or the names are those of\n"
+    "    torch.nn.MultiheadAttention, which has no such layer.\n"
     "\n"
     "See Also\n"
     "--------\n"
@@ -264,14 +511,15 @@ layer_load_state_dict(PyObject *self, PyObject *state_dict)
     int result = -1;
     PyObject *dict = NULL;
     PyArrayObject *values[ATTN_PARAMETERS] = {0};
+    state_layout layout;
     layer_core held;
 
     if (layer_hold((layer_object *)self, &held) < 0) {
         return NULL;
     }
     dict = copy_of_mapping(state_dict);
-    if (dict != NULL && check_names(&held, dict) == 0 &&
-        read_values(&held, dict, values) == 0) {
+    if (dict != NULL && recognise(&held, dict, &layout) == 0 &&
+        read_values(&held, &layout, dict, values) == 0) {
         result = write_values(&held, values);
     }
     for (int i = 0; i < ATTN_PARAMETERS; i++) {

@@ -5,11 +5,13 @@
  *     for score in attn.h:                                           # py_functions.c
  *         <score>_attention, <score>_attention_backward, <score>_scores
  *         <Score>Gradients = collections.namedtuple(...)     # if it has parameters
- *     OPTIONS, SCORES: the tables of both, as dicts                  # py_tables.c
+ *     multi_head_attention, ..., MultiHeadGradients
+ *     OPTIONS, SCORES, ATTENTIONS: the tables, as dicts              # py_tables.c
  *     FOREIGN: what other libraries call an argument                 # py_hints.c
  *     merge_attention, merge_attention_backward                      # py_merge.c
  *     class AdditiveAttention: ...                                   # py_layer.c
  *     class DotProductAttention: ...
+ *     class MultiHeadAttention: ...
  *
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
  *     threads = int(os.environ.get("ATTNEXT_NUM_THREADS", cpus))     # or ImportError
@@ -117,9 +119,8 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     attnext_state *state = py_state_of_module(module);
     for (int i = 0; i < SCORE_COUNT; i++) {
         Py_VISIT(state->scores[i].Gradients);
+        Py_VISIT(state->layers[i]);
     }
-    Py_VISIT(state->AdditiveAttention);
-    Py_VISIT(state->DotProductAttention);
     Py_VISIT(state->Context);
     Py_VISIT(state->Memory);
     return 0;
@@ -134,12 +135,11 @@ module_clear(PyObject *module)
     }
     for (int i = 0; i < SCORE_COUNT; i++) {
         Py_CLEAR(state->scores[i].Gradients);
+        Py_CLEAR(state->layers[i]);
         for (int j = 0; j < ATTN_PARAMETERS; j++) {
             Py_CLEAR(state->parameter_names[i][j]);
         }
     }
-    Py_CLEAR(state->AdditiveAttention);
-    Py_CLEAR(state->DotProductAttention);
     Py_CLEAR(state->Context);
     Py_CLEAR(state->Memory);
     return 0;

@@ -41,6 +41,17 @@ is_one_number(PyObject *scale)
 }
 
 static int
+read_heads(PyObject *object, const char *name, Py_ssize_t *heads)
+{
+    if (py_size(object, name, heads) < 0) {
+        return -1;
+    }
+    char expected[40];
+    PyOS_snprintf(expected, sizeof expected, "%s >= 1", name);
+    return *heads >= 1 ? 0 : py_value_error(object, name, expected);
+}
+
+static int
 read_score_options(py_call *call)
 {
     PyObject *const *given = call->given;
@@ -53,6 +64,12 @@ read_score_options(py_call *call)
         return -1;
     }
     if (bandwidth && read_bandwidth(given[ARG_W], given[ARG_SIGMA], &o->scale) < 0) {
+        return -1;
+    }
+    PyObject *heads = given[ARG_NUM_HEADS], *kv_heads = given[ARG_NUM_KV_HEADS];
+    if ((heads != NULL && read_heads(heads, "num_heads", &o->num_heads) < 0) ||
+        (py_is_given(kv_heads) &&
+         read_heads(kv_heads, "num_kv_heads", &o->num_kv_heads) < 0)) {
         return -1;
     }
     /* eps > 0, or a vector of zeros would score NaN */

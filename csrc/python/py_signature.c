@@ -81,6 +81,13 @@ py_parse(const attnext_state *state, const py_signature *signature,
         }
         given[arg] = args[nargs + i];
     }
+    if (signature->keyword != ARG_END && given[signature->keyword] == NULL) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s() missing required keyword-only argument '%U'",
+                     signature->function,
+                     py_argument_name(state, signature, signature->keyword));
+        return -1;
+    }
     for (int i = 0; i < signature->required; i++) {
         if (given[signature->args[i]] == NULL) {
             PyErr_Format(PyExc_TypeError,

@@ -1,6 +1,6 @@
 /*
  * py_tables.c -- the tables of options and scores: the rows of py_options.def, and what
- * Python sees of them and of the scores, OPTIONS and SCORES.
+ * Python sees of them and of the scores, OPTIONS, SCORES and ATTENTIONS.
  */
 #include "py_attnext.h"
 #include "py_docs.h"
@@ -16,10 +16,14 @@ const py_argument_row py_argument_rows[ARG_COUNT] = {
 #include "py_options.def"
 };
 
-/* What the text of a default stands for: None, a bool, a word in quotes or a number. */
+/* What the text of a default stands for: None, a bool, a word in quotes or a number;
+ * Ellipsis without one. */
 static PyObject *
 default_value(const char *text)
 {
+    if (text == NULL) { /* it is required */
+        return Py_NewRef(Py_Ellipsis);
+    }
     if (strcmp(text, "None") == 0) {
         return Py_NewRef(Py_None);
     }
@@ -126,10 +130,11 @@ own_options(const attn_score_info *about)
 }
 
 PyObject *
-py_scores_dict(const attnext_state *state)
+py_scores_dict(const attnext_state *state, bool attentions)
 {
     PyObject *dict = PyDict_New();
-    for (int i = 0; dict != NULL && i < SCORE_COUNT; i++) {
+    const int count = attentions ? SCORE_COUNT : SCORE_multi_head;
+    for (int i = 0; dict != NULL && i < count; i++) {
         const py_score *score = &state->scores[i];
         PyObject *entry = Py_BuildValue("NNN", gradient_names(score, false),
                                         gradient_names(score, true),

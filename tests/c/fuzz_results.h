@@ -217,7 +217,8 @@ backward_projected_late(attn_gradients d, const attn_grad_outputs *grad,
     through.projected = walk.projected;
     through.key_use = walk.key_use;
     run = (attn_run){.threads = c->threads};
-    attn_projected_backward(&through, &in->keys, p, &run);
+    work = nan_bytes(attn_projected_backward_workspace(p));
+    attn_projected_backward(&through, &in->keys, p, work, &run);
 }
 
 static void

@@ -1,0 +1,69 @@
+"""What a call with a Memory is given, so that it can be explained as a call with the keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attnext.explain.accuracy import Array
+from attnext.explain.steps import Arguments, Steps, as_float64, leading_axes
+from attnext.explain.trace import Trace
+from attnext.explain.words import phrase
+from attnext.reference.sharing import share_heads
+
+_ONCE = ("hidden_k",)  # the steps that a memory makes of its keys
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """An `attnext.Memory`, or that of `attnext.torch`, which stays unimported here."""
+
+    def _given_to(self, layer: Any, /) -> tuple[NDArray[Any] | None, ...]: ...
+
+
+def recall(attn: Any, memory: Memory, arguments: Arguments) -> Arguments:
+    """The keys, values, lengths and mask with which ``attn(queries, memory)`` computes.
+
+    arguments: those of the call beside it. Errors are those of the call.
+    """
+    for name in ("values", "valid_lens"):
+        if arguments[name] is not None:
+            raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
+    keys, values, lens, mask = memory._given_to(attn)
+    if mask is not None:
+        mask = mask.swapaxes(-1, -2)
+    return {"keys": keys, "values": values, "valid_lens": lens, "mask": mask}
+
+
+def last_offset(queries: ArrayLike, keys: NDArray[Any]) -> int:
+    """The causal_offset of a call that has none: the last query stands at the last key."""
+    *_, M, _ = (0, 0, *np.shape(queries))
+    return int(keys.shape[-2] - M)
+
+
+def both(mask: NDArray[Any], of_call: ArrayLike | None, queries: ArrayLike) -> NDArray[Any]:
+    """The memory's mask (..., 1, N) and one of the call, all of which was checked."""
+    shared = share_heads(mask, np.shape(queries)[:-2])
+    return shared if of_call is None else shared & np.asarray(of_call)
+
+
+def remembered(trace: Trace, recalled: Arguments) -> Trace:
+    """The trace with what the memory had before the call: a first step, and what was made once."""
+    keys: Array = as_float64(recalled["keys"])
+    *lead, N, _ = keys.shape
+    live = np.ones((*lead, N), bool)
+    if recalled["valid_lens"] is not None:
+        lens = recalled["valid_lens"]
+        live &= np.arange(N) < lens.reshape(*lens.shape, *[1] * (live.ndim - lens.ndim))
+    if recalled["mask"] is not None:
+        live &= recalled["mask"][..., 0, :]
+    first = Steps("memory", trace.lang)
+    masked = ~live[..., None]
+    axes = (*leading_axes(len(lead)), "key", "feature")
+    first.add("memory", np.where(masked, np.nan, keys), axes, masked, N=N)
+    once = phrase("once", trace.lang)
+    rest = [replace(s, note=s.note + once) if s.key in _ONCE else s for s in trace.steps]
+    return replace(trace, steps=(*first.steps, *rest))

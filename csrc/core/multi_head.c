@@ -1,0 +1,391 @@
+/*
+ * multi_head.c -- multi-head attention, forward; and keys and values that are projected
+ * once, for any calls. See multi_head.h.
+ */
+#include "multi_head.h"
+
+#include <limits.h>
+
+#include "walk.h"
+#include "work.h"
+
+/* ---- sizes and memory ------------------------------------------------------------ */
+
+attn_multi_head_call
+attn_multi_head_begin(const attn_problem *p)
+{
+    attn_multi_head_call m = {
+        .p = p, .inner = *p, .entries = p->B / p->heads, .H = p->H};
+    m.G = p->H / p->group;
+    m.inner.Dq = m.inner.Dk = m.inner.Dv = p->H / p->heads;
+    m.inner.prepared = NULL;
+    return m;
+}
+
+void
+attn_take_between(attn_between *x, const attn_multi_head_call *m, attn_arena *a)
+{
+    const attn_problem *p = m->p;
+    const size_t query = (size_t)m->H * sizeof(float);
+    const size_t key = (size_t)m->G * sizeof(float);
+    const bool prepared = p->prepared != NULL;
+    x->Q = attn_take(a, query, m->entries, p->M);
+    x->K = prepared ? NULL : attn_take(a, key, m->entries, p->N);
+    x->V = prepared ? NULL : attn_take(a, key, m->entries, p->N);
+    x->O = attn_take(a, query, m->entries, p->M);
+}
+
+size_t
+attn_multi_head_kept(const attn_problem *p)
+{
+    attn_multi_head_call m = attn_multi_head_begin(p);
+    attn_arena a = attn_arena_over(NULL);
+    attn_take_between(&m.made, &m, &a);
+    return attn_arena_size(&a);
+}
+
+static void
+take_use(attn_multi_head_call *m, attn_arena *a)
+{
+    const attn_problem *p = m->p;
+    m->key_use = m->value_use = NULL;
+    if (attn_may_be_empty(p)) {
+        m->key_use = m->value_use = attn_take(a, 1, m->entries, p->N);
+        if (p->empty_rows == ATTN_EMPTY_UNIFORM) {
+            m->value_use = attn_take(a, 1, m->entries, p->N);
+        }
+    }
+}
+
+static int64_t
+largest(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+void
+attn_multi_head_lay_out(attn_multi_head_call *m, const void *kept, bool is_kept,
+                        bool backward, attn_arena *a)
+{
+    const attn_problem *p = m->p;
+    attn_arena own = attn_arena_over((void *)kept);
+    attn_take_between(&m->made, m, is_kept ? &own : a);
+    take_use(m, a);
+    if (m->H > INT_MAX / 2) { /* the kernels count lanes in int */
+        a->used = SIZE_MAX;
+    }
+    int64_t D = largest(largest(p->Dq, p->Dk), largest(p->Dv, m->H));
+    m->panels = attn_take_panels(a, D, m->H, backward);
+}
+
+/* ---- keys and values projected once ---------------------------------------------- */
+
+typedef struct {
+    int64_t capacity; /* rows of an entry of K and V */
+    float *W_k_panels, *W_v_panels;
+    float *K, *V; /* (entries, capacity, G) */
+} prepared_heads;
+
+static prepared_heads *
+take_prepared(attn_arena *a, const attn_problem *p, int64_t capacity)
+{
+    const attn_multi_head_call m = attn_multi_head_begin(p);
+    const size_t row = (size_t)m.G * sizeof(float);
+    prepared_heads local, *made = attn_take(a, sizeof *made, 1, 1);
+    prepared_heads *to = made == NULL ? &local : made;
+    if (m.H > INT_MAX / 2) {
+        a->used = SIZE_MAX;
+    }
+    to->capacity = capacity;
+    to->W_k_panels = attn_take_panels(a, p->Dk, m.G, false).W;
+    to->W_v_panels = attn_take_panels(a, p->Dv, m.G, false).W;
+    to->K = attn_take(a, row, m.entries, capacity);
+    to->V = attn_take(a, row, m.entries, capacity);
+    return made;
+}
+
+static prepared_heads *
+prepared_at(const void *memory)
+{
+    return (prepared_heads *)attn_arena_over((void *)memory).base;
+}
+
+size_t
+attn_multi_head_prepared_size(const attn_problem *p, int64_t capacity)
+{
+    attn_arena a = attn_arena_over(NULL);
+    take_prepared(&a, p, capacity);
+    return attn_arena_size(&a);
+}
+
+void
+attn_multi_head_prepare_start(void *memory, const attn_problem *p, int64_t capacity)
+{
+    attn_arena a = attn_arena_over(memory);
+    const prepared_heads *to = take_prepared(&a, p, capacity);
+    const int64_t G = p->H / p->group;
+    attn_transpose_in_panels(to->W_k_panels, p->parameters[W_K], p->Dk, G);
+    attn_transpose_in_panels(to->W_v_panels, p->parameters[W_V], p->Dv, G);
+}
+
+enum { TASK_KEYS = 64 };
+
+/* A task is TASK_KEYS of the keys first <= j < end of one entry. */
+typedef struct {
+    const attn_problem *p;
+    const prepared_heads *to;
+    const attn_operand *keys, *values;
+    int64_t first, end;
+} key_job;
+
+static void
+project_rows(float *Y, const attn_operand *X, int64_t e, int64_t j, int64_t n,
+             const float *panels, int64_t D, int64_t G, const float *b)
+{
+    for (int64_t i = 0; b != NULL && i < n * G; i++) {
+        Y[i] = b[i % G];
+    }
+    attn_project(Y, G, attn_read(X, e, j), n, panels, D, G, b != NULL);
+}
+
+static void
+key_task(void *ctx, int64_t task, int worker)
+{
+    const key_job *job = ctx;
+    const attn_problem *p = job->p;
+    const prepared_heads *to = job->to;
+    int64_t chunks = attn_ceil_div(job->end - job->first, TASK_KEYS);
+    int64_t e = task / chunks, j = job->first + task % chunks * TASK_KEYS;
+    int64_t n = job->end - j < TASK_KEYS ? job->end - j : TASK_KEYS;
+    int64_t G = p->H / p->group, at = (e * to->capacity + j) * G;
+    (void)worker;
+    project_rows(to->K + at, job->keys, e, j, n, to->W_k_panels, p->Dk, G,
+                 p->parameters[B_K]);
+    project_rows(to->V + at, job->values, e, j, n, to->W_v_panels, p->Dv, G,
+                 p->parameters[B_V]);
+}
+
+int
+attn_multi_head_prepare(void *memory, const attn_operand *keys,
+                        const attn_operand *values, int64_t first, int64_t end,
+                        const attn_problem *p, attn_run *run)
+{
+    key_job job = {p, prepared_at(memory), keys, values, first, end};
+    int64_t entries = p->B / p->heads;
+    double work = attn_work(entries, end - first, p->H / p->group) *
+                  (double)(p->Dk + p->Dv);
+    return attn_parallel_for(run, entries * attn_ceil_div(end - first, TASK_KEYS),
+                             attn_us(work), key_task, &job)
+               ? 0
+               : ATTN_INTERRUPTED;
+}
+
+/* ---- the layers ------------------------------------------------------------------ */
+
+attn_projection
+attn_multi_head_layer(const attn_multi_head_call *m, const attn_inputs *in, int weight)
+{
+    const attn_problem *p = m->p;
+    const bool of_keys = weight == W_K || weight == W_V;
+    const int64_t rows = of_keys ? p->N : p->M;
+    attn_projection y = {
+        .rows = m->entries * rows,
+        .H = of_keys ? m->G : m->H,
+        .X_rows = rows,
+        .W = p->parameters[weight],
+        .panels = m->panels,
+    };
+    switch (weight) {
+    case W_Q:
+        y.D = p->Dq;
+        y.X = in->queries;
+        break;
+    case W_K:
+        y.D = p->Dk;
+        y.X = in->keys;
+        y.use = m->key_use;
+        break;
+    case W_V:
+        y.D = p->Dv;
+        y.X = in->values;
+        y.use = m->value_use;
+        break;
+    default:
+        y.D = m->H;
+        y.X = attn_dense(m->made.O, p->M, m->H);
+    }
+    return y;
+}
+
+/* Y = X W^T + b */
+static bool
+project(const attn_multi_head_call *m, const attn_inputs *in, int weight, float *Y,
+        attn_run *run)
+{
+    const attn_projection layer = attn_multi_head_layer(m, in, weight);
+    const float *b = m->p->parameters[weight + B_Q - W_Q];
+    return attn_projection_forward(&layer, Y, layer.H, b, run);
+}
+
+bool
+attn_multi_head_find_keys(const attn_multi_head_call *m, attn_run *run)
+{
+    attn_problem p = *m->p;
+    p.group = p.heads;
+    return m->key_use == NULL || (attn_used_keys(m->key_use, &p, false, run) &&
+                                  (m->value_use == m->key_use ||
+                                   attn_used_keys(m->value_use, &p, true, run)));
+}
+
+static bool
+project_keys(const attn_multi_head_call *m, const attn_inputs *in, attn_run *run)
+{
+    return m->p->prepared != NULL ||
+           (attn_multi_head_find_keys(m, run) && project(m, in, W_K, m->made.K, run) &&
+            project(m, in, W_V, m->made.V, run));
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+attn_inputs
+attn_multi_head_operands(const attn_multi_head_call *m)
+{
+    const attn_problem *p = m->p;
+    const prepared_heads *ready = p->prepared == NULL ? NULL : prepared_at(p->prepared);
+    const int64_t key_heads = p->heads / p->group, d = m->inner.Dq;
+    const int64_t rows = ready != NULL ? ready->capacity : p->N;
+    return (attn_inputs){
+        .queries = attn_beside(m->made.Q, p->heads, p->M, d),
+        .keys = attn_beside(ready != NULL ? ready->K : m->made.K, key_heads, rows, d),
+        .values = attn_beside(ready != NULL ? ready->V : m->made.V, key_heads, rows, d),
+    };
+}
+
+/* The attention may well want fewer threads than a layer. */
+bool
+attn_multi_head_make(const attn_multi_head_call *m, float *weights, float *lse,
+                     const attn_inputs *in, attn_run *run)
+{
+    const int threads = run->threads;
+    if (!project_keys(m, in, run) || !project(m, in, W_Q, m->made.Q, run)) {
+        return false;
+    }
+    const attn_inputs heads = attn_multi_head_operands(m);
+    int result = attn_forward(m->made.O, weights, lse, &heads, &m->inner, m->workspace,
+                              run);
+    run->threads = threads;
+    return result == 0;
+}
+
+static void
+lay_out(attn_multi_head_call *m, const void *kept, bool is_kept, int threads,
+        attn_arena *a)
+{
+    size_t workspace = attn_forward_workspace(&m->inner, threads);
+    attn_multi_head_lay_out(m, kept, is_kept, false, a);
+    m->workspace = attn_take(a, 1, (int64_t)workspace, 1);
+}
+
+size_t
+attn_multi_head_workspace(const attn_problem *p, bool kept, int threads)
+{
+    attn_multi_head_call m = attn_multi_head_begin(p);
+    attn_arena a = attn_arena_over(NULL);
+    lay_out(&m, NULL, kept, threads, &a);
+    return attn_arena_size(&a);
+}
+
+int
+attn_multi_head_forward(float *output, float *weights, float *lse, void *kept,
+                        const attn_inputs *in, const attn_problem *p, void *memory,
+                        attn_run *run)
+{
+    attn_multi_head_call m = attn_multi_head_begin(p);
+    attn_arena a = attn_arena_over(memory);
+    if (p->B == 0 || p->M == 0) { /* however large the other sizes are */
+        return 0;
+    }
+    lay_out(&m, kept, kept != NULL, run->threads, &a);
+    bool done = attn_multi_head_make(&m, weights, lse, in, run) &&
+                project(&m, in, W_O, output, run);
+    return done ? 0 : ATTN_INTERRUPTED;
+}
+
+double
+attn_multi_head_work(const attn_problem *p, bool backward)
+{
+    const attn_multi_head_call m = attn_multi_head_begin(p);
+    double keys = p->prepared != NULL ? 0.0 : (double)(p->Dk + p->Dv);
+    double layers = attn_work(m.entries, p->M, m.H) * (double)(p->Dq + m.H) +
+                    attn_work(m.entries, p->N, m.G) * keys;
+    return backward ? 3.0 * layers + attn_backward_work(&m.inner)
+                    : layers + attn_forward_work(&m.inner);
+}
+
+/* ---- what it says of itself ------------------------------------------------------ */
+
+/* clang-format off */
+static const attn_score_text text = {
+    .pooling = "several heads of scaled dot-product attention",
+    .see_also = "dot_product_attention : One head, without the projections.",
+    .notes =
+"``output = concat(head_1, ..., head_h) W_o^T + b_o``, where the heads are scaled\n"
+"dot-product attentions over slices of d = H / num_heads columns of\n"
+"``Q = queries W_q^T + b_q``, ``K = keys W_k^T + b_k`` and ``V = values W_v^T + b_v``\n"
+"(Vaswani et al. 2017, \"Attention is all you need\", section 3.2.2). With\n"
+"`num_kv_heads` heads of K and V, each serves ``num_heads / num_kv_heads`` heads of Q\n"
+"(Ainslie et al. 2023, \"GQA\").\n"
+"\n"
+"Weights and lse are those of the heads, (..., num_heads, M, N) and (..., num_heads,\n"
+"M); `mask`, `bias`, `dropout_mask` and `sink` broadcast to these, `scale` to\n"
+"``(..., num_heads)``. `valid_lens` has the shapes it has without heads, which share\n"
+"it: a mask of each entry is (B, 1, M, N).",
+    .example =
+">>> import numpy as np\n"
+">>> from attnext import multi_head_attention\n"
+">>> x, eye = np.eye(4)[None], np.eye(4)\n"
+">>> output, weights = multi_head_attention(\n"
+"...     x, x, x, 4 * eye, eye, eye, eye, [3], num_heads=2, return_weights=True\n"
+"... )\n"
+">>> weights.shape\n"
+"(1, 2, 4, 4)\n"
+">>> weights[0, 0].round(2)\n"
+"array([[0.89, 0.05, 0.05, 0.  ],\n"
+"       [0.05, 0.89, 0.05, 0.  ],\n"
+"       [0.33, 0.33, 0.33, 0.  ],\n"
+"       [0.33, 0.33, 0.33, 0.  ]], dtype=float32)",
+    .backward_notes =
+"The output's layer first: with O the heads side by side and g = `grad_output`,\n"
+"``dW_o = g^T O`` and ``dO = g W_o``; then the heads as in\n"
+"`dot_product_attention_backward`; then each projection, as ``dW_q = dQ^T queries``\n"
+"and ``dqueries = dQ W_q``. Heads that share keys add up. The forward is computed\n"
+"again, so `output` saves nothing here.",
+    .backward_example =
+">>> import numpy as np\n"
+">>> from attnext import multi_head_attention_backward\n"
+">>> x, eye = np.eye(2), np.eye(2)\n"
+">>> d = multi_head_attention_backward(x, x, x, x, eye, eye, eye, eye, num_heads=2)\n"
+">>> d.W_o.round(2)\n"
+"array([[0.73, 0.5 ],\n"
+"       [0.5 , 0.73]], dtype=float32)",
+};
+
+const attn_score_info attn_multi_head = {
+    .name = "multi_head",
+    .parameters = {
+        [W_Q] = {"W_q", "HQ", false, 'Q',
+                 "Projection of the queries; the rows of a head lie together."},
+        [W_K] = {"W_k", "GK", false, 'K',
+                 "Projection of the keys, ``Hk = H / num_heads * num_kv_heads``."},
+        [W_V] = {"W_v", "GV", false, 'V', "Projection of the values."},
+        [W_O] = {"W_o", "HH", false, 'H', "Projection of the heads' outputs."},
+        [B_Q] = {"b_q", "H", true, 'Q', "Bias of the projected queries."},
+        [B_K] = {"b_k", "G", true, 'K', "Bias of the projected keys."},
+        [B_V] = {"b_v", "G", true, 'V', "Bias of the projected values."},
+        [B_O] = {"b_o", "H", true, 'H', "Bias of the output."},
+    },
+    .scale = ATTN_SCALE_ROOT,
+    .has_heads = true,
+    .text = &text,
+};
+/* clang-format on */
