@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { VLEN = 4, TILE_ROWS = 4, TILE_VECTORS = 2 };
+enum { VLEN = 4, TILE_ROWS = 4, TILE_VECTORS = 2, WIDE_ROWS = 4, FORWARD_LANES = 32 };
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vm __attribute__((vector_size(16)));

@@ -13,7 +13,9 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { VLEN = 1, TILE_ROWS = 4, TILE_VECTORS = 2 };
+/* Floats of a vector; the sums of a tile: most rows of most vectors, most rows of fewer,
+ * most vectors; most queries of a block, forward, whose tile is to stay in L1. */
+enum { VLEN = 1, TILE_ROWS = 4, TILE_VECTORS = 2, WIDE_ROWS = 4, FORWARD_LANES = 32 };
 
 typedef float vf;
 typedef int vm;
