@@ -161,6 +161,20 @@ check_overflow(void)
     check(attn_forward_workspace(&p, 1) != SIZE_MAX, "nothing overflows");
     check(attn_prepared_size(&p, 8) != SIZE_MAX, "nothing overflows");
     check(attn_prepared_size(&p, INT64_MAX / 2) == SIZE_MAX, "the capacity overflows");
+    p.B = 4;
+    check(attn_prepared_size(&p, INT64_MAX / 2) == SIZE_MAX, "rows of keys overflow");
+    p.H = INT64_C(1) << 31;
+    check(attn_prepared_size(&p, 8) == SIZE_MAX,
+          "hidden units are too many for an int");
+    p.score = &attn_score_dot;
+    p.H = 0;
+    p.B = p.group = INT64_C(1) << 60;
+    p.N = 1 << 20;
+    check(attn_forward_workspace(&p, 1) == SIZE_MAX, "parts of the keys overflow");
+    p.M = 1 << 20;
+    const attn_gradients d = {.queries = NULL};
+    const attn_grad_outputs grad = {.output = NULL};
+    check(attn_backward_workspace(&p, &d, &grad, 1) == SIZE_MAX, "groups overflow");
 }
 
 /* ---- masks are looked at once ---------------------------------------------------- */
@@ -204,6 +218,53 @@ check_masks_are_read_once(void)
     check(fastest[1] < 1.5 * fastest[0], "the backward scans the masks again");
 }
 
+static bool
+is_written(void *x)
+{
+    return !isnan(*(const float *)x);
+}
+
+/* A backward that is interrupted when its walk is over, and the gradients of what the keys
+ * were projected with, which take most of its time, are not. */
+static void
+check_stop_after_walk(void)
+{
+    attn_problem p = {.B = 1,
+                      .M = 1,
+                      .N = 512,
+                      .Dq = 1,
+                      .Dk = 4096,
+                      .Dv = 1,
+                      .H = 1024,
+                      .group = 1,
+                      .score = &attn_score_additive};
+    p.parameters[0] = numbers(p.H);
+    p.parameters[1] = numbers(p.H * p.Dk);
+    p.parameters[2] = numbers(p.H);
+    const attn_inputs in = {attn_dense(numbers(1), 1, 1),
+                            attn_dense(numbers(p.N * p.Dk), p.N, p.Dk),
+                            attn_dense(numbers(p.N), p.N, 1)};
+    attn_run run = {.threads = 1};
+    void *prepared = allocate(attn_prepared_size(&p, p.N));
+    attn_prepare_start(prepared, &p, p.N);
+    check(attn_prepare_keys(prepared, &in.keys, NULL, 0, p.N, &p, &run) == 0,
+          "the keys are not prepared");
+    p.prepared = prepared;
+    float *dv = numbers(p.N);
+    dv[p.N - 1] = NAN;
+    const attn_gradients d = {
+        .queries = numbers(1),
+        .keys = numbers(p.N * p.Dk),
+        .values = dv,
+        .parameters = {numbers(p.H), numbers(p.H * p.Dk), numbers(p.H)}};
+    const attn_grad_outputs grad = {.output = numbers(1)};
+    static const attn_saved nothing = {0};
+    void *work = allocate(attn_backward_workspace(&p, &d, &grad, 1));
+    run = (attn_run){1, is_written, &dv[p.N - 1], .next_poll_ns = 1};
+    check(attn_backward(&d, &grad, &nothing, &in, &p, work, &run) == ATTN_INTERRUPTED,
+          "the backward went on to its end");
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -212,6 +273,7 @@ static const struct {
     {"backward_memory", check_backward_memory},
     {"prepared_memory", check_prepared_memory},
     {"overflow", check_overflow},
+    {"stop_after_walk", check_stop_after_walk},
     {"masks_are_read_once", check_masks_are_read_once},
 };
 
