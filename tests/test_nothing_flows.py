@@ -1,20 +1,17 @@
-"""Backward passes into which no gradient flows, because values have no columns."""
+"""A backward into which no gradient flows, because neither keys nor values have columns."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from helpers import SCORES, make_problem
+from helpers import make_problem
 
 
-@pytest.mark.parametrize("score", SCORES)
-def test_values_without_columns(score: str) -> None:
-    """Everything is 0, but for the rows that are NaN because they are empty."""
+def test_only_queries_have_columns() -> None:
+    """All gradients are 0, but those of queries that are NaN because their row is empty."""
     rng = np.random.default_rng(0)
-    lens = [0, 3]
-    problem = make_problem(
-        score, rng, M=65, Dv=0, extra_grads=False, valid_lens=lens, empty_rows="nan"
-    )
+    sizes = {"M": 65, "Dk": 0, "Dv": 0}
+    options = {"valid_lens": [0, 3], "empty_rows": "nan"}
+    problem = make_problem("additive", rng, extra_grads=False, **sizes, **options)
     for name, gradient in problem.backward().items():
         expected = np.zeros_like(gradient)
         if name == "d_queries":
