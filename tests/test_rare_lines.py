@@ -9,7 +9,7 @@ from attnext import DotProductAttention
 
 
 def test_only_queries_have_columns() -> None:
-    """No gradient flows in or out: all are 0, but those of queries that are NaN because their row is empty."""
+    """No gradient flows: all are 0, but those of queries that are NaN, their row being empty."""
     rng = np.random.default_rng(0)
     sizes = {"M": 65, "Dk": 0, "Dv": 0}
     options = {"valid_lens": [0, 3], "empty_rows": "nan"}
