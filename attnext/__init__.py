@@ -72,6 +72,8 @@ except ModuleNotFoundError as error:
         "command; or with `pip install -e .`, which compiles it in the source folder itself."
     ) from None
 
+from attnext._positions import positional_encoding
+
 __all__ = [
     "AdditiveAttention",
     "AdditiveGradients",
@@ -103,6 +105,7 @@ __all__ = [
     "merge_attention_backward",
     "multi_head_attention",
     "multi_head_attention_backward",
+    "positional_encoding",
     "sequence_mask",
     "set_num_threads",
     "show_config",

@@ -203,7 +203,7 @@ ARGUMENTS: dict[str, Any] = {
     **{"W_q": ones(7, 4), "W_k": ones(7, 4), "w_v": ones(7), "grad_output": ones(2, 3, 6)},
     **{"X": ones(2, 3, 4), "weights": ones(2, 3, 4), "valid_len": [1, 2], "n": 1},
     **{"outputs": ones(2, 2, 3, 4), "lses": ones(2, 2, 3)},
-    **{"key_size": 4, "query_size": 4, "num_hiddens": 7},
+    **{"key_size": 4, "query_size": 4, "num_hiddens": 7, "num_steps": 3},
     **{"W_v": ones(7, 6), "W_o": ones(7, 7), "value_size": 6, "num_heads": 7},
 }
 

@@ -109,7 +109,7 @@ def test_docstrings_are_numpydoc(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_sections(name: str) -> None:
-    doc = getattr(attnext, name).__doc__
+    doc = inspect.getdoc(getattr(attnext, name)) or ""
     wanted = {"Examples"}
     if name not in ABOUT_THE_PROCESS:
         wanted |= {"Parameters", "Returns", "Raises", "Notes"}

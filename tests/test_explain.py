@@ -30,7 +30,8 @@ from sampling import cases
 import attnext
 from attnext import _core, explain
 from attnext.explain import Step, Trace, accuracy, scores, steps
-from attnext.explain.words import AXES, LANGUAGES, PHRASES, STEPS, TITLES
+from attnext.explain.words import AXES, LANGUAGES, PHRASES, TITLES
+from attnext.explain.words_steps import STEPS
 
 Array = NDArray[Any]
 BACKWARDS = ("masked_softmax_backward", "dot_product_attention_backward")
@@ -761,6 +762,9 @@ def test_every_step_of_the_table_is_used(rng: np.random.Generator) -> None:
         explain.layer(
             attnext.kernel_regression.NWKernelRegression(), [1.0], [[1.0, 2.0]], [[1.0, 2.0]]
         ),
+        explain.positional_encoding(2, 3),
+        explain.multi_head_attention(*[np.eye(2)] * 7, num_heads=1),
+        explain.layer(dot := attnext.DotProductAttention(), X, dot.memory(X, X)),
     ]
     problem = make_problem("dot", rng)
     traces.append(

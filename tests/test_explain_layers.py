@@ -166,7 +166,7 @@ def test_errors_are_those_of_the_call(wrong: dict[str, Any], message: str) -> No
 def test_what_is_no_layer(attn: Any) -> None:
     message = (
         f"attn is of type {type(attn).__name__}, expected an AdditiveAttention, a "
-        "DotProductAttention or an NWKernelRegression"
+        "DotProductAttention, a MultiHeadAttention or an NWKernelRegression"
     )
     with pytest.raises(TypeError, match=re.escape(message)):
         explain.layer(attn, QUERIES, KEYS, VALUES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +74,7 @@ def test_the_modules_around_say_the_same(module: Any) -> None:
 def test_hints_lead_to_arguments_that_are_there() -> None:
     """Each line of the table is for some function, and names none that this function takes."""
     functions = [getattr(attnext, name) for name in attnext.__all__ if name.islower()]
-    known = {n for f in functions for n in re.findall(r"\w+(?==|,|\))", f.__text_signature__)}
+    known = {name for function in functions for name in inspect.signature(function).parameters}
     known |= {"need_weights", "softcap", "sink"}  # of layers; these two: modifiers of the score
     for foreign, here, _ in attnext._core.FOREIGN:
         assert here in known and foreign != here

@@ -24,7 +24,7 @@ A pair that takes no part is shown as ``·`` or hatched, whatever lies there: it
 
 The files, from the inside out:
 
-    words.py        every word, in both languages, keyed by step
+    words_steps.py  what is said of each step, in both languages; words.py, every other word
     trace.py        Step and Trace
     tables.py       which part of an array is shown, and how its numbers are written
     text.py         a trace as text of 80 columns
@@ -36,6 +36,8 @@ The files, from the inside out:
     functions.py    the four attentions
     backward.py     dot_product_attention_backward
     softmax.py      masked_softmax, masked_softmax_backward
+    multi_head.py   multi_head_attention
+    positions.py    positional_encoding
     layers.py       layer: objects; memories.py, a call with a Memory
 """
 
@@ -47,6 +49,8 @@ from attnext.explain.functions import (
     gaussian_attention,
 )
 from attnext.explain.layers import layer
+from attnext.explain.multi_head import multi_head_attention
+from attnext.explain.positions import positional_encoding
 from attnext.explain.softmax import masked_softmax, masked_softmax_backward
 from attnext.explain.trace import Step, Trace
 
@@ -61,6 +65,8 @@ __all__ = [
     "layer",
     "masked_softmax",
     "masked_softmax_backward",
+    "multi_head_attention",
+    "positional_encoding",
 ]
 
 

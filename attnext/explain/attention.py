@@ -64,6 +64,11 @@ class Problem:
 def read_problem(arguments: Arguments) -> Problem:
     """The arguments as float64 arrays, heads of keys and values repeated for those of queries."""
     q, k, v = (as_float64(arguments[name]) for name in ("queries", "keys", "values"))
+    return problem_of(q, k, v, arguments)
+
+
+def problem_of(q: Array, k: Array, v: Array, arguments: Arguments) -> Problem:
+    """The same of queries, keys and values in float64, and options."""
     lead = q.shape[:-2]
     options = {name: arguments[name] for name in COMMON}
     if options["bias"] is not None:
@@ -90,7 +95,8 @@ def explain_attention(function: str, arguments: Arguments, lang: str) -> Trace:
             steps.add("shared_heads", p.inputs.keys, axes, p.inputs.idle_keys, group=p.group)
         scores, score_error = SCORES[function](p.inputs, steps, arguments)
         exact, error = softmax_steps(p, scores, score_error, arguments, steps, weights)
-        pooled, pooled_error = _pool_steps(p, exact, error, arguments, steps, output)
+        pooled, pooled_error, rule = pool_steps(p, exact, error, arguments, steps)
+        steps.add("output", output, (*p.inputs.lead, "query", "feature"), weights=rule)
         compared = [("weights", weights, exact, error), ("output", output, pooled, pooled_error)]
         return steps.trace(arguments, output, weights, compared)
 
@@ -131,15 +137,13 @@ def softmax_steps(
     return exact, exact * relative + TINY
 
 
-def _pool_steps(
-    p: Problem,
-    weights: Array,
-    error: Array,
-    arguments: Arguments,
-    steps: Steps,
-    output: NDArray[np.float32],
-) -> tuple[Array, Array]:
-    """From weights to the output: that in float64 and the bound of its error, (..., M, Dv)."""
+def pool_steps(
+    p: Problem, weights: Array, error: Array, arguments: Arguments, steps: Steps
+) -> tuple[Array, Array, str]:
+    """From weights to the output: that in float64 and the bound of its error, (..., M, Dv).
+
+    And what the weights are called that it is pooled with.
+    """
     x, keep = p.inputs, p.pairs.keep
     masked = ~x.live & ~p.empty[..., None]
     kept = weights * keep
@@ -162,9 +166,7 @@ def _pool_steps(
     N = keep.shape[-1]
     bound = pool(error * keep + gamma(N) * kept, sizes, p.pooled) + (N + 16) * TINY
     overflows = pool(np.maximum(keep, 1), sizes, p.pooled) > HUGE
-    axes = (*x.lead, "query", "feature")
-    steps.add("output", output, axes, weights="kept" if dropped else "weights")
-    return exact, np.where(overflows, np.inf, bound)
+    return exact, np.where(overflows, np.inf, bound), "kept" if dropped else "weights"
 
 
 def pool(weights: Array, values: Array, takes_part: NDArray[np.bool_]) -> Array:

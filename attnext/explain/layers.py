@@ -12,11 +12,13 @@ from numpy.typing import ArrayLike
 from attnext._options import Layer, Taken
 from attnext.explain.attention import COMMON, explain_attention
 from attnext.explain.memories import Memory, both, last_offset, recall, remembered
+from attnext.explain.multi_head import FORWARD, explain_heads
 from attnext.explain.steps import Arguments, Steps, call_text, is_default
 from attnext.explain.trace import Trace
 from attnext.explain.words import check_lang
 
 CALL = Taken(Layer.__annotations__, behind=("lang",))
+OF_HEADS = FORWARD.defaults
 
 
 @CALL.spelled_out
@@ -36,7 +38,8 @@ def layer(
     Parameters
     ----------
     attn : layer
-        An `attnext.AdditiveAttention` or `attnext.DotProductAttention`, an
+        An `attnext.AdditiveAttention`, `attnext.DotProductAttention` or
+        `attnext.MultiHeadAttention`, an
         `attnext.kernel_regression.NWKernelRegression`, or a torch module of one of these names and
         parameters, such as those of `attnext.torch` and of Dive into Deep Learning. It is left as
         it is, its last call and its random numbers included.
@@ -116,16 +119,18 @@ def _explain(attn: Any, arguments: Arguments, lang: str) -> Trace:
         trace = _additive(attn, inputs, lang)
     elif "DotProductAttention" in classes:
         trace = _dot_product(attn, inputs, lang)
+    elif "MultiHeadAttention" in classes:
+        trace = _multi_head(attn, inputs, lang)
     else:
         raise TypeError(
             f"attn is of type {type(attn).__name__}, expected an AdditiveAttention, a "
-            "DotProductAttention or an NWKernelRegression"
+            "DotProductAttention, a MultiHeadAttention or an NWKernelRegression"
         )
     return replace(trace, call=call_text(type(attn).__name__, call))
 
 
 def _additive(attn: Any, inputs: Arguments, lang: str) -> Trace:
-    state = _state(attn, {"W_q.weight", "W_k.weight", "w_v.weight"})
+    state = _state(attn, {"W_q.weight", "W_k.weight", "w_v.weight"}, {"b_h"})
     if "scale" in inputs:
         raise TypeError(f"{type(attn).__name__} has no scale, got scale")
     parameters = {"b_h": None} | {name.removesuffix(".weight"): x for name, x in state.items()}
@@ -134,10 +139,26 @@ def _additive(attn: Any, inputs: Arguments, lang: str) -> Trace:
 
 
 def _dot_product(attn: Any, inputs: Arguments, lang: str) -> Trace:
-    _state(attn, set())
+    _state(attn, set(), set())
     own = {"scale": getattr(attn, "scale", None)}
     arguments = {**COMMON, **own, **inputs, **_dropout(attn, inputs)}
     return explain_attention("dot_product_attention", arguments, lang)
+
+
+def _multi_head(attn: Any, inputs: Arguments, lang: str) -> Trace:
+    weights = {f"W_{part}.weight": f"W_{part}" for part in "qkvo"}
+    biases = {f"W_{part}.bias": f"b_{part}" for part in "qkvo"}
+    state = _state(attn, set(weights), set(biases))
+    if inputs.pop("enable_gqa"):
+        raise TypeError(f"{type(attn).__name__} has heads of its own, got enable_gqa")
+    names = weights | biases
+    parameters: Arguments = dict.fromkeys(biases.values())
+    parameters |= {names[name]: x for name, x in state.items()}
+    heads = {"num_heads": attn.num_heads, "num_kv_heads": getattr(attn, "num_kv_heads", None)}
+    drops = _dropout(attn, inputs)
+    return explain_heads(
+        {"scale": None, **OF_HEADS, **inputs, **parameters, **heads, **drops}, lang
+    )
 
 
 def _regression(attn: Any, inputs: Arguments, lang: str) -> Trace:
@@ -156,10 +177,10 @@ def _regression(attn: Any, inputs: Arguments, lang: str) -> Trace:
     return replace(trace, steps=(*trace.steps, *last.steps), output=output)
 
 
-def _state(attn: Any, names: set[str]) -> Arguments:
-    """The parameters by name, which must be these and no others, but for b_h."""
+def _state(attn: Any, names: set[str], optional: set[str]) -> Arguments:
+    """The parameters by name, which must be these and no others but the optional ones."""
     state = attn.state_dict() if hasattr(attn, "state_dict") else {}
-    if names - state.keys() or state.keys() - names - ({"b_h"} if names else set()):
+    if names - state.keys() or state.keys() - names - optional:
         expected = ", ".join(sorted(names)) or "none"
         raise TypeError(
             f"attn has parameters {', '.join(sorted(state)) or 'none'}, expected {expected}"
@@ -170,7 +191,8 @@ def _state(attn: Any, names: set[str]) -> Arguments:
 def _dropout(attn: Any, inputs: Arguments) -> Arguments:
     """What dropout will do in the next call; the layer stays as it is."""
     if not hasattr(attn, "context"):  # torch's modules
-        dropout = getattr(attn, "dropout", 0.0)  # a number or a torch.nn.Dropout
+        holder = attn if hasattr(attn, "dropout") else getattr(attn, "attention", attn)
+        dropout = getattr(holder, "dropout", 0.0)  # a number or a torch.nn.Dropout
         p = getattr(dropout, "p", dropout)
         if getattr(attn, "training", False) and p:
             raise ValueError(

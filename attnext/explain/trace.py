@@ -214,6 +214,7 @@ class Trace:
         M, N = (1, *self.weights.shape)[-2:]
         rows = as_labels("queries", queries, M, "query")
         named = {"query": rows, "key": as_labels("keys", keys, N, "key"), "row": rows}
+        named["position"] = rows
         names = {AXES[axis][self.lang]: labels for axis, labels in named.items()}
 
         def labels(step: Step) -> tuple[tuple[str, ...], ...]:

@@ -1,4 +1,4 @@
-"""Pictures of attention: heat maps of weights, curves of a kernel regression and of a loss.
+"""Pictures of attention: heat maps of weights, curves of a regression, a loss, of positions.
 
 Needs matplotlib. The first call of each, and its picture, are those of *Dive into Deep Learning*
 (d2l). Every function returns the Figure it has drawn, and ``savefig`` writes it to a file.
@@ -10,13 +10,13 @@ is the last line of a cell shows itself. No setting of matplotlib is changed in 
 have a picture drawn elsewhere: ``show_heatmaps(..., fig=figure)``, ``plot_loss(..., ax=axes)``.
 
     heatmaps.py     show_heatmaps
-    curves.py       plot_kernel_regression, plot_loss
+    curves.py       plot_kernel_regression, plot_loss, plot_positional_encoding
     figures.py      the Figure, its colours and fonts
     drawable.py     the checking of arguments, used by all the others
 """
 
 try:
-    from .curves import plot_kernel_regression, plot_loss
+    from .curves import plot_kernel_regression, plot_loss, plot_positional_encoding
     from .heatmaps import show_heatmaps
 except ModuleNotFoundError as error:
     if error.name != "matplotlib":
@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
         "attnext.plot draws with matplotlib, which is not installed: pip install matplotlib"
     ) from None
 
-__all__ = ["plot_kernel_regression", "plot_loss", "show_heatmaps"]
+__all__ = ["plot_kernel_regression", "plot_loss", "plot_positional_encoding", "show_heatmaps"]
 
 
 def __dir__() -> list[str]:

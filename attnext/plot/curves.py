@@ -1,4 +1,4 @@
-"""Curves: a kernel regression beside the truth and the data, and losses by epoch."""
+"""Curves: a regression beside the truth and the data, losses by epoch, waves of positions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from attnext._labels import as_texts
+from attnext.reference.arguments import as_index, shown
 
-from .drawable import Numbers, as_vector
+from .drawable import Numbers, as_numbers, as_vector
 from .figures import LINES, POINTS, TRUTH, axes_to_draw_in, finish, whole_numbers
 
 _FEW = 20  # so many losses are drawn as points too, a single one as nothing else
@@ -177,6 +178,75 @@ def plot_loss(
         )
     if log:
         axes.set_yscale("log")
+    axes.xaxis.set_major_locator(whole_numbers())
+    return _label(axes, xlabel, ylabel, title)
+
+
+def plot_positional_encoding(
+    encoding: ArrayLike,
+    columns: Sequence[int] = (6, 7, 8, 9),
+    *,
+    xlabel: str = "position",
+    ylabel: str = "encoding",
+    title: str | None = None,
+    figsize: tuple[float, float] = (6.0, 2.5),
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw some columns of a positional encoding as curves over the positions.
+
+    Parameters
+    ----------
+    encoding : array_like, shape (num_steps, num_hiddens)
+        What `attnext.positional_encoding` returns, or another: learned ones do.
+    columns : sequence of int, optional
+        Which columns; those of d2l's picture by default.
+    xlabel, ylabel : str, optional
+        The names of the axes.
+    title : str, optional
+        A heading.
+    figsize : tuple of two floats, default (6.0, 2.5)
+        Width and height of a new Figure, in inches.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw instead of in a new Figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The picture; with `ax`, the Figure these are part of.
+
+    Raises
+    ------
+    TypeError
+        If `encoding` does not hold real numbers, a column is no int, or `ax` are no Axes.
+    ValueError
+        If `encoding` has not two axes, or has no such column.
+
+    Notes
+    -----
+    All of it is a heat map: ``show_heatmaps(encoding[None, None], "column", "position",
+    cmap="RdBu")``.
+
+    Examples
+    --------
+    >>> import attnext
+    >>> figure = plot_positional_encoding(attnext.positional_encoding(60, 32))
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['column 6', 'column 7', 'column 8', 'column 9']
+    """
+    numbers = as_numbers("encoding", encoding)
+    if numbers.ndim != 2:
+        expected = "(num_steps, num_hiddens)"
+        raise ValueError(f"encoding has shape {numbers.shape}, expected {expected}")
+    chosen = [as_index(f"columns[{i}]", column) for i, column in enumerate(columns)]
+    for i, column in enumerate(chosen):
+        if not 0 <= column < numbers.shape[1]:
+            expected = f"0 <= column < {numbers.shape[1]}"
+            raise ValueError(f"columns[{i}] is {shown(column)}, expected {expected}")
+
+    axes = axes_to_draw_in(ax, figsize)
+    for i, column in enumerate(chosen):
+        colour, name = LINES[i % len(LINES)], f"column {column}"
+        axes.plot(numbers[:, column], color=colour, linewidth=2, label=name)
     axes.xaxis.set_major_locator(whole_numbers())
     return _label(axes, xlabel, ylabel, title)
 

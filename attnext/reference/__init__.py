@@ -5,11 +5,11 @@ and differs from it in three ways: it computes and returns float64, it takes its
 be checked by eye against a textbook. The tests hold the fast functions against these, and these
 against central differences.
 
-All attention here is one line,
+All attention here is one line::
 
     output = softmax(score(query, keys)) @ values,
 
-worked out for one query at a time. The files, from the inside out:
+worked out for one query at a time. The files, from the inside out::
 
     softmax.py      the softmax of one row; masked_softmax
     attention.py    the walk over all queries: score, softmax, pool; what a score is
@@ -20,7 +20,9 @@ worked out for one query at a time. The files, from the inside out:
     options.py      what all attentions take beside their inputs
     dot_product.py, cosine.py, additive.py, gaussian.py
                     a scoring function, and the functions to call, one kind of attention to a file
+    multi_head.py   several heads at once, between linear layers
     merge.py        attentions over parts of the keys, merged to the one over all of them
+    positions.py    positional_encoding
     arguments.py    the checking of arguments, used by all the others
 
 A backward stands next to its forward and quotes the lines that it reverses. The imports in here
@@ -57,10 +59,17 @@ from .gaussian import (
 )
 from .masks import sequence_mask
 from .merge import merge_attention, merge_attention_backward
+from .multi_head import (
+    MultiHeadGradients,
+    multi_head_attention,
+    multi_head_attention_backward,
+)
+from .positions import positional_encoding
 from .softmax import masked_softmax, masked_softmax_backward
 
 __all__ = [
     "AdditiveGradients",
+    "MultiHeadGradients",
     "additive_attention",
     "additive_attention_backward",
     "additive_scores",
@@ -81,6 +90,9 @@ __all__ = [
     "masked_softmax_backward",
     "merge_attention",
     "merge_attention_backward",
+    "multi_head_attention",
+    "multi_head_attention_backward",
+    "positional_encoding",
     "sequence_mask",
 ]
 

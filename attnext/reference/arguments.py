@@ -219,6 +219,16 @@ def as_positive(name: str, value: ArrayLike, one_element: bool = False) -> float
     return number
 
 
+def as_size(name: str, value: object, least: int = 0) -> int:
+    """An int of at least this, in the words of the classes in C."""
+    size = as_index(name, value)
+    if size < least:
+        raise ValueError(f"{name} is {shown(value)}, expected {name} >= {least}")
+    if size >= 2**63:
+        raise ValueError(f"{name} is {shown(value)}, expected {name} < 2**63")
+    return size
+
+
 def as_seed(seed: int) -> int:
     """The seed as an int of 64 bits, the key of Philox."""
     seed = as_index("seed", seed)

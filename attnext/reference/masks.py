@@ -28,7 +28,7 @@ def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     """
     takes_part = np.ones((*rows, N), dtype=bool)
     if o.valid_lens is not None:
-        lens = _broadcast_lens(as_lens("valid_lens", o.valid_lens, N), rows)
+        lens = broadcast_lens(as_lens("valid_lens", o.valid_lens, N), rows)
         takes_part &= np.arange(N) < lens[..., None]
     if o.mask is not None:
         hint = ": floats to add to the scores are the argument bias"
@@ -59,7 +59,7 @@ def _band(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     return near
 
 
-def _broadcast_lens(lens: NDArray[np.int64], rows: tuple[int, ...]) -> NDArray[np.int64]:
+def broadcast_lens(lens: NDArray[np.int64], rows: tuple[int, ...]) -> NDArray[np.int64]:
     """Give lens the axes it lacks, so that it broadcasts to rows = (..., M)."""
     ones = (1,) * len(rows)
     accepted = {(): (), rows[:1]: rows[:1] + ones[1:]}  # one for all; one for each first-axis entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from numpy.typing import ArrayLike
 
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     class ScaledBackwardOptions(BackwardOptions, _options.Scaled, total=False):
         """`ScaledBackward`, likewise."""
 
+    class HeadsForwardOptions(_options.HeadsShared, _options.Extras, total=False):
+        """`HeadsForward`, likewise."""
+
+        out: Array | None
+
+    class HeadsBackwardOptions(
+        _options.HeadsShared, _options.Saved, _options.Chain, _options.Scaled, total=False
+    ):
+        """`HeadsBackward`, likewise."""
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +41,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 @dataclass(frozen=True)
 class Options:
     """What forward and backward share."""
+
+    hidden: ClassVar[tuple[str, ...]] = ()  # what is not for the caller to say
 
     valid_lens: ArrayLike | None = None
     _: KW_ONLY
@@ -50,7 +62,7 @@ class Options:
     @classmethod
     def of(cls, function: str, valid_lens: ArrayLike | None, options: Mapping[str, Any]) -> Self:
         """What the function of this name was called with."""
-        known = {field.name: type(field.default) for field in fields(cls)}
+        known = {x.name: type(x.default) for x in fields(cls) if x.name not in cls.hidden}
         for name in options:
             if name not in known:
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
@@ -93,6 +105,20 @@ class ScaledBackward(Backward):
     return_grad_scale: bool = False
 
 
+@dataclass(frozen=True)
+class HeadsForward(Forward):
+    """And multi-head attention, which knows itself how many heads there are."""
+
+    hidden: ClassVar[tuple[str, ...]] = ("enable_gqa",)
+
+
+@dataclass(frozen=True)
+class HeadsBackward(ScaledBackward):
+    """And its backward."""
+
+    hidden: ClassVar[tuple[str, ...]] = ("enable_gqa",)
+
+
 # What is otherwise here than in the fast functions.
 _AGAIN = {"doc": "What the forward returned. Only its shape is looked at: it is computed again."}
 _OWN_WORDS: dict[str, dict[str, Any]] = {
@@ -110,7 +136,8 @@ def _spelling(kind: type[Any]) -> Callable[[F], F]:
         from .._options import OPTIONS, Taken
     except ImportError:  # this folder on its own
         return lambda function: function
-    shared = {field.name: field for field in fields(kind) if field.name in OPTIONS}
+    names = OPTIONS.keys() - set(kind.hidden)
+    shared = {field.name: field for field in fields(kind) if field.name in names}
     own = {
         name: OPTIONS[name]._replace(default=field.default, **_OWN_WORDS.get(name, {}))
         for name, field in shared.items()
@@ -118,4 +145,5 @@ def _spelling(kind: type[Any]) -> Callable[[F], F]:
     return Taken({name: field.type for name, field in shared.items()}, own).spelled_out
 
 
-_SPELLING: dict[type, Any] = {kind: _spelling(kind) for kind in (Forward, Backward, ScaledBackward)}
+_KINDS = (Forward, Backward, ScaledBackward, HeadsForward, HeadsBackward)
+_SPELLING: dict[type, Any] = {kind: _spelling(kind) for kind in _KINDS}

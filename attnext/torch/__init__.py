@@ -15,18 +15,23 @@ wrote. A forward is one call into C, a backward another one.
 - Second derivatives, torch.func (vmap, grad, jvp) and forward-mode AD are a RuntimeError: leading
   axes are the batch, and gradients those of ``backward()`` and ``torch.autograd.grad``.
 
+The files::
+
     rules.py        what is refused, and what autocast makes of inputs
     tensors.py      tensors to arrays and back
     calls.py        a call of a function, forward and backward
     autograd.py     a call as a node of autograd's graph, or without one
     operators.py    a call as an operator in a graph of torch.compile
-    functions.py    dot-product, cosine, additive and Gaussian attention; attention.py behind them
+    functions.py    every attention on tensors; attention.py behind them
     scores.py       their scores alone
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
+    positions.py    positional_encoding
     memory.py       keys and values that stay: Memory
-    modules.py      AdditiveAttention, DotProductAttention; editions.py, what d2l calls them with;
-                    projections.py, what their linear layers are to the functions
+    modules.py      AdditiveAttention, DotProductAttention; layer.py, what layers share;
+                    editions.py, what d2l calls them with; projections.py, what their linear
+                    layers are to the functions
+    multi_head.py   MultiHeadAttention
 
 Examples
 --------
@@ -60,10 +65,13 @@ from .functions import (
     cosine_attention,
     dot_product_attention,
     gaussian_attention,
+    multi_head_attention,
 )
 from .memory import Memory
 from .merge import merge_attention
 from .modules import AdditiveAttention, DotProductAttention
+from .multi_head import MultiHeadAttention
+from .positions import positional_encoding
 from .scores import additive_scores, cosine_scores, dot_product_scores, gaussian_scores
 from .softmax import masked_softmax, sequence_mask
 
@@ -71,6 +79,7 @@ __all__ = [
     "AdditiveAttention",
     "DotProductAttention",
     "Memory",
+    "MultiHeadAttention",
     "additive_attention",
     "additive_scores",
     "cosine_attention",
@@ -81,6 +90,8 @@ __all__ = [
     "gaussian_scores",
     "masked_softmax",
     "merge_attention",
+    "multi_head_attention",
+    "positional_encoding",
     "sequence_mask",
 ]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnext import _core
 from attnext._gradients import SHARED, by_name
-from attnext._options import OPTIONS, Dropout, Extras, Masks, Scores, Taken
+from attnext._options import OPTIONS, Dropout, Extras, Masks, Pairs, Scores, Taken
 
 from .autograd import run
 from .calls import RULES, Arrays, Flow, Rule, Shape
@@ -27,6 +27,13 @@ class Options(Scores, Masks, Dropout, Extras, total=False):
     sink: Tensor | None
 
 
+class HeadsOptions(Scores, Pairs, Dropout, Extras, total=False):
+    """Those of multi-head attention, which knows itself how many heads there are."""
+
+    bias: Tensor | None
+    sink: Tensor | None
+
+
 _TENSORS = {
     name: option._replace(type=option.type.replace("array_like", "Tensor or array_like"))
     for name, option in OPTIONS.items()
@@ -38,6 +45,7 @@ _NUMBERS = ("scale", "w", "sigma")
 _LEARNED = (*_INPUTS, *_NUMBERS)
 _EXTRAS = ("weights", "lse")
 TAKEN = Taken(Options.__annotations__, _TENSORS | _INPUTS)
+TAKEN_BY_HEADS = Taken(HeadsOptions.__annotations__, _TENSORS | _INPUTS)
 
 
 class LayerOptions(Scores, Masks, total=False):
@@ -47,18 +55,32 @@ class LayerOptions(Scores, Masks, total=False):
     sink: Tensor | None
 
 
+class HeadsLayerOptions(Scores, Pairs, total=False):
+    """Those of a layer's call that has heads."""
+
+    bias: Tensor | None
+    sink: Tensor | None
+
+
 TAKEN_BY_LAYERS = Taken(LayerOptions.__annotations__, _TENSORS | _INPUTS, ("need_weights",))
+TAKEN_BY_HEADS_LAYERS = Taken(
+    HeadsLayerOptions.__annotations__, _TENSORS | _INPUTS, ("need_weights",)
+)
 
 
 def attend(
-    function: str, inputs: dict[str, Any], own: dict[str, Any], options: Options
+    function: str,
+    inputs: dict[str, Any],
+    own: dict[str, Any],
+    options: Options | HeadsOptions,
+    taken: Taken = TAKEN,
 ) -> Attended:
     """Run attnext's function of this name on tensors.
 
     inputs: those that gradients flow to, by the names of the function's arguments; own: the
     other arguments that not all functions have.
     """
-    TAKEN.check(function, options)
+    taken.check(function, options)
     rest = {**own, **options}
     asked = [name for name in _EXTRAS if rest.pop(f"return_{name}", False)]
     return run_score(function, inputs, rest, ("output", *asked))
@@ -83,8 +105,9 @@ def _gradients(
 ) -> Arrays:
     # forward was: made = function(**inputs, **options); and the backward in C takes both
     shared = [name for name in SHARED if name in wanted]
+    shape = RULES[function].shapes({**options, **saved})["output"]
     d = getattr(_core, f"{function}_backward")(
-        zeros_unless(flow["output"], saved["output"].shape),
+        zeros_unless(flow["output"], shape),
         **saved,
         **options,
         grad_weights=flow.get("weights"),
@@ -114,6 +137,13 @@ def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
     }
 
 
+def _shapes_of_heads(x: dict[str, Any]) -> dict[str, Shape]:
+    *lead, M, _ = x["queries"].shape
+    rows = (*lead, x["num_heads"], M)
+    output = (*lead, M, x["W_o"].shape[0])
+    return {"output": output, "weights": (*rows, x["keys"].shape[-2]), "lse": rows}
+
+
 for _score in _core.SCORES:
     RULES[f"{_score}_attention"] = Rule(
         gradients=_gradients,
@@ -121,3 +151,11 @@ for _score in _core.SCORES:
         optional=("weights", "lse"),
         helpful=("lse",),
     )
+
+RULES["multi_head_attention"] = Rule(
+    gradients=_gradients,
+    shapes=_shapes_of_heads,
+    drops=("output",),
+    optional=("weights", "lse"),
+    helpful=("lse",),
+)

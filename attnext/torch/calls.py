@@ -23,7 +23,7 @@ class Rule(NamedTuple):
 
     # (function, what is kept, options, what flows in, whose gradients are wanted): these
     gradients: Callable[[str, Arrays, Mapping[str, Any], Flow, Sequence[str]], Arrays]
-    shapes: Callable[[dict[str, Any]], dict[str, Shape]]  # of the results, from the inputs
+    shapes: Callable[[dict[str, Any]], dict[str, Shape]]  # of the results, from tensors and options
     drops: tuple[str, ...] = ()  # inputs and results that are not needed for it
     optional: tuple[str, ...] = ()  # results that return_... asks for
     helpful: tuple[str, ...] = ()  # those of them that are asked for if a backward may follow
@@ -78,5 +78,6 @@ def backward(
 
 def shapes(call: Call, tensors: Iterable[Tensor]) -> list[Shape]:
     """Those of what the function makes, told without computing it."""
-    of_results = RULES[call.function].shapes(by_argument(call.names, tensors))
+    arguments = {**call.options, **by_argument(call.names, tensors)}
+    of_results = RULES[call.function].shapes(arguments)
     return [of_results[name] for name in call.made]

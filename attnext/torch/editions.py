@@ -7,62 +7,51 @@ from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar
 
 from attnext import _core
-from attnext.reference.arguments import as_index, shown
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ONE_BY_ONE = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_DEFAULTS = {"dropout": 0.0, "bias": False}
 
 
 def _signature(*names: str) -> Signature:
-    """Of these names, and dropout=0.0."""
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    dropout = Parameter("dropout", kind, default=0.0)
-    return Signature([*(Parameter(name, kind) for name in names), dropout])
+    kind, no = Parameter.POSITIONAL_OR_KEYWORD, Parameter.empty
+    return Signature([Parameter(name, kind, default=_DEFAULTS.get(name, no)) for name in names])
 
 
-def showing_sizes(constructor: _F) -> _F:
-    """The constructor itself; help() shows the arguments of the Chinese edition, by name."""
-    own = [p for p in signature(constructor).parameters.values() if p.kind in _ONE_BY_ONE]
-    shown = [own[0], *_CHINESE.parameters.values(), *own[1:]]
-    vars(constructor)["__signature__"] = Signature(shown)
-    return constructor
+class Editions:
+    """What a class takes in either edition.
 
-
-_CHINESE = _signature("key_size", "query_size", "num_hiddens")
-_ENGLISH = _signature("num_hiddens")
-
-
-def arguments_of(given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
-    """key_size, query_size, num_hiddens and dropout; no sizes in the English edition.
-
-    No call fits both: one has three arguments at least, the other two at most.
+    chinese, english: its arguments, the English ones being the others without the sizes of inputs;
+    by_name: what it takes besides, by name. No call fits both: one needs more than the other takes.
     """
-    for edition in (_CHINESE, _ENGLISH):
-        try:
-            bound = edition.bind(*given, **named)
-        except TypeError:
-            continue
-        bound.apply_defaults()
-        x = bound.arguments
-        return x.get("key_size"), x.get("query_size"), x["num_hiddens"], x["dropout"]
-    shown = ", ".join([*map(repr, given), *(f"{name}={x!r}" for name, x in named.items())])
-    raise TypeError(
-        f"AdditiveAttention({shown}): expected (key_size, query_size, num_hiddens, dropout=0.0), "
-        "as in d2l's Chinese edition, or (num_hiddens, dropout=0.0), as in its English one; bias "
-        "by name"
-    )
 
+    def __init__(self, name: str, chinese: str, english: str, by_name: str) -> None:
+        self._name, self._by_name = name, by_name
+        self._chinese, self._english = (_signature(*x.split()) for x in (chinese, english))
 
-def checked_size(name: str, value: object, least: int) -> int:
-    """An int, in the words of the classes in C."""
-    size = as_index(name, value)
-    if size < least:
-        raise ValueError(f"{name} is {shown(value)}, expected {name} >= {least}")
-    if size >= 2**63:
-        raise ValueError(f"{name} is {shown(value)}, expected {name} < 2**63")
-    return size
+    def showing_sizes(self, constructor: _F) -> _F:
+        """The constructor itself; help() shows the arguments of the Chinese edition, by name."""
+        own = [p for p in signature(constructor).parameters.values() if p.kind in _ONE_BY_ONE]
+        shown = [own[0], *self._chinese.parameters.values(), *own[1:]]
+        vars(constructor)["__signature__"] = Signature(shown)
+        return constructor
+
+    def arguments_of(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of a call by their names; None for the sizes in the English edition."""
+        for edition in (self._chinese, self._english):
+            try:
+                bound = edition.bind(*given, **named)
+            except TypeError:
+                continue
+            bound.apply_defaults()
+            return {**dict.fromkeys(self._chinese.parameters), **bound.arguments}
+        shown = ", ".join([*map(repr, given), *(f"{name}={x!r}" for name, x in named.items())])
+        raise TypeError(
+            f"{self._name}({shown}): expected {self._chinese}, as in d2l's Chinese edition, or "
+            f"{self._english}, as in its English one; {self._by_name} by name"
+        )
 
 
 def checked_dropout(dropout: float) -> float:
-    """A probability, likewise."""
+    """A probability, in the words of the classes in C."""
     return _core.DotProductAttention(dropout).dropout

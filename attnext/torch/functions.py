@@ -1,4 +1,4 @@
-"""Dot-product, cosine, additive and Gaussian attention on tensors."""
+"""Dot-product, cosine, additive, Gaussian and multi-head attention on tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Unpack
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .attention import TAKEN, Attended, Options, attend
+from .attention import TAKEN, TAKEN_BY_HEADS, Attended, HeadsOptions, Options, attend
 
 
 @TAKEN.spelled_out
@@ -283,3 +283,91 @@ def gaussian_attention(
     inputs = {"queries": queries, "keys": keys, "values": values}
     own = {"valid_lens": valid_lens, "w": w, "sigma": sigma}
     return attend("gaussian_attention", inputs, own, options)
+
+
+@TAKEN_BY_HEADS.spelled_out
+def multi_head_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    W_q: Tensor,
+    W_k: Tensor,
+    W_v: Tensor,
+    W_o: Tensor,
+    valid_lens: Tensor | ArrayLike | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    scale: Tensor | ArrayLike | None = None,
+    b_q: Tensor | None = None,
+    b_k: Tensor | None = None,
+    b_v: Tensor | None = None,
+    b_o: Tensor | None = None,
+    **options: Unpack[HeadsOptions],
+) -> Attended:
+    """Project queries, keys and values, attend with several heads, project what they pooled.
+
+    Parameters
+    ----------
+    queries, keys, values : Tensor, float32
+        Of shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv), with the same leading axes.
+    W_q : Tensor, float32, shape (H, Dq)
+        Projection of the queries, d = H / num_heads features for each head: the weight of a
+        torch.nn.Linear.
+    W_k, W_v : Tensor, float32, shapes (Hk, Dk) and (Hk, Dv)
+        Projections of keys and values, likewise; Hk = num_kv_heads * d.
+    W_o : Tensor, float32, shape (H, H)
+        Projection of what the heads pooled, side by side.
+    valid_lens : Tensor or array_like of integers, optional
+        As in `dot_product_attention`, the same for all heads.
+    num_heads : int
+        How many heads.
+    num_kv_heads : int, optional
+        How many heads keys and values have, a divisor of `num_heads`, which is the default.
+    b_q, b_k, b_v, b_o : Tensor, float32, optional
+        Biases of the projections, a number for each row of their weights.
+    scale : float or Tensor, optional
+        As in `dot_product_attention`; it broadcasts to (..., num_heads).
+    **options : optional
+        As in `attnext.dot_product_attention`, for queries of shape ``(..., num_heads, M, d)``.
+
+    Returns
+    -------
+    output : Tensor, float32, shape (..., M, H)
+        For each query, what its heads pooled, projected.
+    weights : Tensor, float32, shape (..., num_heads, M, N)
+        Only with `return_weights`: those of each head, before dropout.
+    lse : Tensor, float32, shape (..., num_heads, M)
+        Only with `return_lse`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    See Also
+    --------
+    attnext.multi_head_attention : The same on arrays, with the options in full.
+
+    Notes
+    -----
+    Vaswani et al. (2017), section 3.2.2; *Dive into Deep Learning* (1.0 (en) 11.5, 2nd ed. (zh)
+    10.5). Gradients flow to inputs, weights and biases, `bias`, `sink` and `scale`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import multi_head_attention
+    >>> X, W = torch.randn(2, 5, 12), torch.randn(4, 12, 12, requires_grad=True)
+    >>> output = multi_head_attention(X, X, X, *W, torch.tensor([3, 5]), num_heads=4)
+    >>> output.square().mean().backward()
+    >>> output.shape, W.grad.shape
+    (torch.Size([2, 5, 12]), torch.Size([4, 12, 12]))
+    """
+    inputs = {"queries": queries, "keys": keys, "values": values}
+    inputs |= {"W_q": W_q, "W_k": W_k, "W_v": W_v, "W_o": W_o}
+    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    inputs |= {name: b for name, b in biases.items() if b is not None}
+    own = {"valid_lens": valid_lens, "scale": scale}
+    own |= {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
+    return attend("multi_head_attention", inputs, own, options, TAKEN_BY_HEADS)

@@ -11,114 +11,21 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from attnext import _core
 from attnext._options import as_flag
+from attnext.reference.arguments import as_size
 
-from .attention import TAKEN_BY_LAYERS, LayerOptions, run_score
-from .editions import arguments_of, checked_dropout, checked_size, showing_sizes
+from .attention import TAKEN_BY_LAYERS, LayerOptions
+from .editions import Editions, checked_dropout
+from .layer import Layer
 from .memory import Engine, Memory
 from .projections import is_undrawn, materialize, part, projected, weight, weight_of_score
 from .rules import check_input
 
-
-class _Layer(nn.Module):
-    """What the two layers share. A layer sets its `dropout` after its projections, as d2l's do."""
-
-    attention_weights: Tensor | None
-    dropout: nn.Dropout
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention_weights = None
-
-    def memory(
-        self,
-        keys: Tensor,
-        values: Tensor,
-        valid_lens: Tensor | ArrayLike | None = None,
-        *,
-        mask: Tensor | ArrayLike | None = None,
-    ) -> Memory:
-        """Keys and values that stay while queries come step by step.
-
-        Parameters
-        ----------
-        keys : Tensor, float32, shape (..., N, Dk)
-            The keys, N >= 0 of them; any leading axes (batch, heads), or none.
-        values : Tensor, float32, shape (..., N, Dv)
-            The values, one for each key.
-        valid_lens : Tensor or array_like of integers, optional
-            How many keys take part, the first ones: an int, or one for each entry of the first
-            axis. A length above N reaches keys that are appended.
-        mask : Tensor or array_like of bool, optional
-            True where queries may attend to a key, of any shape that broadcasts to (..., 1, N).
-
-        Returns
-        -------
-        memory : Memory
-            To be called with, in the place of keys, values and lengths.
-
-        Raises
-        ------
-        TypeError
-            An argument is no dense float32 tensor on the CPU, or of the wrong kind.
-        ValueError
-            An argument has the wrong shape, or a length is negative.
-
-        Examples
-        --------
-        >>> import torch
-        >>> from attnext.torch import DotProductAttention
-        >>> attention = DotProductAttention()
-        >>> memory = attention.memory(torch.zeros(4, 2), torch.arange(8.0).reshape(4, 2), 3)
-        >>> attention(torch.eye(2), memory)
-        tensor([[2., 3.],
-                [2., 3.]])
-        """
-        return Memory._of(self, keys, values, valid_lens, mask)
-
-    def _attend(
-        self,
-        function: str,
-        inputs: dict[str, Any],
-        own: dict[str, Any],
-        need_weights: bool,
-        options: LayerOptions,
-    ) -> Tensor:
-        """What `attend` does with its arguments, with the layer's dropout."""
-        TAKEN_BY_LAYERS.check("forward", options)
-        returned = ("output", "weights") if as_flag("need_weights", need_weights) else ("output",)
-        arguments = {**own, **options}
-        dropout = part(self, "dropout")
-        if dropout.training and dropout.p > 0:
-            # From torch's own generator, so that torch.manual_seed makes training repeatable.
-            arguments |= {"dropout_p": dropout.p, "seed": torch.randint(2**63 - 1, ())}
-        result = run_score(function, inputs, arguments, returned)
-        output: Tensor
-        output, weights = result if need_weights else (result, None)
-        object.__setattr__(self, "attention_weights", weights)  # no parameter, no submodule
-        return output
-
-    def _recall(
-        self,
-        queries: Tensor,
-        memory: Memory,
-        need_weights: bool,
-        options: LayerOptions,
-        **beside: Any,
-    ) -> Tensor:
-        TAKEN_BY_LAYERS.check("forward", options)
-        for name, value in beside.items():
-            if value is not None:
-                raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
-        more = {**options, "need_weights": as_flag("need_weights", need_weights)}
-        output, self.attention_weights = memory._attend(self, queries, more)
-        return output
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy. The last weights stay behind: a tensor in a graph has no copy."""
-        return {**self.__dict__, "attention_weights": None}
+_EDITIONS = Editions(
+    "AdditiveAttention", "key_size query_size num_hiddens dropout", "num_hiddens dropout", "bias"
+)
 
 
-class AdditiveAttention(_Layer):
+class AdditiveAttention(Layer):
     """Additive (Bahdanau) attention: the layer of d2l, with the parameters and the call of d2l's.
 
     ``AdditiveAttention(key_size, query_size, num_hiddens, dropout)`` is that of the Chinese edition
@@ -215,21 +122,21 @@ class AdditiveAttention(_Layer):
     @overload
     def __init__(self, num_hiddens: int, dropout: float = 0.0, *, bias: bool = False) -> None: ...
 
-    @showing_sizes
+    @_EDITIONS.showing_sizes
     def __init__(self, *sizes: Any, bias: bool = False, **named: Any) -> None:
         super().__init__()
-        key_size, query_size, num_hiddens, dropout = arguments_of(sizes, named)
-        num_hiddens = checked_size("num_hiddens", num_hiddens, 1)
+        x = _EDITIONS.arguments_of(sizes, named)
+        key_size, num_hiddens = x["key_size"], as_size("num_hiddens", x["num_hiddens"], 1)
         # In the order of d2l's class, in which they draw from torch's generator.
         if key_size is None:
             self.W_k = nn.LazyLinear(num_hiddens, bias=False)
             self.W_q = nn.LazyLinear(num_hiddens, bias=False)
             self.w_v = nn.LazyLinear(1, bias=False)
         else:
-            self.W_k = nn.Linear(checked_size("key_size", key_size, 0), num_hiddens, bias=False)
-            self.W_q = nn.Linear(checked_size("query_size", query_size, 0), num_hiddens, bias=False)
+            self.W_k = nn.Linear(as_size("key_size", key_size), num_hiddens, bias=False)
+            self.W_q = nn.Linear(as_size("query_size", x["query_size"]), num_hiddens, bias=False)
             self.w_v = nn.Linear(num_hiddens, 1, bias=False)
-        self.dropout = nn.Dropout(checked_dropout(dropout))
+        self.dropout = nn.Dropout(checked_dropout(x["dropout"]))
         b_h = nn.Parameter(torch.zeros(num_hiddens)) if as_flag("bias", bias) else None
         self.register_parameter("b_h", b_h)
         if key_size is not None:
@@ -309,14 +216,14 @@ class AdditiveAttention(_Layer):
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters apart from those of keys."""
-        queries, W_q = projected("queries", queries, "M", part(self, "W_q"), "query_size")
+        queries, W_q, _ = projected("queries", queries, "M", part(self, "W_q"), "query_size")
         parameters = {"W_q": W_q, "w_v": weight_of_score(part(self, "w_v"))}
         b_h = part(self, "b_h")
         return queries, parameters if b_h is None else {**parameters, "b_h": b_h}
 
     def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
-        keys, W_k = projected("keys", keys, "N", part(self, "W_k"), "key_size")
+        keys, W_k, _ = projected("keys", keys, "N", part(self, "W_k"), "key_size")
         return keys, {"W_k": W_k}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
@@ -344,7 +251,7 @@ class AdditiveAttention(_Layer):
         return "" if self.b_h is None else "bias=True"
 
 
-class DotProductAttention(_Layer):
+class DotProductAttention(Layer):
     """Scaled dot-product attention: the layer of d2l.
 
     Parameters

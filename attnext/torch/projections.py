@@ -36,15 +36,16 @@ def part(module: nn.Module, name: str) -> Any:
 
 
 def projected(
-    name: str, x: Tensor, rows: str, layer: nn.Module, size_name: str
-) -> tuple[Tensor, Tensor]:
-    """What the function takes for layer(x): an input, and the weight to project it by.
+    name: str, x: Tensor, rows: str, layer: nn.Module, size_name: str, takes_bias: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What the function takes for layer(x): an input, and weight and bias to project it by.
 
-    A layer that is more than its weight is called, and what it gives is projected by the identity:
-    hooks run, and LoRA, a bias, the pre-hooks of weight_norm or of pruning have their effect.
+    A layer that is more than these is called, and what it gives is projected by the identity:
+    hooks run, and LoRA and the pre-hooks of weight_norm or of pruning have their effect. So has a
+    bias where the function takes none.
     """
     check_input(name, x)
-    if _is_its_weight(layer):
+    if is_its_weight(layer, takes_bias):
         W: Tensor = part(layer, "weight")
         size = W.shape[-1]
         if x.dim() >= 2 and x.shape[-1] != size:  # else the message would blame the parameter
@@ -52,14 +53,18 @@ def projected(
                 f"{name} has shape {tuple(x.shape)}, expected (..., {rows}, {size}): "
                 f"{size_name} is {size}"
             )
-        return x, W
+        return x, W, part(layer, "bias")
     outputs = layer(x)
-    return outputs, weight(layer, outputs.shape[-1])
+    return outputs, identity(outputs.shape[-1]), None
 
 
 def weight(layer: nn.Module, outputs: int) -> Tensor:
     """What `projected` says, without an input: the layer's weight, or that of its outputs."""
-    return layer.weight if _is_its_weight(layer) else torch.eye(outputs, dtype=torch.float32)
+    return layer.weight if is_its_weight(layer) else identity(outputs)
+
+
+def identity(features: int) -> Tensor:
+    return torch.eye(features, dtype=torch.float32)
 
 
 def weight_of_score(layer: nn.Module) -> Tensor:
@@ -74,8 +79,11 @@ def weight_of_score(layer: nn.Module) -> Tensor:
     return (scores if layer.bias is None else scores - layer.bias).T
 
 
-def _is_its_weight(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    return _is_linear(layer) and part(layer, "bias") is None and not _has_hooks(layer)
+def is_its_weight(layer: nn.Module, and_bias: bool = False) -> TypeGuard[nn.Linear]:
+    """Is this an nn.Linear that does no more than multiply, and add its bias if that counts?"""
+    if not _is_linear(layer) or _has_hooks(layer):
+        return False
+    return and_bias or part(layer, "bias") is None
 
 
 def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:

@@ -20,8 +20,15 @@
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
 
+#include <float.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Where gcc keeps to the letter of C11, as -std=c11 has it, some targets compute floats
+ * in double: s390x, 32-bit x86. Other bits than everywhere, and in silence. */
+_Static_assert(FLT_EVAL_METHOD == 0,
+               "floats are computed in a wider type: compile with "
+               "-fexcess-precision=fast, or -mfpmath=sse");
 
 enum {
     ATTN_LANES = 64, /* most queries of a block; live words have 64 bits */

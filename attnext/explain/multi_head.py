@@ -1,0 +1,205 @@
+"""multi_head_attention, step by step: projections, the attention of each head, the last projection.
+
+queries (..., M, Dq)   keys (..., N, Dk)   values (..., N, Dv)   heads (..., heads, M or N, d)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnext import _core
+from attnext._options import HeadsShared, Taken
+from attnext.explain.accuracy import Array, rounded
+from attnext.explain.attention import Problem, pool, pool_steps, problem_of, softmax_steps
+from attnext.explain.scores import dot_product, dot_product_scale, transposed, without
+from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
+from attnext.explain.trace import Trace
+from attnext.reference.multi_head import Arguments as HeadArguments
+from attnext.reference.multi_head import join, project, read_arguments, split
+from attnext.reference.sharing import share_heads
+
+FORWARD = Taken(HeadsShared.__annotations__, behind=("lang",))
+ARRAYS = ("queries", "keys", "values", "W_q", "W_k", "W_v", "W_o", "b_q", "b_k", "b_v", "b_o")
+
+
+@FORWARD.spelled_out
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: ArrayLike | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    scale: ArrayLike | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    lang: str = "en",
+    **options: Unpack[HeadsShared],
+) -> Trace:
+    """Explain `attnext.multi_head_attention`: heads, scores, weights, what they pool, output.
+
+    Parameters
+    ----------
+    queries, keys, values, W_q, W_k, W_v, W_o, valid_lens : optional
+        As in `attnext.multi_head_attention`.
+    num_heads, num_kv_heads, scale, b_q, b_k, b_v, b_o : optional
+        As in `attnext.multi_head_attention`.
+    **options : optional
+        As in `attnext.multi_head_attention`.
+    lang : {'en', 'zh'}, optional
+        Language of the explanation: English or Chinese.
+
+    Returns
+    -------
+    trace : Trace
+        The steps, each of all heads; its `output` and `weights` are what
+        `attnext.multi_head_attention` returns, bit for bit.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As from `attnext.multi_head_attention`; ValueError also if `lang` is unknown or there are
+        too many pairs of query and key in all heads (2**22) to keep every step of.
+
+    Notes
+    -----
+    ``output = W_o concat(head_1, ..., head_H)``, each head the attention of its own projections
+    (Vaswani et al. 2017, section 3.2.2; Dive into Deep Learning: 1.0 (en) 11.5, 2nd ed. (zh)
+    10.5).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnext import explain
+    >>> X, W = np.ones((1, 3, 4)), np.eye(4)
+    >>> trace = explain.multi_head_attention(X, X, X, W, W, W, W, [2], num_heads=2)
+    >>> for step in trace.steps:
+    ...     print(step.name, step.shape)
+    Queries of the heads (1, 2, 3, 2)
+    Keys of the heads (1, 2, 3, 2)
+    Values of the heads (1, 2, 3, 2)
+    Dot products (1, 2, 3, 3)
+    Scaled scores (1, 2, 3, 3)
+    Mask (1, 2, 3, 3)
+    Masked scores (1, 2, 3, 3)
+    Attention weights (1, 2, 3, 3)
+    What each head pooled (1, 2, 3, 2)
+    Heads side by side (1, 3, 4)
+    Output (1, 3, 4)
+    """
+    arguments = locals()
+    lang, options = arguments.pop("lang"), arguments.pop("options")
+    FORWARD.check("multi_head_attention", options)
+    return explain_heads({**arguments, **FORWARD.defaults, **options}, lang)
+
+
+class Rounded(NamedTuple):
+    """Numbers, and how far float32 may be from them."""
+
+    exact: Array
+    error: Array
+
+
+def explain_heads(arguments: Arguments, lang: str) -> Trace:
+    """The steps of multi-head attention."""
+    steps = Steps("multi_head_attention", lang)
+    # Every check of the arguments is the fast function's.
+    output, weights = _core.multi_head_attention(**arguments, return_weights=True)
+    check_size(weights.shape)
+    with np.errstate(all="ignore"):  # inf and NaN follow the rules of arithmetic, silently
+        given = {name: x for name, x in arguments.items() if x is not None}
+        rounded_to_float32 = {name: as_float64(given[name]) for name in ARRAYS if name in given}
+        a = read_arguments({**arguments, **rounded_to_float32})
+        q = _linear(a.queries, a.W_q, a.b_q, a.heads)
+        k = _linear(a.keys, a.W_k, a.b_k, a.kv_heads)
+        v = _linear(a.values, a.W_v, a.b_v, a.kv_heads)
+        *_, lens = a.of_heads(arguments["valid_lens"])
+        options = {**arguments, "valid_lens": lens, "enable_gqa": False}
+        p = problem_of(q.exact, k.exact, v.exact, options)
+        lead = (*leading_axes(a.queries.ndim - 1)[:-1], "head")
+        p = replace(p, inputs=replace(p.inputs, lead=lead))
+        _head_steps(steps, a, p, q, k, v)
+
+        scores, score_error = dot_product(p.inputs, steps, options)
+        score_error = score_error + _score_error(p, q, k, options)
+        exact, error = softmax_steps(p, scores, score_error, options, steps, weights)
+        pooled, pooled_error, rule = pool_steps(p, exact, error, options, steps)
+        pooled_error = pooled_error + _value_error(p, exact, error, v)
+        steps.add("pooled", pooled, (*lead, "query", "feature"), weights=rule)
+        joined = join(pooled)
+        axes = (*lead[:-1], "query", "feature")
+        steps.add("joined", joined, axes, heads=a.heads, d=pooled.shape[-1])
+        last = _linear(joined, a.W_o, a.b_o)
+        last_error = last.error + join(pooled_error) @ np.abs(a.W_o).T
+        steps.add("mixed", output, axes, bias=_bias(a.b_o, "o"))
+        compared = [
+            ("weights", weights, exact, error),
+            ("output", output, last.exact, last_error),
+        ]
+        return steps.trace(arguments, output, weights, compared)
+
+
+def _linear(x: Array, W: Array, b: Array | None, heads: int | None = None) -> Rounded:
+    """What a linear layer makes of x, split into heads; as float32 rounds it."""
+    sizes = project(np.abs(x), np.abs(W), None if b is None else np.abs(b))
+    made = Rounded(project(x, W, b), rounded(sizes, W.shape[1] + 1))
+    return made if heads is None else Rounded(*(split(each, heads) for each in made))
+
+
+def _head_steps(
+    steps: Steps, a: HeadArguments, p: Problem, q: Rounded, k: Rounded, v: Rounded
+) -> None:
+    """The projections, one set of features for each head."""
+    x = p.inputs
+    idle_values = without(p.pooled, -2)[..., None]
+    for name, made, W, b, idle in (
+        ("queries", q, a.W_q, a.b_q, x.idle_queries),
+        ("keys", k, a.W_k, a.b_k, x.idle_keys),
+        ("values", v, a.W_v, a.b_v, idle_values),
+    ):
+        *lead, heads, rows, d = made.exact.shape
+        masked = idle.reshape(*lead, heads, -1, rows, 1).all(axis=-3)  # by all that share the head
+        axes = (*x.lead, "query" if name == "queries" else "key", "feature")
+        steps.add(
+            f"head_{name}",
+            np.where(masked, np.nan, made.exact),
+            axes,
+            np.asarray(masked),
+            bias=_bias(b, name[0]),
+            D=W.shape[1],
+            H=W.shape[0],
+            heads=heads,
+            d=d,
+        )
+    if p.group > 1:
+        axes = (*x.lead, "key", "feature")
+        steps.add("shared_heads", x.keys, axes, x.idle_keys, group=p.group)
+
+
+def _bias(b: Array | None, letter: str) -> str:
+    return "" if b is None else f" + b_{letter}"
+
+
+def _score_error(p: Problem, q: Rounded, k: Rounded, arguments: Arguments) -> Array:
+    """Of the scores, because queries and keys are rounded themselves."""
+    lead = q.exact.shape[:-2]
+    k_exact, k_error = (transposed(share_heads(np.abs(x), lead)) for x in k)
+    error = q.error @ (k_exact + k_error) + np.abs(q.exact) @ k_error
+    return p.inputs.of_pairs(error * np.abs(dot_product_scale(arguments, q.exact.shape[-1])))
+
+
+def _value_error(p: Problem, weights: Array, error: Array, v: Rounded) -> Array:
+    """Of what is pooled, because values are rounded themselves."""
+    kept = (weights + error) * p.pairs.keep
+    return pool(kept, share_heads(v.error, weights.shape[:-2]), p.pooled)

@@ -1,0 +1,345 @@
+"""Multi-head attention: project, attend with each head, put the heads side by side, project."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .arguments import (
+    Array,
+    Mask,
+    as_array,
+    as_array_or_zeros,
+    as_lens,
+    as_offset,
+    as_size,
+    deliver,
+)
+from .attention import Attended, Inputs, attention, attention_backward
+from .dot_product import DotProduct
+from .masks import broadcast_lens, pairs_that_take_part
+from .options import HeadsBackward, HeadsForward, Options, ScaledBackward
+
+if TYPE_CHECKING:
+    from .options import HeadsBackwardOptions, HeadsForwardOptions
+
+
+# ---- linear layers and heads -------------------------------------------------------------------
+
+
+def project(x: Array, W: Array, b: Array | None) -> Array:
+    """x (..., rows, I) to (..., rows, O) by W (O, I) and b (O,): a torch.nn.Linear."""
+    y: Array = x @ W.T
+    return y if b is None else y + b
+
+
+def project_backward(
+    d_y: Array, x: Array, W: Array, b: Array | None
+) -> tuple[Array, Array, Array | None]:
+    """Gradients of x, W and b. A row of x to which nothing flows back is not read."""
+    flows = (d_y != 0).any(axis=-1)  # NaN is not 0
+    # forward was: y = W x + b for each row, with one W and one b for all of them
+    d_x: Array = d_y @ W
+    return d_x, d_y[flows].T @ x[flows], None if b is None else np.sum(d_y[flows], axis=0)
+
+
+def split(x: Array, heads: int) -> Array:
+    """The features of all heads side by side, (..., rows, heads * d), to (..., heads, rows, d)."""
+    *lead, rows, width = x.shape
+    return x.reshape(*lead, rows, heads, width // heads).swapaxes(-3, -2)
+
+
+def join(x: Array) -> Array:
+    """And back, (..., heads, rows, d) to (..., rows, heads * d)."""
+    *lead, heads, rows, d = x.shape
+    return x.swapaxes(-3, -2).reshape(*lead, rows, heads * d)
+
+
+# ---- arguments ---------------------------------------------------------------------------------
+
+
+class Arguments(NamedTuple):
+    """Inputs and parameters, checked against each other."""
+
+    queries: Array  # (..., M, Dq)
+    keys: Array  # (..., N, Dk)
+    values: Array  # (..., N, Dv)
+    W_q: Array  # (H, Dq), H = heads * d
+    W_k: Array  # (Hk, Dk), Hk = kv_heads * d
+    W_v: Array  # (Hk, Dv)
+    W_o: Array  # (H, H)
+    b_q: Array | None  # (H,), and so on; None if not given
+    b_k: Array | None
+    b_v: Array | None
+    b_o: Array | None
+    heads: int
+    kv_heads: int  # each of them serves heads / kv_heads heads of queries
+
+    def of_heads(self, valid_lens: ArrayLike | None) -> Inputs:
+        """q (..., heads, M, d), k and v (..., kv_heads, N, d), lengths (..., heads, M)."""
+        q = split(project(self.queries, self.W_q, self.b_q), self.heads)
+        k = split(project(self.keys, self.W_k, self.b_k), self.kv_heads)
+        v = split(project(self.values, self.W_v, self.b_v), self.kv_heads)
+        if valid_lens is None:
+            return q, k, v, None
+        rows = self.queries.shape[:-1]
+        lens = broadcast_lens(as_lens("valid_lens", valid_lens, k.shape[-2]), rows)
+        return q, k, v, np.broadcast_to(np.broadcast_to(lens, rows)[..., None, :], q.shape[:-1])
+
+
+def read_arguments(x: dict[str, Any]) -> Arguments:
+    """Those of a call of `multi_head_attention`, by name."""
+    heads = as_size("num_heads", x["num_heads"], 1)
+    kv_heads = x["num_kv_heads"]
+    kv_heads = heads if kv_heads is None else as_size("num_kv_heads", kv_heads, 1)
+    if heads % kv_heads != 0:
+        expected = f"a number that divides num_heads, which is {heads}"
+        raise ValueError(f"num_kv_heads is {kv_heads}, expected {expected}")
+    q = as_array("queries", x["queries"])
+    if q.ndim < 2:
+        raise ValueError(f"queries has shape {q.shape}, expected two axes or more: (..., M, Dq)")
+    k = as_array("keys", x["keys"], (*q.shape[:-2], "N", "Dk"))
+    v = as_array("values", x["values"], (*k.shape[:-1], "Dv"))
+    W_q = as_array("W_q", x["W_q"], ("H", q.shape[-1]))
+    H = len(W_q)
+    if H % heads != 0:
+        expected = f"H a multiple of num_heads, which is {heads}"
+        raise ValueError(f"W_q has shape {W_q.shape}, expected (H, {q.shape[-1]}), {expected}")
+    Hk = H // heads * kv_heads
+    W_k = as_array("W_k", x["W_k"], (Hk, k.shape[-1]))
+    W_v = as_array("W_v", x["W_v"], (Hk, v.shape[-1]))
+    W_o = as_array("W_o", x["W_o"], (H, H))
+    b_q, b_k, b_v, b_o = (
+        None if x[name] is None else as_array(name, x[name], (len(W),))
+        for name, W in {"b_q": W_q, "b_k": W_k, "b_v": W_v, "b_o": W_o}.items()
+    )
+    return Arguments(q, k, v, W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o, heads, kv_heads)
+
+
+def live_rows(inputs: Inputs, o: Options) -> Mask:
+    """(..., heads, M): the queries to which a key is left."""
+    q, k, _, lens = inputs
+    rows, N = np.shape(q)[:-1], np.shape(k)[-2]
+    return np.asarray(pairs_that_take_part(rows, N, replace(o, valid_lens=lens)).any(axis=-1))
+
+
+def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the attention of the heads."""
+    as_offset("causal_offset", options.get("causal_offset", 0), a.queries.shape[:-1])
+    return {**options, "enable_gqa": a.kv_heads != a.heads}
+
+
+# ---- the functions -----------------------------------------------------------------------------
+
+
+@HeadsForward.spelled_out
+@np.errstate(all="ignore")
+def multi_head_attention(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: ArrayLike | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    scale: ArrayLike | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    **options: Unpack[HeadsForwardOptions],
+) -> Attended:
+    """Project queries, keys and values, attend with several heads, project what they pooled.
+
+    Parameters
+    ----------
+    queries, keys, values : array_like, shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv)
+        Any leading axes, the same for all three, or none.
+    W_q : array_like, shape (H, Dq)
+        Projection of the queries, d = H / num_heads features for each head, one head below the
+        other: the layout of torch.nn.Linear.
+    W_k, W_v : array_like, shapes (Hk, Dk) and (Hk, Dv)
+        Projections of keys and values, likewise; Hk = num_kv_heads * d.
+    W_o : array_like, shape (H, H)
+        Projection of what the heads pooled, side by side.
+    valid_lens : None, int or array_like of integers, optional
+        How many keys take part, as in `dot_product_attention`, the same for all heads.
+    num_heads : int
+        How many heads.
+    num_kv_heads : int, optional
+        How many heads keys and values have, a divisor of `num_heads`: each serves a group of
+        neighbouring heads of queries. `num_heads` by default.
+    b_q, b_k, b_v, b_o : array_like, optional
+        Biases of the projections, a number for each row of their weights.
+    scale : float or array_like, optional
+        As in `dot_product_attention`; ``1 / sqrt(d)`` by default.
+    **options : optional
+        As in `dot_product_attention`, for queries of shape ``(..., num_heads, M, d)``.
+
+    Returns
+    -------
+    output : ndarray of float64, shape (..., M, H)
+        For each query, what its heads pooled, projected.
+    weights : ndarray of float64, shape (..., num_heads, M, N)
+        Only with `return_weights`: those of each head, before dropout.
+    lse : ndarray of float64, shape (..., num_heads, M)
+        Only with `return_lse`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    Notes
+    -----
+    ``head_h = softmax(scale * (W_q[h] q) . (W_k[h] k)) @ (W_v[h] v)`` and ``output = W_o
+    concat(head_1, ..., head_H)`` (Vaswani et al. 2017, section 3.2.2), which is
+    ``MultiHeadAttention`` of Dive into Deep Learning (1.0 (en) 11.5, 2nd ed. (zh) 10.5).
+
+    Examples
+    --------
+    Two heads on two features; head 0 sees feature 0 alone.
+
+    >>> import numpy as np
+    >>> from attnext import reference
+    >>> I, x = np.eye(2), np.array([[4.0, 0.0], [0.0, 4.0]])
+    >>> reference.multi_head_attention(x, x, x, I, I, I, I, num_heads=2).round(2)
+    array([[4., 2.],
+           [2., 4.]])
+    """
+    a = read_arguments(locals())
+    o = HeadsForward.of("multi_head_attention", valid_lens, options)
+    asked = {**options, "return_weights": True, "return_lse": True, "out": None}
+    score, inputs = partial(DotProduct, scale=scale), a.of_heads(valid_lens)
+    heads = options_of_heads(a, asked)
+    pooled, weights, lse = attention("multi_head_attention", score, inputs, heads)
+    arrays = [x for x in a if isinstance(x, np.ndarray)]
+    output = deliver(project(join(pooled), a.W_o, a.b_o), o.out, *arrays)
+    extras = [x for wanted, x in [(o.return_weights, weights), (o.return_lse, lse)] if wanted]
+    return (output, *extras) if extras else output
+
+
+class MultiHeadGradients(NamedTuple):
+    """Gradients of `multi_head_attention`, each in the shape of what it belongs to.
+
+    Parameters
+    ----------
+    queries, keys, values, W_q, W_k, W_v, W_o : ndarray of float64
+        Gradients with respect to these.
+    b_q, b_k, b_v, b_o : ndarray of float64 or None
+        Gradients with respect to the biases; None where none was given.
+    """
+
+    queries: Array
+    keys: Array
+    values: Array
+    W_q: Array
+    W_k: Array
+    W_v: Array
+    W_o: Array
+    b_q: Array | None
+    b_k: Array | None
+    b_v: Array | None
+    b_o: Array | None
+
+
+@HeadsBackward.spelled_out
+@np.errstate(all="ignore")
+def multi_head_attention_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    W_v: ArrayLike,
+    W_o: ArrayLike,
+    valid_lens: ArrayLike | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    scale: ArrayLike | None = None,
+    b_q: ArrayLike | None = None,
+    b_k: ArrayLike | None = None,
+    b_v: ArrayLike | None = None,
+    b_o: ArrayLike | None = None,
+    **options: Unpack[HeadsBackwardOptions],
+) -> Any:
+    """Gradients of `multi_head_attention`.
+
+    Parameters
+    ----------
+    grad_output : array_like, shape (..., M, H)
+        Gradient of the loss with respect to the output.
+    queries, keys, values, W_q, W_k, W_v, W_o : array_like
+        As given to `multi_head_attention`.
+    valid_lens, num_heads, num_kv_heads, b_q, b_k, b_v, b_o, scale : optional
+        As given to `multi_head_attention`.
+    **options : optional
+        As in `dot_product_attention_backward`.
+
+    Returns
+    -------
+    gradients : MultiHeadGradients
+        A named tuple of the gradients with respect to the inputs, the four projections and their
+        biases, each in the shape of what it belongs to; None for a bias that was not given. In
+        self-attention the first three are three parts of one gradient, to be added.
+    dbias, dsink, dscale : ndarray of float64
+        Only if asked for, as from `dot_product_attention_backward`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dot_product_attention`.
+
+    Notes
+    -----
+    The backward of a linear layer, that of the attention in each head, and those of three linear
+    layers. Heads are independent of each other but for the inputs, to which all of them add.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnext import reference
+    >>> I, x = np.eye(2), np.array([[4.0, 0.0], [0.0, 4.0]])
+    >>> d = reference.multi_head_attention_backward(x, x, x, x, I, I, I, I, num_heads=2)
+    >>> d.values.round(2)
+    array([[4., 2.],
+           [0., 2.]])
+    """
+    a = read_arguments(locals())
+    o = HeadsBackward.of("multi_head_attention_backward", valid_lens, options)
+    d_output = as_array("grad_output", grad_output, (*a.queries.shape[:-1], len(a.W_o)))
+    as_array_or_zeros("output", o.output, d_output.shape)  # it is computed again
+    score, inputs = partial(DotProduct, scale=scale), a.of_heads(valid_lens)
+    of_forward = {
+        name: x for name, x in options.items() if name in HeadsForward.__dataclass_fields__
+    }
+    heads = options_of_heads(a, of_forward)
+    pooled = attention("multi_head_attention", score, inputs, heads)
+
+    # forward was: output = project(join(pooled), W_o, b_o)
+    d_joined, d_W_o, d_b_o = project_backward(d_output, join(pooled), a.W_o, a.b_o)
+    # forward was: pooled = attention(score, q, k, v, ...)
+    d_pooled, flow = split(d_joined, a.heads), options_of_heads(a, {**options, "output": None})
+    function = "multi_head_attention_backward"
+    d = attention_backward(function, score, d_pooled, inputs, flow, ScaledBackward)
+    d_q, d_k, d_v = map(join, d[:3])
+    # forward was: q = split(project(queries, W_q, b_q), heads), and k and v likewise
+    d_queries, d_W_q, d_b_q = project_backward(d_q, a.queries, a.W_q, a.b_q)
+    if o.empty_rows == "nan":  # the query of an empty row is NaN, but has nothing to teach
+        taught = join(np.where(live_rows(inputs, o)[..., None], d[0], 0))
+        _, d_W_q, d_b_q = project_backward(taught, a.queries, a.W_q, a.b_q)
+    d_keys, d_W_k, d_b_k = project_backward(d_k, a.keys, a.W_k, a.b_k)
+    d_values, d_W_v, d_b_v = project_backward(d_v, a.values, a.W_v, a.b_v)
+    of_weights, of_biases = (d_W_q, d_W_k, d_W_v, d_W_o), (d_b_q, d_b_k, d_b_v, d_b_o)
+    gradients = MultiHeadGradients(d_queries, d_keys, d_values, *of_weights, *of_biases)
+    return (gradients, *d[3:]) if d[3:] else gradients

@@ -1,0 +1,55 @@
+"""Where a query or key stands, as features that are added to its own: sines and cosines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arguments import Array, as_size
+
+
+def positional_encoding(num_steps: int, num_hiddens: int) -> Array:
+    """Sines and cosines of each position, from fast waves to slow ones.
+
+    Parameters
+    ----------
+    num_steps : int
+        How many positions, from 0 on.
+    num_hiddens : int
+        Features of each: as many as those they are added to.
+
+    Returns
+    -------
+    encoding : ndarray of float64, shape (num_steps, num_hiddens)
+        A sine in each even column, the cosine of the same angle in the next one.
+
+    Raises
+    ------
+    TypeError
+        A size is not an int.
+    ValueError
+        A size is negative, or too large for any memory.
+
+    Notes
+    -----
+    ``encoding[t, 2 j] = sin(t / 10000**(2 j / num_hiddens))`` and ``encoding[t, 2 j + 1]`` its
+    cosine (Vaswani et al. 2017, "Attention is all you need", section 3.5). A shift by so many
+    steps turns each pair of columns by an angle, the same for all positions.
+
+    Examples
+    --------
+    >>> from attnext import reference
+    >>> reference.positional_encoding(3, 4).round(2)
+    array([[ 0.  ,  1.  ,  0.  ,  1.  ],
+           [ 0.84,  0.54,  0.01,  1.  ],
+           [ 0.91, -0.42,  0.02,  1.  ]])
+    """
+    num_steps, num_hiddens = as_size("num_steps", num_steps), as_size("num_hiddens", num_hiddens)
+    if max(num_steps, 1) * max(num_hiddens, 1) >= 2**60:
+        sizes = f"num_steps is {num_steps} and num_hiddens {num_hiddens}"
+        raise ValueError(f"{sizes}, expected fewer than 2**60 numbers")
+    encoding = np.zeros((num_steps, num_hiddens))
+    even = np.arange(0, num_hiddens, 2)
+    angles = np.arange(num_steps)[:, None] / 10000 ** (even / max(num_hiddens, 1))
+    encoding[:, 0::2] = np.sin(angles)
+    encoding[:, 1::2] = np.cos(angles[:, : num_hiddens // 2])  # an odd last column is a sine
+    return encoding

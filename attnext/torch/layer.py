@@ -1,0 +1,115 @@
+"""What the attention layers share: a call of their function, and of a memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from attnext._options import as_flag
+
+from .attention import TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions, run_score
+from .memory import Memory
+from .projections import part
+
+
+class Layer(nn.Module):
+    """What they share. A layer sets its `dropout` after its projections, as d2l's do."""
+
+    _taken = TAKEN_BY_LAYERS  # the options of its call
+    attention_weights: Tensor | None
+    dropout: nn.Dropout
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_weights = None
+
+    def memory(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        valid_lens: Tensor | ArrayLike | None = None,
+        *,
+        mask: Tensor | ArrayLike | None = None,
+    ) -> Memory:
+        """Keys and values that stay while queries come step by step.
+
+        Parameters
+        ----------
+        keys : Tensor, float32, shape (..., N, Dk)
+            The keys, N >= 0 of them; any leading axes (batch, heads), or none.
+        values : Tensor, float32, shape (..., N, Dv)
+            The values, one for each key.
+        valid_lens : Tensor or array_like of integers, optional
+            How many keys take part, the first ones: an int, or one for each entry of the first
+            axis. A length above N reaches keys that are appended.
+        mask : Tensor or array_like of bool, optional
+            True where queries may attend to a key, of any shape that broadcasts to (..., 1, N).
+
+        Returns
+        -------
+        memory : Memory
+            To be called with, in the place of keys, values and lengths.
+
+        Raises
+        ------
+        TypeError
+            An argument is no dense float32 tensor on the CPU, or of the wrong kind.
+        ValueError
+            An argument has the wrong shape, or a length is negative.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from attnext.torch import DotProductAttention
+        >>> attention = DotProductAttention()
+        >>> memory = attention.memory(torch.zeros(4, 2), torch.arange(8.0).reshape(4, 2), 3)
+        >>> attention(torch.eye(2), memory)
+        tensor([[2., 3.],
+                [2., 3.]])
+        """
+        return Memory._of(self, keys, values, valid_lens, mask)
+
+    def _attend(
+        self,
+        function: str,
+        inputs: dict[str, Any],
+        own: dict[str, Any],
+        need_weights: bool,
+        options: LayerOptions | HeadsLayerOptions,
+    ) -> Tensor:
+        """What `attend` does with its arguments, with the layer's dropout."""
+        self._taken.check("forward", options)
+        returned = ("output", "weights") if as_flag("need_weights", need_weights) else ("output",)
+        arguments = {**own, **options}
+        dropout = part(self, "dropout")
+        if dropout.training and dropout.p > 0:
+            # From torch's own generator, so that torch.manual_seed makes training repeatable.
+            arguments |= {"dropout_p": dropout.p, "seed": torch.randint(2**63 - 1, ())}
+        result = run_score(function, inputs, arguments, returned)
+        output: Tensor
+        output, weights = result if need_weights else (result, None)
+        object.__setattr__(self, "attention_weights", weights)  # no parameter, no submodule
+        return output
+
+    def _recall(
+        self,
+        queries: Tensor,
+        memory: Memory,
+        need_weights: bool,
+        options: LayerOptions | HeadsLayerOptions,
+        **beside: Any,
+    ) -> Tensor:
+        self._taken.check("forward", options)
+        for name, value in beside.items():
+            if value is not None:
+                raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
+        more = {**options, "need_weights": as_flag("need_weights", need_weights)}
+        output, self.attention_weights = memory._attend(self, queries, more)
+        return output
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy. The last weights stay behind: a tensor in a graph has no copy."""
+        return {**self.__dict__, "attention_weights": None}

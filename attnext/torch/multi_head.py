@@ -1,0 +1,274 @@
+"""MultiHeadAttention of *Dive into Deep Learning* as a torch module that computes in C."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack, overload
+
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from attnext._options import as_flag
+from attnext.reference.arguments import as_size
+
+from .attention import TAKEN_BY_HEADS_LAYERS, HeadsLayerOptions
+from .editions import Editions
+from .layer import Layer
+from .modules import DotProductAttention
+from .projections import identity, is_its_weight, materialize, projected
+from .rules import check_input
+
+_EDITIONS = Editions(
+    "MultiHeadAttention",
+    "key_size query_size value_size num_hiddens num_heads dropout bias",
+    "num_hiddens num_heads dropout bias",
+    "num_kv_heads",
+)
+
+
+class MultiHeadAttention(Layer):
+    """Multi-head attention: the layer of d2l, with the parameters and the call of d2l's.
+
+    ``MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias)``
+    is that of the Chinese edition (2nd), ``MultiHeadAttention(num_hiddens, num_heads, dropout,
+    bias)`` that of the English one (1.0), which learns the three sizes from its first call.
+
+    Parameters
+    ----------
+    key_size : int
+        Features of a key, Dk. All three sizes, or none.
+    query_size : int
+        Features of a query, Dq.
+    value_size : int
+        Features of a value, Dv.
+    num_hiddens : int
+        Features of all heads together, a multiple of `num_heads`, and of the output.
+    num_heads : int
+        How many heads.
+    dropout : float, optional
+        Probability, 0 <= dropout < 1, that a weight is left out of the pooling, in training.
+    bias : bool, optional
+        Give the four linear layers biases.
+    num_kv_heads : int, optional
+        How many heads keys and values have, a divisor of `num_heads`, which is the default: fewer
+        are shared by groups of neighbouring heads of queries.
+
+    Attributes
+    ----------
+    W_q, W_k, W_v, W_o : torch.nn.Linear
+        The projections of queries, keys, values and of what the heads pooled. Without sizes each
+        is a torch.nn.LazyLinear until the first call.
+    attention : DotProductAttention
+        Holds the dropout and, for d2l's code, the last weights: ``attention.attention_weights`` is
+        of shape (B * num_heads, M, N), as there.
+    attention_weights : Tensor, shape (..., num_heads, M, N), or None
+        The weights of the last call, before dropout; part of its graph, so a loss may use them.
+
+    See Also
+    --------
+    attnext.torch.multi_head_attention : The function it calls.
+    attnext.MultiHeadAttention : The same on arrays.
+
+    Notes
+    -----
+    The names, the shapes and, for a given seed of torch, the initial numbers of the parameters are
+    those of the class of that edition of *Dive into Deep Learning* (1.0 (en) 11.5, 2nd ed. (zh)
+    10.5): state dicts load either way. One of torch.nn.MultiheadAttention loads too.
+
+    Without sizes the numbers are drawn in the first call, unless a state dict was loaded before,
+    as in `AdditiveAttention`. What is said there of state dicts and dropout holds here.
+
+    The linear layers are not called but read, parametrizations included. One that does more than
+    multiply by its weight and add its bias, because it has hooks or another class, is called.
+
+    Examples
+    --------
+    Self-attention of the book: queries, keys and values are the same.
+
+    >>> import torch
+    >>> from attnext.torch import MultiHeadAttention
+    >>> attention = MultiHeadAttention(100, 100, 100, 100, num_heads=5, dropout=0.5)
+    >>> X, valid_lens = torch.ones(2, 4, 100), torch.tensor([3, 2])
+    >>> attention(X, X, X, valid_lens).shape
+    torch.Size([2, 4, 100])
+    >>> attention.attention_weights.shape
+    torch.Size([2, 5, 4, 4])
+    >>> list(attention.state_dict())
+    ['W_q.weight', 'W_k.weight', 'W_v.weight', 'W_o.weight']
+    """
+
+    _taken = TAKEN_BY_HEADS_LAYERS
+    attention: DotProductAttention
+    W_q: nn.Linear
+    W_k: nn.Linear
+    W_v: nn.Linear
+    W_o: nn.Linear
+
+    @overload
+    def __init__(
+        self,
+        key_size: int,
+        query_size: int,
+        value_size: int,
+        num_hiddens: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = False,
+        *,
+        num_kv_heads: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        num_hiddens: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = False,
+        *,
+        num_kv_heads: int | None = None,
+    ) -> None: ...
+
+    @_EDITIONS.showing_sizes
+    def __init__(self, *sizes: Any, num_kv_heads: int | None = None, **named: Any) -> None:
+        super().__init__()
+        x = _EDITIONS.arguments_of(sizes, named)
+        num_hiddens = as_size("num_hiddens", x["num_hiddens"], 1)
+        self.num_heads, self.num_kv_heads = _heads(num_hiddens, x["num_heads"], num_kv_heads)
+        bias = as_flag("bias", x["bias"])
+        of_keys = num_hiddens // self.num_heads * self.num_kv_heads
+
+        def linear(size: str, outputs: int) -> nn.Linear:
+            if x[size] is None:
+                return nn.LazyLinear(outputs, bias)
+            return nn.Linear(as_size(size, x[size]), outputs, bias)
+
+        self.attention = DotProductAttention(x["dropout"])
+        # In the order of d2l's class, in which they draw from torch's generator.
+        self.W_q = linear("query_size", num_hiddens)
+        self.W_k = linear("key_size", of_keys)
+        self.W_v = linear("value_size", of_keys)
+        x["pooled"] = None if x["key_size"] is None else num_hiddens
+        self.W_o = linear("pooled", num_hiddens)
+
+    @property
+    def dropout(self) -> nn.Dropout:  # type: ignore[override]
+        """That of the attention, where d2l's class has it."""
+        return self.attention.dropout
+
+    @TAKEN_BY_HEADS_LAYERS.spelled_out
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        valid_lens: Tensor | ArrayLike | None = None,
+        *,
+        need_weights: bool = True,
+        **options: Unpack[HeadsLayerOptions],
+    ) -> Tensor:
+        """Attend with each head, and project what they pooled.
+
+        Parameters
+        ----------
+        queries : Tensor, float32, shape (..., M, Dq)
+            M queries; any leading axes, or none.
+        keys : Tensor, float32, shape (..., N, Dk)
+            The keys; leading axes as those of `queries`.
+        values : Tensor, float32, shape (..., N, Dv)
+            The values, one for each key.
+        valid_lens : Tensor or array_like of integers, optional
+            How many keys take part, the first ones: an int, (B,), (B, M) or
+            ``queries.shape[:-1]``; the same for all heads.
+        **options : optional
+            As in `attnext.multi_head_attention`: a mask of each entry is (B, 1, M, N).
+        need_weights : bool, optional
+            False leaves `attention_weights` None and saves forming a tensor of
+            (..., num_heads, M, N).
+
+        Returns
+        -------
+        output : Tensor, float32, shape (..., M, num_hiddens)
+            For each query, what its heads pooled, projected.
+
+        Raises
+        ------
+        TypeError
+            An argument or a parameter is no dense float32 tensor on the CPU, or of the wrong kind.
+        ValueError
+            An argument has the wrong shape, or a length is negative.
+        """
+        if isinstance(self.W_o, LazyModuleMixin):
+            self._materialize(queries=queries, keys=keys, values=values)
+        queries, W_q, b_q = projected("queries", queries, "M", self.W_q, "query_size", True)
+        keys, W_k, b_k = projected("keys", keys, "N", self.W_k, "key_size", True)
+        values, W_v, b_v = projected("values", values, "N", self.W_v, "value_size", True)
+        is_read = is_its_weight(self.W_o, and_bias=True)
+        W_o, b_o = (self.W_o.weight, self.W_o.bias) if is_read else (identity(W_q.shape[0]), None)
+        inputs = {"queries": queries, "keys": keys, "values": values}
+        inputs |= {"W_q": W_q, "W_k": W_k, "W_v": W_v, "W_o": W_o}
+        biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+        inputs |= {name: b for name, b in biases.items() if b is not None}
+        own = {
+            "valid_lens": valid_lens,
+            "num_heads": self.num_heads,
+            "num_kv_heads": self.num_kv_heads,
+        }
+        output = self._attend("multi_head_attention", inputs, own, need_weights, options)
+        weights = self.attention_weights
+        self.attention.attention_weights = None if weights is None else _as_d2l(weights)
+        return output if is_read else self.W_o(output)
+
+    def _materialize(self, **inputs: Tensor) -> None:
+        """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""
+        for name, x in inputs.items():
+            if check_input(name, x).dim() < 2:
+                shape = f"{name} has shape {tuple(x.shape)}"
+                raise ValueError(f"{shape}, expected two axes or more: (..., rows, features)")
+        for layer, x in zip((self.W_q, self.W_k, self.W_v), inputs.values(), strict=True):
+            materialize(layer, x.shape[-1])
+        materialize(self.W_o, self.W_q.out_features)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """Also that of a torch.nn.MultiheadAttention: its names become ours."""
+        for name in ("in_proj_weight", "in_proj_bias"):
+            if (joined := state_dict.pop(prefix + name, None)) is not None:
+                kind = name.removeprefix("in_proj_")
+                for part, x in zip("qkv", joined.chunk(3), strict=True):
+                    state_dict[f"{prefix}W_{part}.{kind}"] = x
+        renamed = {f"{part}_proj_weight": f"W_{part}.weight" for part in "qkv"}
+        renamed |= {f"out_proj.{kind}": f"W_o.{kind}" for kind in ("weight", "bias")}
+        for name, ours in renamed.items():
+            if prefix + name in state_dict:
+                state_dict[prefix + ours] = state_dict.pop(prefix + name)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        """
+        What `repr` says beside the submodules.
+
+        Returns
+        -------
+        str
+            The number of heads, and that of keys and values if it is another.
+        """
+        shared = self.num_kv_heads != self.num_heads
+        return f"num_heads={self.num_heads}" + f", num_kv_heads={self.num_kv_heads}" * shared
+
+
+def _heads(num_hiddens: int, num_heads: Any, num_kv_heads: Any) -> tuple[int, int]:
+    """Their numbers, checked; as many of keys as of queries by default."""
+    heads = as_size("num_heads", num_heads, 1)
+    if num_hiddens % heads:
+        expected = f"a multiple of num_heads, which is {heads}"
+        raise ValueError(f"num_hiddens is {num_hiddens}, expected {expected}")
+    shared = heads if num_kv_heads is None else as_size("num_kv_heads", num_kv_heads, 1)
+    if heads % shared:
+        expected = f"a number that divides num_heads, which is {heads}"
+        raise ValueError(f"num_kv_heads is {shared}, expected {expected}")
+    return heads, shared
+
+
+def _as_d2l(weights: Tensor) -> Tensor:
+    """(..., heads, M, N) as (B * heads, M, N)."""
+    return weights if weights.dim() == 3 else weights.flatten(0, -3)

@@ -1,0 +1,68 @@
+"""Positions as features, in a tensor."""
+
+from __future__ import annotations
+
+from operator import index
+
+import torch
+from torch import Tensor
+
+from attnext import _positions
+
+from .operators import AVAILABLE, is_compiling
+from .tensors import to_tensor
+
+
+def _encoding(num_steps: int, num_hiddens: int) -> Tensor:
+    return to_tensor(_positions.positional_encoding(num_steps, num_hiddens))
+
+
+if AVAILABLE:  # computed while the graph is made
+    _encoding = torch.compiler.assume_constant_result(_encoding)  # type: ignore[no-untyped-call]
+
+
+def positional_encoding(num_steps: int, num_hiddens: int) -> Tensor:
+    """Sines and cosines of each position, from fast waves to slow ones.
+
+    Parameters
+    ----------
+    num_steps : int
+        How many positions, from 0 on.
+    num_hiddens : int
+        Features of each: as many as those they are added to.
+
+    Returns
+    -------
+    encoding : Tensor, float32, shape (num_steps, num_hiddens)
+        A sine in each even column, the cosine of the same angle in the next one; an odd last
+        column is a sine.
+
+    Raises
+    ------
+    TypeError
+        A size is not an int.
+    ValueError
+        A size is negative, or too large for any memory.
+
+    See Also
+    --------
+    attnext.positional_encoding : The same as an array, and the formula.
+
+    Notes
+    -----
+    What ``PositionalEncoding`` of *Dive into Deep Learning* (1.0 (en) 11.6.3, 2nd ed. (zh) 10.6.3)
+    keeps as ``P[0]``. A tensor without a gradient, drawn from no generator.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import positional_encoding
+    >>> X = torch.zeros(2, 3, 4)
+    >>> (X + positional_encoding(3, 4))[0]
+    tensor([[ 0.0000,  1.0000,  0.0000,  1.0000],
+            [ 0.8415,  0.5403,  0.0100,  0.9999],
+            [ 0.9093, -0.4161,  0.0200,  0.9998]])
+    """
+    if is_compiling():  # a graph for each size, where it could leave them open
+        num_steps, num_hiddens = index(num_steps), index(num_hiddens)
+    return _encoding(num_steps, num_hiddens)
