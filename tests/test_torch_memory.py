@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import attnext
-from attnext.torch import AdditiveAttention, DotProductAttention
+from attnext.torch import AdditiveAttention, DotProductAttention, MultiHeadAttention
 
 KINDS = ["additive", "additive with bias", "dot", "dot with scale"]
+KINDS += ["multi-head", "multi-head, shared, with bias"]
 B, M, N, DK, DV = 2, 6, 7, 4, 5
-Layer = AdditiveAttention | DotProductAttention
+Layer = AdditiveAttention | DotProductAttention | MultiHeadAttention
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -29,11 +30,20 @@ def seeded() -> None:
 def make_layer(kind: str, dropout: float = 0.0) -> Layer:
     if kind.startswith("dot"):
         return DotProductAttention(dropout, scale=0.3 if "scale" in kind else None)
+    if kind.startswith("multi"):
+        shared = 1 if "shared" in kind else None
+        bias = "bias" in kind
+        return MultiHeadAttention(DK, 3, DV, 10, 2, dropout, bias, num_kv_heads=shared)
     return AdditiveAttention(DK, 3, 9, dropout, bias="bias" in kind)
 
 
+def entries(kind: str) -> tuple[int, ...]:
+    """The leading axes of a mask of each entry of the batch: shared by heads, if there are any."""
+    return (B, 1) if kind.startswith("multi") else (B,)
+
+
 def make_inputs(layer: Layer, keys: int = N) -> tuple[Tensor, Tensor, Tensor]:
-    Dq = 3 if isinstance(layer, AdditiveAttention) else DK
+    Dq = DK if isinstance(layer, DotProductAttention) else 3
     shapes = (B, M, Dq), (B, keys, DK), (B, keys, DV)
     queries, k, v = (torch.randn(shape, requires_grad=True) for shape in shapes)
     return queries, k, v
@@ -64,8 +74,8 @@ def steps(layer: Layer, queries: Tensor, memory: Any, **options: Any) -> Tensor:
 def test_steps_are_one_call(kind: str, lens: Any) -> None:
     layer = make_layer(kind)
     queries, keys, values = make_inputs(layer)
-    mask = torch.rand(B, 1, N) > 0.3
-    expected = layer(queries, keys, values, lens, mask=mask)
+    mask = torch.rand(B, 1, N) > 0.3  # of keys: it knows no heads
+    expected = layer(queries, keys, values, lens, mask=mask.reshape(*entries(kind), 1, N))
     memory = layer.memory(keys, values, None if lens is None else torch.tensor(lens), mask=mask)
     got = steps(layer, queries, memory)
     assert torch.equal(got, expected)
@@ -79,12 +89,12 @@ def test_options_and_weights(kind: str) -> None:
     queries, keys, values = make_inputs(layer)
     bias, sink = torch.randn(M, N, requires_grad=True), torch.randn(B, 1, requires_grad=True)
     options: dict[str, Any] = {"bias": bias, "sink": sink, "softcap": 2.0, "window": (3, 2)}
-    options |= {"mask": torch.rand(B, M, N) > 0.2, "empty_rows": "zero"}
+    options |= {"mask": torch.rand(*entries(kind), M, N) > 0.2, "empty_rows": "zero"}
     results = []
     for given in ((keys, values, [7, 4]), (layer.memory(keys, values, [7, 4]),)):
         output = layer(queries, *given, **options, causal_offset=1)
         assert layer.attention_weights is not None
-        results.append(torch.cat([output, layer.attention_weights], dim=-1))
+        results.append(torch.cat([output.flatten(), layer.attention_weights.flatten()]))
     assert torch.equal(*results)
     got, expected = (gradients(x, layer, queries, keys, values, bias, sink) for x in results)
     assert_close(got, expected)

@@ -177,10 +177,10 @@ def multi_head_attention(
     num_kv_heads : int, optional
         How many heads keys and values have, a divisor of `num_heads`: each serves a group of
         neighbouring heads of queries. `num_heads` by default.
-    b_q, b_k, b_v, b_o : array_like, optional
-        Biases of the projections, a number for each row of their weights.
     scale : float or array_like, optional
         As in `dot_product_attention`; ``1 / sqrt(d)`` by default.
+    b_q, b_k, b_v, b_o : array_like, optional
+        Biases of the projections, a number for each row of their weights.
     **options : optional
         As in `dot_product_attention`, for queries of shape ``(..., num_heads, M, d)``.
 
@@ -281,7 +281,7 @@ def multi_head_attention_backward(
         Gradient of the loss with respect to the output.
     queries, keys, values, W_q, W_k, W_v, W_o : array_like
         As given to `multi_head_attention`.
-    valid_lens, num_heads, num_kv_heads, b_q, b_k, b_v, b_o, scale : optional
+    valid_lens, num_heads, num_kv_heads, scale, b_q, b_k, b_v, b_o : optional
         As given to `multi_head_attention`.
     **options : optional
         As in `dot_product_attention_backward`.
@@ -310,10 +310,11 @@ def multi_head_attention_backward(
     >>> import numpy as np
     >>> from attnext import reference
     >>> I, x = np.eye(2), np.array([[4.0, 0.0], [0.0, 4.0]])
-    >>> d = reference.multi_head_attention_backward(x, x, x, x, I, I, I, I, num_heads=2)
+    >>> grad = [[1, 0], [0, 0]]
+    >>> d = reference.multi_head_attention_backward(grad, x, x, x, I, I, I, I, num_heads=2)
     >>> d.values.round(2)
-    array([[4., 2.],
-           [0., 2.]])
+    array([[1., 0.],
+           [0., 0.]])
     """
     a = read_arguments(locals())
     o = HeadsBackward.of("multi_head_attention_backward", valid_lens, options)

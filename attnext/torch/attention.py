@@ -81,7 +81,7 @@ def attend(
     other arguments that not all functions have.
     """
     taken.check(function, options)
-    rest = {**own, **options}
+    rest: dict[str, Any] = {**own, **options}
     asked = [name for name in _EXTRAS if rest.pop(f"return_{name}", False)]
     return run_score(function, inputs, rest, ("output", *asked))
 

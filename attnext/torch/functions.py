@@ -324,10 +324,10 @@ def multi_head_attention(
         How many heads.
     num_kv_heads : int, optional
         How many heads keys and values have, a divisor of `num_heads`, which is the default.
-    b_q, b_k, b_v, b_o : Tensor, float32, optional
-        Biases of the projections, a number for each row of their weights.
     scale : float or Tensor, optional
         As in `dot_product_attention`; it broadcasts to (..., num_heads).
+    b_q, b_k, b_v, b_o : Tensor, float32, optional
+        Biases of the projections, a number for each row of their weights.
     **options : optional
         As in `attnext.dot_product_attention`, for queries of shape ``(..., num_heads, M, d)``.
 

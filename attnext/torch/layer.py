@@ -83,7 +83,7 @@ class Layer(nn.Module):
         """What `attend` does with its arguments, with the layer's dropout."""
         self._taken.check("forward", options)
         returned = ("output", "weights") if as_flag("need_weights", need_weights) else ("output",)
-        arguments = {**own, **options}
+        arguments: dict[str, Any] = {**own, **options}
         dropout = part(self, "dropout")
         if dropout.training and dropout.p > 0:
             # From torch's own generator, so that torch.manual_seed makes training repeatable.

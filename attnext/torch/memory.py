@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-from attnext import _core
-
 from .autograd import first_derivatives
 from .rules import check_input, check_transforms
 from .tensors import snapshot, split_options, to_array, to_tensor
@@ -30,9 +28,9 @@ Arrays = dict[str, NDArray[Any]]
 class Memory:
     """Keys and values that stay while queries come step by step.
 
-    `AdditiveAttention.memory` and `DotProductAttention.memory` make one. It goes in the place of
-    keys, values and valid lengths of the layer's call, as often as wanted, and ``len(memory)`` is
-    how many keys it has.
+    ``layer.memory(keys, values, valid_lens)`` makes one. It goes in the place of keys, values and
+    valid lengths of the layer's call, as often as wanted, and ``len(memory)`` is how many keys it
+    has.
 
     See Also
     --------
@@ -45,7 +43,8 @@ class Memory:
     bit for bit, what it computes from the keys and values; only queries count as the last of the
     keys where their place matters: `causal` moves by N - M.
 
-    A memory belongs to the layer that made it, and to the numbers of its W_k: after an optimizer's
+    A memory belongs to the layer that made it, and to the numbers that project keys and values:
+    after an optimizer's
     step, make another. It has no copies, and breaks a graph of torch.compile.
 
     Examples
@@ -141,23 +140,27 @@ class Memory:
     def _take(self, into_memory: Callable[[Arrays], None], keys: Any, values: Any) -> Arrays:
         """Put new keys and values into the memory and the graph; the parameters they met there."""
         inputs = _checked(keys=keys, values=values)
-        keys, parameters = self._layer._projected_keys(inputs["keys"])
+        keys, values, parameters = self._layer._projected_keys(**inputs)
         arrays = {name: to_array(x) for name, x in parameters.items()}
         with self._engine.lock:
             self._engine.load(arrays)
-            into_memory({"keys": to_array(keys), "values": to_array(inputs["values"])})
-        self._follow(keys, inputs["values"], parameters.get("W_k"))
+            into_memory({"keys": to_array(keys), "values": to_array(values)})
+        self._follow(keys, values, parameters)
         return {name: x.copy() for name, x in arrays.items()}
 
-    def _follow(self, keys: Tensor, values: Tensor, W_k: Tensor | None) -> None:
+    def _follow(self, keys: Tensor, values: Tensor, parameters: Mapping[str, Tensor]) -> None:
         tokens = self._tokens
         if tokens is None:
-            if not _is_recorded([x for x in (keys, values, W_k) if x is not None]):
+            if not _is_recorded([keys, values, *parameters.values()]):
                 return
             old = len(self) - keys.shape[-2]  # keys that no gradient flows to
-            width = keys.shape[-1] if W_k is None else W_k.shape[0]
-            tokens = _token(keys, old, width), _token(values, old, values.shape[-1])
-        self._tokens = _Keys.apply(keys, values, W_k, *tokens)  # type: ignore[no-untyped-call]
+            widths = [
+                parameters[W].shape[0] if W in parameters else x.shape[-1]
+                for W, x in (("W_k", keys), ("W_v", values))
+            ]
+            tokens = _token(keys, old, widths[0]), _token(values, old, widths[1])
+        inputs = (keys, values, *tokens, *parameters.values())
+        self._tokens = _Keys.apply(tuple(parameters), *inputs)  # type: ignore[no-untyped-call]
 
     def _check_layer(self, layer: Any) -> None:
         if layer is not self._layer:
@@ -199,16 +202,9 @@ class Memory:
 class Engine:
     """The object of attnext that computes for a memory, with the layer's parameters."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], dropout: float, scale: Any = None) -> None:
+    def __init__(self, make: Callable[..., Any], **arguments: Any) -> None:
         self.lock = Lock()  # from loading the parameters to the end of what uses them
-        self.layer: Any
-        if not parameters:
-            self.layer = _core.DotProductAttention(dropout, scale=scale, rng=_Seeds())
-            return
-        (H, query_size), key_size = parameters["W_q"].shape, parameters["W_k"].shape[1]
-        self.layer = _core.AdditiveAttention(
-            key_size, query_size, H, dropout, bias="b_h" in parameters, rng=_Seeds()
-        )
+        self.layer = make(**arguments, rng=_Seeds())
 
     def load(self, parameters: Mapping[str, NDArray[Any]]) -> None:
         own = self.layer.parameters()
@@ -324,40 +320,53 @@ class _Call(Function):
 
 
 class _Keys(Function):
-    """New keys and values behind others, as what stands for them: projected keys, and values."""
+    """New keys and values behind others, as what stands for them: both as they are projected."""
 
     @staticmethod
     def forward(
-        ctx: Any, keys: Tensor, values: Tensor, W_k: Tensor | None, d_k: Tensor, d_v: Tensor
+        ctx: Any,
+        names: tuple[str, ...],
+        keys: Tensor,
+        values: Tensor,
+        d_k: Tensor,
+        d_v: Tensor,
+        *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.old = d_k.shape[-2]
-        ctx.save_for_backward(*([] if W_k is None else [keys, W_k]))
+        ctx.old, ctx.names = d_k.shape[-2], names
+        ctx.save_for_backward(*([keys, values, *parameters] if names else []))
         rows = ctx.old + keys.shape[-2]
         return _token(keys, rows, d_k.shape[-1]), _token(values, rows, d_v.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, d_keys: Tensor | None, d_values: Tensor | None) -> Any:
-        found: list[Tensor | None] = [None] * 5
+        found: dict[str, Tensor] = {}
         if d_keys is not None and d_values is not None:
-            found[0], found[1] = d_keys[..., ctx.old :, :], d_values[..., ctx.old :, :]
-            found[3], found[4] = d_keys[..., : ctx.old, :], d_values[..., : ctx.old, :]
-            if ctx.saved_tensors:
-                # forward was: projected = keys @ W_k.T
-                found[0], found[2] = _projection_backward(found[0], *ctx.saved_tensors)
-        needed = zip(found, ctx.needs_input_grad, strict=True)
-        return tuple(first_derivatives([x if need else None for x, need in needed]))
+            d = {"keys": d_keys, "values": d_values}
+            found = {name: x[..., ctx.old :, :] for name, x in d.items()}
+            found |= {f"old {name}": x[..., : ctx.old, :] for name, x in d.items()}
+            saved = dict(zip(("keys", "values", *ctx.names), ctx.saved_tensors, strict=False))
+            for name, letter in (("keys", "k"), ("values", "v")):
+                if f"W_{letter}" in saved:
+                    found |= _projection_backward(found[name], name, letter, saved)
+        order = ("keys", "values", "old keys", "old values", *ctx.names)
+        needed = zip(order, ctx.needs_input_grad[1:], strict=True)
+        gradients = [found.get(name) if need else None for name, need in needed]
+        return None, *first_derivatives(gradients)
 
 
-def _projection_backward(d: Tensor | None, keys: Tensor, W_k: Tensor) -> tuple[Tensor, Tensor]:
-    """Of keys and W_k; a key that no query was scored against, which may be NaN, is not read."""
-    assert d is not None
+def _projection_backward(
+    d: Tensor, name: str, letter: str, saved: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Of keys, W_k and b_k, say; a key that no query was scored against, maybe NaN, is not read."""
     with torch.no_grad():
+        x, W = saved[name], saved[f"W_{letter}"]
         used = (d != 0).any(-1)  # NaN is not 0
         rows = d[used]
-        d_keys = torch.zeros_like(keys)
-        d_keys[used] = rows @ W_k
-        return d_keys, rows.T @ keys[used]
+        d_x = torch.zeros_like(x)
+        # forward was: projected = x @ W.T + b
+        d_x[used] = rows @ W
+        return {name: d_x, f"W_{letter}": rows.T @ x[used], f"b_{letter}": rows.sum(0)}
 
 
 def _token(like: Tensor, rows: int, width: int) -> Tensor:

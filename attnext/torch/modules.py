@@ -209,7 +209,7 @@ class AdditiveAttention(Layer):
         if isinstance(part(self, "w_v"), LazyModuleMixin):
             self._materialize(check_input("queries", queries), check_input("keys", keys))
         queries, of_queries = self._projected_queries(queries)
-        keys, of_keys = self._projected_keys(keys)
+        keys, values, of_keys = self._projected_keys(keys, values)
         inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
         own = {"valid_lens": valid_lens}
         return self._attend("additive_attention", inputs, own, need_weights, options)
@@ -221,10 +221,12 @@ class AdditiveAttention(Layer):
         b_h = part(self, "b_h")
         return queries, parameters if b_h is None else {**parameters, "b_h": b_h}
 
-    def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _projected_keys(
+        self, keys: Tensor, values: Any
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
         keys, W_k, _ = projected("keys", keys, "N", part(self, "W_k"), "key_size")
-        return keys, {"W_k": W_k}
+        return keys, values, {"W_k": W_k}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
         return {"W_k": weight(self.W_k, self.w_v.in_features)}
@@ -235,9 +237,14 @@ class AdditiveAttention(Layer):
                 "the layer has no sizes yet, expected a call with queries and keys before memory()"
             )
         H = self.w_v.in_features
-        parameters = {"W_q": weight(self.W_q, H), "W_k": weight(self.W_k, H)}
-        b_h = {} if self.b_h is None else {"b_h": self.b_h}
-        return Engine({**parameters, **b_h}, self.dropout.p)
+        return Engine(
+            _core.AdditiveAttention,
+            key_size=weight(self.W_k, H).shape[1],
+            query_size=weight(self.W_q, H).shape[1],
+            num_hiddens=H,
+            dropout=self.dropout.p,
+            bias=self.b_h is not None,
+        )
 
     def extra_repr(self) -> str:
         """
@@ -349,14 +356,16 @@ class DotProductAttention(Layer):
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return queries, {}
 
-    def _projected_keys(self, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        return keys, {}
+    def _projected_keys(
+        self, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return keys, values, {}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
         return {}
 
     def _engine(self) -> Engine:
-        return Engine({}, self.dropout.p, self.scale)
+        return Engine(_core.DotProductAttention, dropout=self.dropout.p, scale=self.scale)
 
     def extra_repr(self) -> str:
         """

@@ -8,14 +8,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from attnext import _core
 from attnext._options import as_flag
 from attnext.reference.arguments import as_size
 
 from .attention import TAKEN_BY_HEADS_LAYERS, HeadsLayerOptions
 from .editions import Editions
 from .layer import Layer
+from .memory import Engine, Memory
 from .modules import DotProductAttention
-from .projections import identity, is_its_weight, materialize, projected
+from .projections import identity, is_its_weight, materialize, part, projected
 from .rules import check_input
 
 _EDITIONS = Editions(
@@ -133,7 +135,7 @@ class MultiHeadAttention(Layer):
     def __init__(self, *sizes: Any, num_kv_heads: int | None = None, **named: Any) -> None:
         super().__init__()
         x = _EDITIONS.arguments_of(sizes, named)
-        num_hiddens = as_size("num_hiddens", x["num_hiddens"], 1)
+        self.num_hiddens = num_hiddens = as_size("num_hiddens", x["num_hiddens"], 1)
         self.num_heads, self.num_kv_heads = _heads(num_hiddens, x["num_heads"], num_kv_heads)
         bias = as_flag("bias", x["bias"])
         of_keys = num_hiddens // self.num_heads * self.num_kv_heads
@@ -160,8 +162,8 @@ class MultiHeadAttention(Layer):
     def forward(
         self,
         queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        keys: Tensor | Memory,
+        values: Tensor | None = None,
         valid_lens: Tensor | ArrayLike | None = None,
         *,
         need_weights: bool = True,
@@ -173,8 +175,9 @@ class MultiHeadAttention(Layer):
         ----------
         queries : Tensor, float32, shape (..., M, Dq)
             M queries; any leading axes, or none.
-        keys : Tensor, float32, shape (..., N, Dk)
-            The keys; leading axes as those of `queries`.
+        keys : Tensor, float32, shape (..., N, Dk), or Memory
+            The keys; leading axes as those of `queries`. Or what `memory` made of keys, values and
+            lengths.
         values : Tensor, float32, shape (..., N, Dv)
             The values, one for each key.
         valid_lens : Tensor or array_like of integers, optional
@@ -198,34 +201,83 @@ class MultiHeadAttention(Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
-        if isinstance(self.W_o, LazyModuleMixin):
-            self._materialize(queries=queries, keys=keys, values=values)
-        queries, W_q, b_q = projected("queries", queries, "M", self.W_q, "query_size", True)
-        keys, W_k, b_k = projected("keys", keys, "N", self.W_k, "key_size", True)
-        values, W_v, b_v = projected("values", values, "N", self.W_v, "value_size", True)
-        is_read = is_its_weight(self.W_o, and_bias=True)
-        W_o, b_o = (self.W_o.weight, self.W_o.bias) if is_read else (identity(W_q.shape[0]), None)
-        inputs = {"queries": queries, "keys": keys, "values": values}
-        inputs |= {"W_q": W_q, "W_k": W_k, "W_v": W_v, "W_o": W_o}
-        biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-        inputs |= {name: b for name, b in biases.items() if b is not None}
-        own = {
-            "valid_lens": valid_lens,
-            "num_heads": self.num_heads,
-            "num_kv_heads": self.num_kv_heads,
-        }
-        output = self._attend("multi_head_attention", inputs, own, need_weights, options)
+        if isinstance(keys, Memory):
+            beside = {"values": values, "valid_lens": valid_lens}
+            output = self._recall(queries, keys, need_weights, options, **beside)
+        else:
+            if isinstance(part(self, "W_o"), LazyModuleMixin):
+                self._materialize({"queries": queries, "keys": keys, "values": values})
+            queries, of_queries = self._projected_queries(queries)
+            keys, values, of_keys = self._projected_keys(keys, values)
+            inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
+            own = {"valid_lens": valid_lens}
+            own |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
+            output = self._attend("multi_head_attention", inputs, own, need_weights, options)
         weights = self.attention_weights
         self.attention.attention_weights = None if weights is None else _as_d2l(weights)
-        return output if is_read else self.W_o(output)
+        W_o = part(self, "W_o")
+        return output if is_its_weight(W_o, and_bias=True) else W_o(output)
 
-    def _materialize(self, **inputs: Tensor) -> None:
+    def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the function takes for them, and the parameters apart from those of keys."""
+        queries, parameters = self._projected("queries", queries)
+        return queries, {**parameters, **self._weights_of("o")}
+
+    def _projected_keys(
+        self, keys: Tensor, values: Any
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """What the function takes for them, and the parameters that project them."""
+        keys, of_keys = self._projected("keys", keys)
+        values, of_values = self._projected("values", values)
+        return keys, values, {**of_keys, **of_values}
+
+    def _projected(self, name: str, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        letter, rows = name[0], "M" if name == "queries" else "N"
+        size = {"q": "query_size", "k": "key_size", "v": "value_size"}[letter]
+        linear = part(self, f"W_{letter}")
+        x, W, b = projected(name, x, rows, linear, size, takes_bias=True)
+        return x, _named(letter, W, b)
+
+    def _weights_of_keys(self) -> dict[str, Tensor]:
+        return {**self._weights_of("k"), **self._weights_of("v")}
+
+    def _weights_of(self, letter: str) -> dict[str, Tensor]:
+        """What `_projected` says, without an input."""
+        linear = part(self, f"W_{letter}")
+        if is_its_weight(linear, and_bias=True):
+            return _named(letter, part(linear, "weight"), part(linear, "bias"))
+        heads = self.num_kv_heads if letter in "kv" else self.num_heads
+        return _named(letter, identity(self.num_hiddens // self.num_heads * heads), None)
+
+    def _engine(self) -> Engine:
+        if isinstance(self.W_o, LazyModuleMixin):
+            raise RuntimeError(
+                "the layer has no sizes yet, expected a call with queries, keys and values before "
+                "memory()"
+            )
+        parameters: dict[str, Tensor] = {}
+        for letter in "qkvo":
+            parameters |= self._weights_of(letter)
+        return Engine(
+            _core.MultiHeadAttention,
+            key_size=parameters["W_k"].shape[1],
+            query_size=parameters["W_q"].shape[1],
+            value_size=parameters["W_v"].shape[1],
+            num_hiddens=self.num_hiddens,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            dropout=self.dropout.p,
+            bias=any(name.startswith("b_") for name in parameters),
+        )
+
+    def _materialize(self, inputs: dict[str, Any]) -> None:
         """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""
-        for name, x in inputs.items():
-            if check_input(name, x).dim() < 2:
+        tensors = [check_input(name, x) for name, x in inputs.items()]
+        for name, x in zip(inputs, tensors, strict=True):
+            if x.dim() < 2:
                 shape = f"{name} has shape {tuple(x.shape)}"
                 raise ValueError(f"{shape}, expected two axes or more: (..., rows, features)")
-        for layer, x in zip((self.W_q, self.W_k, self.W_v), inputs.values(), strict=True):
+        for layer, x in zip((self.W_q, self.W_k, self.W_v), tensors, strict=True):
             materialize(layer, x.shape[-1])
         materialize(self.W_o, self.W_q.out_features)
 
@@ -267,6 +319,10 @@ def _heads(num_hiddens: int, num_heads: Any, num_kv_heads: Any) -> tuple[int, in
         expected = f"a number that divides num_heads, which is {heads}"
         raise ValueError(f"num_kv_heads is {shared}, expected {expected}")
     return heads, shared
+
+
+def _named(letter: str, W: Tensor, b: Tensor | None) -> dict[str, Tensor]:
+    return {f"W_{letter}": W} if b is None else {f"W_{letter}": W, f"b_{letter}": b}
 
 
 def _as_d2l(weights: Tensor) -> Tensor:

@@ -52,6 +52,10 @@ typedef enum {
 typedef struct {
     const char *name;
 
+    /* Most queries of a block, forward: 32 or 64. A set's widest tile wants so many, but
+     * tiles of scores, queries and pooled values have to stay in L1. */
+    int lanes;
+
     /* Columns of Y that the products below take in at a time, a multiple of 16: an
      * operand that many rows pass over is best laid out in panels of so many. */
     int panel;
