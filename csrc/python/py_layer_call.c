@@ -333,9 +333,9 @@ PyDoc_STRVAR(backward_doc_end,
 "    Gradient with respect to the values, likewise.\n"
 DOC_GRADIENT_OF_BIAS
 "dscale : ndarray, float32, shape of `scale`\n"
-"    Only with `return_grad_scale`, of DotProductAttention: gradient with respect to\n"
-"    the scale, of the call or the object's own, summed over all pairs that share it; a\n"
-"    float32 number if it is one.\n"
+"    Only with `return_grad_scale`, which AdditiveAttention lacks: gradient with respect\n"
+"    to the scale, of the call or the object's own, summed over all pairs that share it;\n"
+"    a float32 number if it is one.\n"
 "\n"
 "Raises\n"
 "------\n"
