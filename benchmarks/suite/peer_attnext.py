@@ -24,6 +24,8 @@ def call(problem: Problem, work: str, threads: int) -> Call:
         return softmax(problem, work)
     if problem.case.steps:
         return stepwise(problem, work, remembers=True)
+    if problem.case.score == "multi-head":
+        return layered(problem, work)
     function: Any
     gradients: Any
     function, gradients = FUNCTIONS[problem.case.score]
@@ -66,6 +68,25 @@ def softmax(problem: Problem, work: str) -> Call:
         return both
     weights = attnext.masked_softmax(X, **options)
     return lambda: attnext.masked_softmax_backward(g, weights, **options)
+
+
+def layered(problem: Problem, work: str) -> Call:
+    """A layer, which keeps what it has projected for its backward."""
+    case, (*inputs, W_q, W_k, W_v, W_o) = problem.case, problem.arrays
+    layer = attnext.MultiHeadAttention(case.D, case.D, case.D, case.D, case.heads)
+    layer.W_q, layer.W_k, layer.W_v, layer.W_o = W_q, W_k, W_v, W_o
+
+    def forward() -> Any:
+        return layer(*inputs, **problem.options, need_weights=False)
+
+    def gradients() -> tuple[Any, ...]:
+        layer.zero_grad()
+        return *layer.backward(problem.grad_output), *layer.grads.values()
+
+    if work == "backward":
+        forward()
+        return gradients
+    return forward if work == "forward" else lambda: (forward(), *gradients())
 
 
 def anew(problem: Problem, work: str, threads: int) -> Call:

@@ -28,6 +28,7 @@ PEERS = {
     "torch eager": ("peer_torch", "eager"),
     "torch anew": ("peer_torch", "anew"),
     "torch SDPA": ("peer_torch", "sdpa"),
+    "torch MHA": ("peer_torch", "module"),
     "torch.compile": ("peer_torch", "compiled"),
     "JAX jit": ("peer_jax", "call"),
     "ONNX Runtime": ("peer_onnx", "call"),
@@ -36,6 +37,8 @@ PEERS = {
 # once; and both with direct calls, which do it anew at every step.
 STEPWISE_TOO = ("attnext", "torch eager")
 STEPWISE_ONLY = ("attnext anew", "torch anew")
+# Who has heads between linear layers, too.
+MULTI_HEAD_TOO = ("attnext", "torch eager", "torch SDPA", "torch MHA", "torch.compile")
 SLOW_TO_COMPILE = ("torch.compile", "JAX jit")
 
 
@@ -54,4 +57,6 @@ def load(names: list[str]) -> tuple[dict[str, Maker], dict[str, str]]:
 
 def takes(name: str, problem: Problem) -> bool:
     """Whether this peer is asked for a call at all."""
+    if problem.case.score == "multi-head":
+        return name in MULTI_HEAD_TOO
     return name in STEPWISE_TOO or problem.case.steps == (name in STEPWISE_ONLY)
