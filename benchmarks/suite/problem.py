@@ -58,7 +58,7 @@ def make(case: Case) -> Problem:
         inputs["W_k"] = normal(case.H, case.D) / np.float32(case.D**0.5)
         inputs["w_v"] = normal(case.H) / np.float32(case.H**0.5)
     if case.score == "multi-head":
-        if np.ndim(options.get("mask")) == 3:  # of an entry: the same for its heads
+        if "mask" in options and options["mask"].ndim == 3:  # of an entry: for all its heads
             options = {"mask": options["mask"][:, None]}
         for name in ("W_q", "W_k", "W_v", "W_o"):
             inputs[name] = normal(case.D, case.D) / np.float32(case.D**0.5)
