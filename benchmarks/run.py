@@ -8,6 +8,7 @@ Peers that are not installed are left out (pip install torch jax onnxruntime onn
     python benchmarks/run.py                            everything: about half an hour
     python benchmarks/run.py --case dot-dense --seconds 10
     python benchmarks/run.py --masks                    does the cost follow the pairs?
+    python benchmarks/run.py --cpu generic              and attnext with ATTNEXT_CPU=generic
     python benchmarks/run.py --quick                    a short look, nothing that compiles
     python benchmarks/run.py --json out.json --paste    and put the tables into the documents
     python benchmarks/run.py --from out.json --paste    ... those of an earlier run
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # which `python -P` le
 from suite import compare, report, worker
 from suite.cases import CASES
 from suite.paste import DOCUMENTS, NoMarkers, paste
-from suite.peers import PEERS, SLOW_TO_COMPILE
+from suite.peers import CPUS, PEERS, SLOW_TO_COMPILE
 
 CLONE = Path(__file__).resolve().parent.parent
 
@@ -103,6 +104,9 @@ def numbers_of_threads(options: argparse.Namespace) -> list[int]:
 
 def takes_part(name: str, options: argparse.Namespace) -> bool:
     """Whether this peer was asked for."""
+    module, cpu = PEERS[name]
+    if module == "narrower":
+        return cpu in (options.cpu or [])
     if options.peer:
         return name in options.peer
     return name != "attnext" and not (options.quick and name in SLOW_TO_COMPILE)
@@ -119,8 +123,12 @@ def parsed() -> argparse.Namespace:
     add("--masks", action="store_true", help="the masks alone")
     add("--mask-shape", type=int, nargs=4, default=(2, 8, 512, 64), metavar="n",
         help="batch entries, heads, queries = keys, features")  # fmt: skip
-    add("--peer", action="append", choices=[name for name in PEERS if name != "attnext"],
+    add("--peer", action="append",
+        choices=[x for x, (module, _) in PEERS.items() if x != "attnext" and module != "narrower"],
         help="only this one; may be repeated")  # fmt: skip
+    add("--cpu", action="append", choices=CPUS,
+        help="attnext with these vectors too, where its own are wider; may be repeated"
+    )  # fmt: skip
     add("--threads", type=int, action="append", help="so many; may be repeated; default: 1, all")
     add("--seconds", type=float, help="for each case, direction and number of threads; default: 3")
     add("--patience", type=float, default=120.0, help="seconds a peer may take to get ready")

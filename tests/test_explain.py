@@ -764,6 +764,7 @@ def test_every_step_of_the_table_is_used(rng: np.random.Generator) -> None:
         ),
         explain.positional_encoding(2, 3),
         explain.multi_head_attention(*[np.eye(2)] * 7, num_heads=1),
+        explain.layer(dot := attnext.DotProductAttention(), X, dot.memory(X, X)),
     ]
     problem = make_problem("dot", rng)
     traces.append(

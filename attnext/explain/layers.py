@@ -83,6 +83,12 @@ def layer(
     (2, 1, 10, 8)
     >>> bool((trace.output == attn(queries, keys, values, [2, 6])).all())
     True
+
+    A step of a decoder, whose keys stay:
+
+    >>> trace = explain.layer(attn, queries, attn.memory(keys, values, [2, 6]))
+    >>> trace.steps[0].name, trace["hidden_k"].note.partition(". ")[2]
+    ('Memory', 'Made once, when the keys came into the memory.')
     """
     CALL.check("layer", options)
     arguments = {"queries": queries, "keys": keys, "values": values, "valid_lens": valid_lens}

@@ -5,11 +5,11 @@ and differs from it in three ways: it computes and returns float64, it takes its
 be checked by eye against a textbook. The tests hold the fast functions against these, and these
 against central differences.
 
-All attention here is one line,
+All attention here is one line::
 
     output = softmax(score(query, keys)) @ values,
 
-worked out for one query at a time. The files, from the inside out:
+worked out for one query at a time. The files, from the inside out::
 
     softmax.py      the softmax of one row; masked_softmax
     attention.py    the walk over all queries: score, softmax, pool; what a score is

@@ -15,6 +15,8 @@ wrote. A forward is one call into C, a backward another one.
 - Second derivatives, torch.func (vmap, grad, jvp) and forward-mode AD are a RuntimeError: leading
   axes are the batch, and gradients those of ``backward()`` and ``torch.autograd.grad``.
 
+The files::
+
     rules.py        what is refused, and what autocast makes of inputs
     tensors.py      tensors to arrays and back
     calls.py        a call of a function, forward and backward

@@ -75,7 +75,8 @@ CASES = {
         # additive attention of a whole batch, and of one long pair of sequences
         additive("additive-seq2seq", 8, 64, 256, 128),
         additive("additive-long", 1, 512, 512, 128),
-        # dot products: what a transformer does
+        # dot products: what a small transformer does, and a larger one
+        dot("dot-middle", (4, 8), 128, 128, 64),
         dot("dot-dense", (8, 8), 512, 512, 64),
         dot("dot-causal", (8, 8), 512, 512, 64, mask="causal"),
         dot("dot-masked", (8, 8), 512, 512, 64, mask="lengths, as a mask"),
@@ -92,6 +93,7 @@ CASES = {
         multi_head("multi-head-toy", 2, 10, 32, 4, toy=True),
         multi_head("multi-head", 8, 512, 512, 8),
         # the softmax alone
+        softmax("softmax-middle", 64, 128, 128, mask="lengths"),
         softmax("softmax", 64, 512, 512),
         softmax("softmax-lengths", 64, 512, 512, mask="lengths"),
     )

@@ -2,7 +2,8 @@
 
 Machines drift: the same call takes 20 % longer on a warm afternoon. The peers of a row do not
 change with attnext, so the median of how they changed is the machine's part, and is divided out. A
-row without a common peer is taken as it is, and marked.
+row without a common peer is taken as it is, and marked. attnext in another way (attnext.torch, its
+narrower vectors) has lines of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from statistics import median
 from typing import Any, NamedTuple
 
-from .report import OTHERS, Row, Table, count, number, plain, same_work, times
+from .peers import OTHERS, OURS
+from .report import Row, Table, count, number, plain, same_work, times
 
 SLOWER = 1.1  # below this it may be noise: the ratios of a quiet machine repeat to 5 %
 
@@ -18,14 +20,15 @@ SLOWER = 1.1  # below this it may be noise: the ratios of a quiet machine repeat
 class Change(NamedTuple):
     """A row of both records."""
 
+    who: str  # attnext, or attnext in another way
     old: Row
     new: Row
     machine: float | None  # how many times as long the peers took; None: there are none
 
     @property
     def factor(self) -> float:
-        """How many times as long attnext takes as it did."""
-        taken = [float(row["times"]["attnext"]["min"]) for row in (self.new, self.old)]
+        """How many times as long it takes as it did."""
+        taken = [float(row["times"][self.who]["min"]) for row in (self.new, self.old)]
         return taken[0] / taken[1] / (self.machine or 1.0)
 
 
@@ -38,7 +41,12 @@ def changes(old: Row, new: Row) -> list[Change]:
         for before in old[kind]
         if before["threads"] == after["threads"] and same_work(before, after)
     ]
-    found = [Change(before, after, _machine(before, after)) for before, after in pairs]
+    found = [
+        Change(who, before, after, _machine(before, after))
+        for before, after in pairs
+        for who in OURS
+        if who in before["times"] and who in after["times"]
+    ]
     return sorted(found, key=lambda change: -change.factor)
 
 
@@ -51,7 +59,7 @@ def _machine(old: Row, new: Row) -> float | None:
 def document(old: Row, new: Row) -> tuple[str, bool]:
     """The table, and whether anything became slower."""
     found = changes(old, new)
-    table: Table = [["case", "work", "threads", "was", "is", "machine", "takes", ""]]
+    table: Table = [["case", "work", "threads", "who", "was", "is", "machine", "takes", ""]]
     table += [_line(change) for change in found]
     slower = [change for change in found if change.factor >= SLOWER]
     parts = [f"{name}: {_heading(record)}" for name, record in (("Was", old), ("Is", new))]
@@ -64,11 +72,12 @@ def document(old: Row, new: Row) -> tuple[str, bool]:
 
 
 def _line(change: Change) -> list[str]:
-    was, now = (number(row["times"]["attnext"]["min"]) for row in (change.old, change.new))
+    was, now = (number(row["times"][change.who]["min"]) for row in (change.old, change.new))
     machine = "?" if change.machine is None else times(change.machine)
     mark = "slower" if change.factor >= SLOWER else "faster" * (change.factor <= 1 / SLOWER)
     row = change.new
-    cells = [row.get("case") or row["mask"], row["work"], str(row["threads"]), was, now, machine]
+    cells = [row.get("case") or row["mask"], row["work"], str(row["threads"]), change.who]
+    cells += [was, now, machine]
     return [*cells, times(change.factor), mark]
 
 

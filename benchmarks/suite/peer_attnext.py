@@ -1,7 +1,12 @@
-"""attnext itself, called as a training step would call it."""
+"""attnext itself, called as a training step would call it, and the same otherwise.
+
+`core` is attnext, or a copy of its compiled module (narrower.py).
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,26 +14,23 @@ import numpy as np
 import attnext
 
 from .peers import Call
-from .problem import Problem
+from .problem import Array, Problem
 
-FUNCTIONS = {
-    "dot": (attnext.dot_product_attention, attnext.dot_product_attention_backward),
-    "additive": (attnext.additive_attention, attnext.additive_attention_backward),
-}
+FUNCTIONS = {"dot": "dot_product_attention", "additive": "additive_attention"}
+LINE = 64  # bytes that memory and caches hand over at a time
 
 
-def call(problem: Problem, work: str, threads: int) -> Call:
+def of(core: Any, problem: Problem, work: str, threads: int) -> Call:
     """The backward is handed what the forward returned."""
-    attnext.set_num_threads(threads)
+    core.set_num_threads(threads)
     if problem.case.score == "softmax":
-        return softmax(problem, work)
+        return softmax(core, problem, work)
     if problem.case.steps:
-        return stepwise(problem, work, remembers=True)
+        return stepwise(core, problem, work, remembers=True)
     if problem.case.score == "multi-head":
-        return layered(problem, work)
-    function: Any
-    gradients: Any
-    function, gradients = FUNCTIONS[problem.case.score]
+        return layered(core, problem, work)
+    name = FUNCTIONS[problem.case.score]
+    function, gradients = getattr(core, name), getattr(core, f"{name}_backward")
     arrays, g, options = problem.arrays, problem.grad_output, problem.options
     if problem.case.weights:
 
@@ -54,26 +56,26 @@ def call(problem: Problem, work: str, threads: int) -> Call:
     return lambda: gradients(g, *arrays, **options, output=output, lse=lse)
 
 
-def softmax(problem: Problem, work: str) -> Call:
+def softmax(core: Any, problem: Problem, work: str) -> Call:
     """The same of masked_softmax."""
     (X,), g, options = problem.arrays, problem.grad_output, problem.options
     if work == "forward":
-        return lambda: attnext.masked_softmax(X, **options)
+        return lambda: core.masked_softmax(X, **options)
 
     def both() -> Any:
-        weights = attnext.masked_softmax(X, **options)
-        return weights, attnext.masked_softmax_backward(g, weights, **options)
+        weights = core.masked_softmax(X, **options)
+        return weights, core.masked_softmax_backward(g, weights, **options)
 
     if work == "forward+backward":
         return both
-    weights = attnext.masked_softmax(X, **options)
-    return lambda: attnext.masked_softmax_backward(g, weights, **options)
+    weights = core.masked_softmax(X, **options)
+    return lambda: core.masked_softmax_backward(g, weights, **options)
 
 
-def layered(problem: Problem, work: str) -> Call:
+def layered(core: Any, problem: Problem, work: str) -> Call:
     """A layer, which keeps what it has projected for its backward."""
     case, (*inputs, W_q, W_k, W_v, W_o) = problem.case, problem.arrays
-    layer = attnext.MultiHeadAttention(case.D, case.D, case.D, case.D, case.heads)
+    layer = core.MultiHeadAttention(case.D, case.D, case.D, case.D, case.heads)
     layer.W_q, layer.W_k, layer.W_v, layer.W_o = W_q, W_k, W_v, W_o
 
     def forward() -> Any:
@@ -92,13 +94,32 @@ def layered(problem: Problem, work: str) -> Call:
 def anew(problem: Problem, work: str, threads: int) -> Call:
     """Every step a direct call, which projects all keys."""
     attnext.set_num_threads(threads)
-    return stepwise(problem, work, remembers=False)
+    return stepwise(attnext, problem, work, remembers=False)
 
 
-def stepwise(problem: Problem, work: str, remembers: bool) -> Call:
+def unaligned(problem: Problem, work: str, threads: int) -> Call:
+    """Inputs at addresses that no vector fits, as those of a slice are: 4 behind a multiple of 64.
+
+    NumPy's and torch's own lie at multiples of 16 and 64.
+    """
+    inputs = {name: displaced(x) for name, x in problem.inputs.items()}
+    grad_output = displaced(problem.grad_output)
+    return call(replace(problem, inputs=inputs, grad_output=grad_output), work, threads)
+
+
+def displaced(x: Array) -> Array:
+    """A copy."""
+    room = np.empty(x.size + LINE // x.itemsize, x.dtype)
+    start = -(room.ctypes.data // x.itemsize) % (LINE // x.itemsize) + 1
+    copy = room[start : start + x.size].reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
+def stepwise(core: Any, problem: Problem, work: str, remembers: bool) -> Call:
     """A layer that is called with one query after another, and its backward in reverse order."""
     case, (queries, keys, values, *parameters) = problem.case, problem.arrays
-    layer = attnext.AdditiveAttention(case.D, queries.shape[-1], case.H)
+    layer = core.AdditiveAttention(case.D, queries.shape[-1], case.H)
     layer.W_q, layer.W_k, layer.w_v = parameters
     steps = [np.ascontiguousarray(queries[:, t : t + 1]) for t in range(case.M)]
     grads = [np.ascontiguousarray(problem.grad_output[:, t : t + 1]) for t in range(case.M)]
@@ -134,3 +155,6 @@ def stepwise(problem: Problem, work: str, remembers: bool) -> Call:
         return output, *gradients(*kept)
 
     return both
+
+
+call = partial(of, attnext)

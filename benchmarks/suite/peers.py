@@ -21,10 +21,14 @@ WORKS = ("forward", "forward+backward", "backward")
 Call = Callable[[], Any]
 Maker = Callable[[Problem, str, int], Call | None]
 
+CPUS = ("avx2", "generic")  # asked for by themselves (--cpu)
 PEERS = {
     "attnext": ("peer_attnext", "call"),
-    "NumPy": ("peer_numpy", "call"),
     "attnext anew": ("peer_attnext", "anew"),
+    "attnext unaligned": ("peer_attnext", "unaligned"),
+    **{f"attnext {cpu}": ("narrower", cpu) for cpu in CPUS},
+    "attnext.torch": ("peer_attnext_torch", "call"),
+    "NumPy": ("peer_numpy", "call"),
     "torch eager": ("peer_torch", "eager"),
     "torch anew": ("peer_torch", "anew"),
     "torch SDPA": ("peer_torch", "sdpa"),
@@ -33,12 +37,15 @@ PEERS = {
     "JAX jit": ("peer_jax", "call"),
     "ONNX Runtime": ("peer_onnx", "call"),
 }
+# attnext, and attnext in another way: as such, no peers of it.
+OURS = tuple(name for name in PEERS if name.startswith("attnext"))
+OTHERS = tuple(name for name in PEERS if name not in OURS)
 # Where queries come one by one: attnext with a memory, torch with keys that the caller projects
 # once; and both with direct calls, which do it anew at every step.
-STEPWISE_TOO = ("attnext", "torch eager")
 STEPWISE_ONLY = ("attnext anew", "torch anew")
+STEPWISE_TOO = (*[name for name in OURS if name not in STEPWISE_ONLY], "torch eager")
 # Who has heads between linear layers, too.
-MULTI_HEAD_TOO = ("attnext", "torch eager", "torch SDPA", "torch MHA", "torch.compile")
+MULTI_HEAD_TOO = (*STEPWISE_TOO, "torch SDPA", "torch MHA", "torch.compile")
 SLOW_TO_COMPILE = ("torch.compile", "JAX jit")
 
 

@@ -1,16 +1,16 @@
-"""The tables, as text and as Markdown. Peers are given as multiples of attnext's time."""
+"""The tables, as text and as Markdown. All others are given as multiples of attnext's time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from .peers import PEERS
+from .peers import OTHERS, PEERS
 
 Row = dict[str, Any]
 Table = list[list[str]]  # the head first
 
-OTHERS = [name for name in PEERS if name != "attnext"]
+COLUMNS = [name for name in PEERS if name != "attnext"]
 
 
 def number(milliseconds: float) -> str:
@@ -38,8 +38,8 @@ def times(factor: float) -> str:
 
 
 def best_peer(row: Row) -> str | None:
-    """The fastest of the others, another way to call attnext left out."""
-    there = [name for name in OTHERS if name in row["times"] and "attnext" not in name]
+    """The fastest of them."""
+    there = [name for name in OTHERS if name in row["times"]]
     return min(there, key=lambda name: float(row["times"][name]["min"])) if there else None
 
 
@@ -71,7 +71,7 @@ def same_work(a: Row, b: Row) -> bool:
 def full_table(record: Row, threads: int) -> Table:
     """Every row of so many threads, with every peer."""
     rows = [row for row in record["rows"] if row["threads"] == threads]
-    peers = [name for name in OTHERS if any(name in row["times"] for row in rows)]
+    peers = [name for name in COLUMNS if any(name in row["times"] for row in rows)]
     head = ["case", "shape", "work", "attnext", "median", "of limit", "best peer", *peers]
     table = [head + ["beside 1 thread"] * (threads > 1)]
     for row in rows:
@@ -147,6 +147,13 @@ LEGEND = (
     "run: no bound\nbut a yardstick: above 100% attnext's best call was faster than the best copy."
 )
 
+WAYS = (
+    "Columns whose names begin with attnext are no peers, but attnext in another way: anew, a "
+    "decoder's steps\nwithout a memory (torch anew: likewise); unaligned, inputs that lie 4 bytes "
+    "behind a multiple of 64;\navx2, generic: vectors narrower than this CPU's; attnext.torch, its "
+    "layers and autograd."
+)
+
 
 def refusals(record: Row) -> list[str]:
     """Who gave wrong results, or none, and was not timed."""
@@ -161,7 +168,7 @@ def refusals(record: Row) -> list[str]:
 def document(record: Row, short: bool = False, as_markdown: bool = True) -> str:
     """All tables with their headings; `short`: one line for each case, on one thread."""
     shown = markdown if as_markdown else plain
-    parts = [heading(record), LEGEND]
+    parts = [heading(record), LEGEND] + [WAYS] * (not short)
     for threads in sorted({row["threads"] for row in record["rows"]})[: 1 if short else None]:
         table = (short_table if short else full_table)(record, threads)
         parts += [f"{count(threads)}:", shown(table)]

@@ -12,10 +12,6 @@
 
 #include "plan.h"
 
-enum {
-    FORWARD_LANES = 32, /* S tile, queries and pooled values of a block stay in L1 */
-};
-
 const attn_score_info *
 attn_about(const attn_score *score)
 {
@@ -86,7 +82,8 @@ static int
 lanes_of(const attn_call *c)
 {
     const attn_problem *p = c->p;
-    int most = c->backward ? p->score->backward_lanes : FORWARD_LANES;
+    int most = p->score->most_lanes;
+    most = c->backward || most < attn_simd->lanes ? most : attn_simd->lanes;
     return p->M <= p->score->few_queries[c->backward] ? 1 : lanes_for(p->M, most);
 }
 

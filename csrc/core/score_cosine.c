@@ -228,7 +228,7 @@ const attn_score attn_score_cosine = {
     .pair_work = pair_work,
     .query_work = key_work, /* the same, as Dq = Dk */
     .key_work = key_work,
-    .backward_lanes = 64,
+    .most_lanes = 64,
     .few_queries = {2, 2},
     .take_keys = take_keys,
     .make_keys = make_keys,

@@ -95,7 +95,7 @@ static const attn_score_text text = {
 const attn_score attn_score_dot = {
     .about = {.name = "dot_product", .text = &text, .scale = ATTN_SCALE_ROOT},
     .pair_work = pair_work,
-    .backward_lanes = 64,
+    .most_lanes = 64,
     .few_queries = {2, 2},
     .take_block = take_block,
     .load = load,

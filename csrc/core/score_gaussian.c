@@ -231,7 +231,7 @@ static const attn_score_text text = {
 const attn_score attn_score_gaussian = {
     .about = {.name = "gaussian", .text = &text, .scale = ATTN_SCALE_BANDWIDTH},
     .pair_work = pair_work,
-    .backward_lanes = 64,
+    .most_lanes = 64,
     .few_queries = {2, 2},
     .take_shared = take_shared,
     .take_block = take_block,

@@ -46,7 +46,7 @@ struct attn_score {
     /* Features of the operand that a key enters the tiles with, if they are not Dk; its
      * gradient has as many. */
     int64_t (*key_width)(const attn_problem *p);
-    int backward_lanes;     /* most queries of a block in the backward walk: 32 or 64 */
+    int most_lanes; /* most queries of a block: 32 or 64; forward, maybe fewer */
     int64_t few_queries[2]; /* so many, or fewer, are blocks of one lane each: forward,
                                backward */
 

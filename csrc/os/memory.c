@@ -22,7 +22,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#ifdef __wasm__
+#include <stdlib.h>
+#else
 #include <sys/mman.h>
+#endif
 
 enum { SLOTS = 8 };
 
@@ -37,6 +42,26 @@ static atomic_size_t kept, limit;
 static atomic_uint hand; /* the slot that is emptied next when room is needed */
 
 /* ---- from the system and back ---------------------------------------------------- */
+
+#ifdef __wasm__ /* no pages: no part of a mapping could be given back */
+
+static block_header *
+map(size_t bytes)
+{
+    block_header *block = aligned_alloc(_Alignof(block_header), bytes);
+    if (block != NULL) {
+        block->bytes = bytes;
+    }
+    return block;
+}
+
+static void
+unmap(block_header *block)
+{
+    free(block);
+}
+
+#else
 
 /* A mapping that begins at a huge page. */
 static block_header *
@@ -65,6 +90,8 @@ unmap(block_header *block)
 {
     munmap(block, block->bytes);
 }
+
+#endif
 
 /* Its pages, but for the first, which has the header, may be taken by the kernel. */
 static void

@@ -261,6 +261,36 @@ py_out(PyObject *object, PyArrayObject **out)
     return 0;
 }
 
+/* ---- memory that may go ---------------------------------------------------------- */
+
+/* That of the array whose memory it is: a may be a view, of one of a subclass above all,
+ * which is read through a view. */
+py_place
+py_place_of(PyArrayObject *a)
+{
+    PyObject *base = PyArray_BASE(a);
+    while (base != NULL && PyArray_Check(base)) {
+        a = (PyArrayObject *)base;
+        base = PyArray_BASE(a);
+    }
+    return (py_place){PyArray_BYTES(a), PyArray_NBYTES(a)};
+}
+
+int
+py_check_place(PyArrayObject *a, const py_place *place, const char *name)
+{
+    py_place now = py_place_of(a);
+    if (now.data == place->data && now.bytes == place->bytes) {
+        return 0;
+    }
+    PyErr_Format(
+        PyExc_ValueError,
+        "%s lost its memory while another argument was read, expected an array "
+        "that stays as it is",
+        name);
+    return -1;
+}
+
 /* ---- bools and floats ------------------------------------------------------------ */
 
 /* What a mask must be, for someone who came with numbers. */

@@ -243,6 +243,16 @@ int py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
 PyArrayObject *py_parameter(PyObject *object, const char *name, PyArrayObject *out,
                             const char *letters, npy_intp sizes[PY_LETTERS]);
 
+/* Where the memory of an array lies. Reading the arguments behind it may run Python code
+ * that gives this memory back, as a.resize(0, refcheck=False) does: ValueError if it no
+ * longer lies where it lay. */
+typedef struct {
+    const char *data;
+    npy_intp bytes;
+} py_place;
+py_place py_place_of(PyArrayObject *a);
+int py_check_place(PyArrayObject *a, const py_place *place, const char *name);
+
 /* object given as out=: *out is NULL if not given, else a new reference to it, known to
  * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
 int py_out(PyObject *object, PyArrayObject **out);

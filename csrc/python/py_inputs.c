@@ -44,6 +44,39 @@ py_pair_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
     dims[in->pair_ndim - 1] = columns;
 }
 
+/* ---- keeping what was read ------------------------------------------------------- */
+
+/* The input is a, owned; -1 if that is NULL. */
+static int
+keep(py_inputs *in, py_arg which, PyArrayObject *a)
+{
+    in->arrays[which] = a;
+    if (a == NULL) {
+        return -1;
+    }
+    in->places[which] = py_place_of(a);
+    return 0;
+}
+
+int
+py_inputs_check(const attnext_state *state, const py_inputs *in, const py_score *score)
+{
+    for (int i = ARG_QUERIES; i < py_inputs_end(in); i++) {
+        bool copied = i == ARG_VALID_LENS || i == ARG_CAUSAL_OFFSET;
+        int parameter = i - ARG_PARAMETER_0;
+        if (in->arrays[i] == NULL || copied) {
+            continue;
+        }
+        const char *name = parameter >= 0 && parameter < score->parameters
+                               ? score->about->parameters[parameter].name
+                               : PyUnicode_AsUTF8(state->names[i]);
+        if (name == NULL || py_check_place(in->arrays[i], &in->places[i], name) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* ---- queries, keys, values ------------------------------------------------------- */
 
 /* queries (..., M, Dq), two axes at least. Its sizes are noted here, once: reading the
@@ -52,8 +85,8 @@ static int
 convert_queries(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
     attn_problem *p = &in->problem;
-    in->arrays[ARG_QUERIES] = py_float32(call->given[ARG_QUERIES], "queries", out);
-    if (in->arrays[ARG_QUERIES] == NULL) {
+    if (keep(in, ARG_QUERIES, py_float32(call->given[ARG_QUERIES], "queries", out)) <
+        0) {
         return -1;
     }
     in->ndim = in->pair_ndim = PyArray_NDIM(in->arrays[ARG_QUERIES]);
@@ -158,10 +191,10 @@ convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
         in->key_heads = PY_HEADS;
     }
     py_key_shape(in, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
-    in->arrays[ARG_KEYS] = memory != NULL
-                               ? (PyArrayObject *)Py_NewRef(memory->keys)
-                               : py_float32(call->given[ARG_KEYS], "keys", out);
-    if (in->arrays[ARG_KEYS] == NULL) {
+    PyArrayObject *keys = memory != NULL
+                              ? (PyArrayObject *)Py_NewRef(memory->keys)
+                              : py_float32(call->given[ARG_KEYS], "keys", out);
+    if (keep(in, ARG_KEYS, keys) < 0) {
         return -1;
     }
     if (!py_shape_fits(in->arrays[ARG_KEYS], in->ndim, dims)) {
@@ -184,11 +217,11 @@ convert_values(const py_call *call, PyArrayObject *out, py_inputs *in)
 {
     npy_intp dims[PY_MAX_AXES];
     py_key_shape(in, in->problem.N, PY_DV, dims);
-    in->arrays[ARG_VALUES] = call->memory != NULL
-                                 ? (PyArrayObject *)Py_NewRef(call->memory->values)
-                                 : py_float32_shaped(call->given[ARG_VALUES], "values",
-                                                     out, in->ndim, dims);
-    if (in->arrays[ARG_VALUES] == NULL) {
+    PyArrayObject *values = call->memory != NULL
+                                ? (PyArrayObject *)Py_NewRef(call->memory->values)
+                                : py_float32_shaped(call->given[ARG_VALUES], "values",
+                                                    out, in->ndim, dims);
+    if (keep(in, ARG_VALUES, values) < 0) {
         return -1;
     }
     in->problem.Dv = PyArray_DIM(in->arrays[ARG_VALUES], in->ndim - 1);
@@ -248,8 +281,7 @@ convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
         }
         PyArrayObject *a = py_parameter(given, parameter->name, out, parameter->shape,
                                         in->sizes);
-        in->arrays[ARG_PARAMETER_0 + i] = a;
-        if (a == NULL) {
+        if (keep(in, ARG_PARAMETER_0 + i, a) < 0) {
             return -1;
         }
         p->parameters[i] = py_data(a);
@@ -272,9 +304,8 @@ convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
         return 0;
     }
     in->masked = true;
-    in->arrays[which] = py_pairs(call->given[which], which, in->pair_ndim, dims, out,
-                                 view);
-    return in->arrays[which] == NULL ? -1 : 0;
+    return keep(in, which,
+                py_pairs(call->given[which], which, in->pair_ndim, dims, out, view));
 }
 
 /* The mask of the memory, and that of the call if there is one. */
@@ -292,11 +323,12 @@ add_mask_of_memory(const py_call *call, const npy_intp *dims, py_inputs *in)
     }
     in->masked = true;
     py_view_clear(&in->problem.masks.mask);
-    in->arrays[ARG_MASK] = py_pairs((PyObject *)mask, ARG_MASK, in->pair_ndim, dims,
-                                    NULL, &in->problem.masks.mask);
+    int result = keep(in, ARG_MASK,
+                      py_pairs((PyObject *)mask, ARG_MASK, in->pair_ndim, dims, NULL,
+                               &in->problem.masks.mask));
     Py_XDECREF(given);
     Py_DECREF(mask);
-    return in->arrays[ARG_MASK] == NULL ? -1 : 0;
+    return result;
 }
 
 /* Lengths and bands belong to queries, which heads share. */
@@ -369,8 +401,7 @@ convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
     py_pair_shape(in, in->problem.M, 0, dims);
     PyArrayObject *a = py_shared(given, "sink", true, in->pair_ndim - 2,
                                  in->pair_ndim - 1, dims, out, &in->problem.sink);
-    in->arrays[ARG_SINK] = a;
-    if (a == NULL) {
+    if (keep(in, ARG_SINK, a) < 0) {
         return -1;
     }
     in->sink_ndim = py_note_shape(a, in->sink_dims);
@@ -389,8 +420,7 @@ convert_scale(const py_call *call, PyArrayObject *out, py_inputs *in)
     PyArrayObject *a = py_shared(given, "scale", false, in->pair_ndim - 2,
                                  in->pair_ndim - 2, in->leading, out,
                                  &in->problem.scales);
-    in->arrays[ARG_SCALE] = a;
-    if (a == NULL) {
+    if (keep(in, ARG_SCALE, a) < 0) {
         return -1;
     }
     in->scale_ndim = py_note_shape(a, in->scale_dims);

@@ -7,6 +7,7 @@
  *     py_layer_parameters.c    parameters: drawing, checking, reading and setting them
  *     py_layer_gradients.c     their gradients
  *     py_layer_state_dict.c    their exchange with PyTorch
+ *     py_layer_layouts.c       the names and shapes that they have there
  *     py_layer_copies.c        pickle, copy and deepcopy
  *     py_layer_context.c       the type Context: what a forward keeps for its backward
  *     py_layer_memory.c        the type Memory: keys and values that stay
@@ -143,6 +144,28 @@ layer_has_bias(const layer_core *core)
     }
     return all;
 }
+
+/* py_layer_layouts.c. An entry of a state dict: `count` parameters from `first` on, one on
+ * top of the other; and its shape, dims[], in how many axes. */
+typedef struct {
+    char name[LAYER_TEXT];
+    int first, count;
+} layer_entry;
+
+typedef struct {
+    layer_entry entries[ATTN_PARAMETERS];
+    int count;
+} layer_layout;
+
+int layer_entry_shape(const layer_core *core, const layer_entry *entry,
+                      npy_intp dims[PY_PARAMETER_AXES]);
+
+/* Adds the entries to an empty layout: of the layer as d2l writes it; as
+ * torch.nn.MultiheadAttention does, ValueError if that has no such layer; whichever of
+ * these a dict has, told by its names. */
+void layer_own_layout(const layer_core *core, layer_layout *layout);
+int layer_torch_layout(const layer_core *core, layer_layout *layout);
+int layer_find_layout(const layer_core *core, PyObject *dict, layer_layout *layout);
 
 /* A live array with the numbers of `values`, which has the shape of the parameter. */
 PyArrayObject *layer_new_live(PyArrayObject *values);

@@ -215,6 +215,7 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[INPUTS])
                       : call->memory != NULL          ? 1
                       : held->score->about->has_heads ? 3
                                                       : 2;
+    py_place places[INPUTS];
     for (int i = 0; i < count; i++) {
         owned[i] = (PyObject *)layer_read_features(call->given[inputs[i].arg],
                                                    inputs[i].name, inputs[i].rows,
@@ -223,6 +224,12 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[INPUTS])
             return -1;
         }
         call->given[inputs[i].arg] = owned[i];
+        places[i] = py_place_of((PyArrayObject *)owned[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        if (py_check_place((PyArrayObject *)owned[i], &places[i], inputs[i].name) < 0) {
+            return -1;
+        }
     }
     return 0;
 }
@@ -326,9 +333,9 @@ PyDoc_STRVAR(backward_doc_end,
 "    Gradient with respect to the values, likewise.\n"
 DOC_GRADIENT_OF_BIAS
 "dscale : ndarray, float32, shape of `scale`\n"
-"    Only with `return_grad_scale`, of DotProductAttention: gradient with respect to\n"
-"    the scale, of the call or the object's own, summed over all pairs that share it; a\n"
-"    float32 number if it is one.\n"
+"    Only with `return_grad_scale`, which AdditiveAttention lacks: gradient with respect\n"
+"    to the scale, of the call or the object's own, summed over all pairs that share it;\n"
+"    a float32 number if it is one.\n"
 "\n"
 "Raises\n"
 "------\n"

@@ -84,6 +84,7 @@ layer_memory_hold(memory_object *memory, layer_core *held)
 /* New keys, values, mask and, of a new memory, lengths, converted; owned. */
 typedef struct {
     PyArrayObject *keys, *values, *mask, *lens;
+    py_place place; /* of the keys, when they were read */
 } memory_rows;
 
 static void
@@ -147,6 +148,7 @@ read_keys_and_values(const layer_core *core, PyObject *const *given,
     if (rows->keys == NULL) {
         return -1;
     }
+    rows->place = py_place_of(rows->keys);
     if (like == NULL && PyArray_NDIM(rows->keys) < 2) {
         return py_shape_error(rows->keys, "keys", "two axes or more: (..., N, D)");
     }
@@ -178,6 +180,7 @@ read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
     if (ndim < 0) {
         return -1;
     }
+    const py_place values = py_place_of(rows->values);
     if (py_is_given(given[ARG_MASK])) {
         memcpy(dims, key_dims, (size_t)ndim * sizeof *dims);
         dims[ndim - 1] = key_dims[ndim - 2];
@@ -198,7 +201,9 @@ read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
         PyErr_SetString(PyExc_ValueError, "keys or values changed shape in the call");
         return -1;
     }
-    return 0;
+    return py_check_place(rows->keys, &rows->place, "keys") < 0
+               ? -1
+               : py_check_place(rows->values, &values, "values");
 }
 
 /* ---- layer.memory() -------------------------------------------------------------- */
@@ -246,8 +251,9 @@ PyDoc_STRVAR(layer_memory_doc,
 "\n"
 "Notes\n"
 "-----\n"
-"Keys are converted, checked and, by AdditiveAttention, projected here, once. The\n"
-"memory has copies, so the arrays may change afterwards.\n"
+"Keys are converted, checked and, by AdditiveAttention, projected here, once;\n"
+"MultiHeadAttention projects keys and values. The memory has copies, so the arrays may\n"
+"change afterwards.\n"
 "\n"
 "Examples\n"
 "--------\n"

@@ -180,7 +180,8 @@ draw(const layer_core *core, int which)
     PyArrayObject *live = NULL, *values = NULL;
     PyObject *shape = PyArray_IntTupleFromIntp(ndim, dims), *drawn = NULL;
     if (shape != NULL) {
-        drawn = PyObject_CallMethod(core->rng, "uniform", "ddN", -bound, bound, shape);
+        drawn = PyObject_CallMethod(core->rng, "uniform", "ddO", -bound, bound, shape);
+        Py_DECREF(shape);
     }
     if (drawn != NULL) {
         values = py_float32_shaped(drawn, layer_text(core, which), NULL, ndim, dims);

@@ -1,121 +1,20 @@
 /*
  * py_layer_state_dict.c -- the parameters of a layer under the names and in the shapes that
- * torch.nn.Module.state_dict() gives those of the same layer written in PyTorch.
- *
- * Of a MultiHeadAttention there are two such layers: the one of d2l, made of four
- * torch.nn.Linear, and torch.nn.MultiheadAttention, where what projects queries, keys and
- * values is one array, if they have as many features. So an entry of a state dict is
- * some parameters, one after the other, one on top of the other.
+ * torch.nn.Module.state_dict() gives those of the same layer written in PyTorch
+ * (py_layer_layouts.c).
  */
 #include "py_layer.h"
 
 #include <string.h>
 
-/* ---- layouts --------------------------------------------------------------------- */
-
-typedef struct {
-    char name[LAYER_TEXT];
-    int first, count; /* of the parameters */
-} state_entry;
-
-typedef struct {
-    state_entry entries[ATTN_PARAMETERS];
-    int count;
-} state_layout;
-
-static void
-add_entry(state_layout *layout, const layer_core *core, const char *name, int first,
-          int count)
-{
-    if (core->parameters[first] != NULL) {
-        state_entry *entry = &layout->entries[layout->count++];
-        *entry = (state_entry){.first = first, .count = count};
-        PyOS_snprintf(entry->name, sizeof entry->name, "%s", name);
-    }
-}
-
-/* A matrix is the weight of a torch.nn.Linear, whose bias b_q is that of W_q; another
- * vector is a parameter of its own. */
-static void
-write_own_layout(const layer_core *core, state_layout *layout)
-{
-    for (int i = 0; i < core->score->parameters; i++) {
-        const char *name = layer_text(core, i);
-        npy_intp dims[PY_PARAMETER_AXES];
-        char text[LAYER_TEXT];
-        bool matrix = layer_state_shape(core, i, dims) > 1;
-        bool bias = core->score->about->has_heads && !matrix;
-        PyOS_snprintf(text, sizeof text, bias ? "W%s.bias" : "%s%s", name + bias,
-                      matrix ? ".weight" : "");
-        add_entry(layout, core, text, i, 1);
-    }
-}
-
-/* As attn_multi_head has them. */
-enum { W_Q, W_K, W_V, W_O, B_Q, B_K, B_V, B_O };
-
-/* torch.nn.MultiheadAttention's; packed: one in_proj_weight. */
-static void
-write_torch_layout(const layer_core *core, bool packed, state_layout *layout)
-{
-    if (packed) {
-        add_entry(layout, core, "in_proj_weight", W_Q, 3);
-    } else {
-        add_entry(layout, core, "q_proj_weight", W_Q, 1);
-        add_entry(layout, core, "k_proj_weight", W_K, 1);
-        add_entry(layout, core, "v_proj_weight", W_V, 1);
-    }
-    add_entry(layout, core, "in_proj_bias", B_Q, 3);
-    add_entry(layout, core, "out_proj.weight", W_O, 1);
-    add_entry(layout, core, "out_proj.bias", B_O, 1);
-}
-
-/* Has torch's class such layers? */
-static int
-check_torch_layout(const layer_core *core)
-{
-    if (core->query_size != core->num_hiddens) {
-        PyErr_Format(PyExc_ValueError,
-                     "layout is 'torch', expected 'd2l' where query_size, %zd, is not "
-                     "num_hiddens, %zd",
-                     core->query_size, core->num_hiddens);
-        return -1;
-    }
-    if (core->num_kv_heads != core->num_heads) {
-        PyErr_Format(
-            PyExc_ValueError,
-            "layout is 'torch', expected 'd2l' where num_kv_heads, %zd, is not "
-            "num_heads, %zd",
-            core->num_kv_heads, core->num_heads);
-        return -1;
-    }
-    return 0;
-}
-
-static bool
-is_packed(const layer_core *core)
-{
-    return core->key_size == core->query_size && core->value_size == core->query_size;
-}
-
-/* The shape of an entry, dims[], and how many axes. */
-static int
-entry_shape(const layer_core *core, const state_entry *entry,
-            npy_intp dims[PY_PARAMETER_AXES])
-{
-    int ndim = layer_state_shape(core, entry->first, dims);
-    dims[0] *= entry->count; /* of as many rows each */
-    return ndim;
-}
-
 /* ---- out ------------------------------------------------------------------------- */
 
 /* dict[name] = a copy of the parameters */
 static int
-put_copy(const layer_core *core, const state_entry *entry, PyObject *dict)
+put_copy(const layer_core *core, const layer_entry *entry, PyObject *dict)
 {
     npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = entry_shape(core, entry, dims), result = -1;
+    int ndim = layer_entry_shape(core, entry, dims), result = -1;
     PyArrayObject *copy = py_new_float32(ndim, dims);
     if (copy != NULL) {
         char *to = PyArray_BYTES(copy);
@@ -131,7 +30,7 @@ put_copy(const layer_core *core, const state_entry *entry, PyObject *dict)
 }
 
 static PyObject *
-dict_of(const layer_core *core, const state_layout *layout)
+dict_of(const layer_core *core, const layer_layout *layout)
 {
     PyObject *dict = layer_check_parameters(core) < 0 ? NULL : PyDict_New();
     for (int i = 0; dict != NULL && i < layout->count; i++) {
@@ -173,7 +72,7 @@ static PyObject *
 state_dict(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    state_layout layout = {.count = 0};
+    layer_layout layout = {.count = 0};
     PyObject *given[ARG_COUNT], *dict = NULL;
     bool torch = false;
     layer_core held;
@@ -184,15 +83,15 @@ state_dict(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     const py_signature *signature = held.score->about->has_heads ? &layout_signature
                                                                  : &state_signature;
     if (py_parse(state, signature, args, nargs, kwnames, given) == 0 &&
-        (given[ARG_LAYOUT] == NULL || read_layout(given[ARG_LAYOUT], &torch) == 0) &&
-        (!torch || check_torch_layout(&held) == 0)) {
-        if (torch) {
-            write_torch_layout(&held, is_packed(&held), &layout);
-        } else {
-            write_own_layout(&held, &layout);
+        (given[ARG_LAYOUT] == NULL || read_layout(given[ARG_LAYOUT], &torch) == 0)) {
+        if (!torch) {
+            layer_own_layout(&held, &layout);
+        } else if (layer_torch_layout(&held, &layout) < 0) {
+            goto done;
         }
         dict = dict_of(&held, &layout);
     }
+done:
     layer_core_clear(&held);
     return dict;
 }
@@ -284,31 +183,9 @@ const py_function layer_layout_functions[] = {
 
 /* ---- in -------------------------------------------------------------------------- */
 
-/* Writes the layout of this state dict: torch's, if it has any of the names of that. */
-static int
-recognise(const layer_core *core, PyObject *dict, state_layout *layout)
-{
-    static const char *const torch[] = {
-        "in_proj_weight", "q_proj_weight",   "k_proj_weight", "v_proj_weight",
-        "in_proj_bias",   "out_proj.weight", "out_proj.bias"};
-    bool packed = is_packed(core);
-    *layout = (state_layout){.count = 0};
-    for (size_t i = 0; core->score->about->has_heads && i < Py_ARRAY_LENGTH(torch);
-         i++) {
-        if (PyDict_GetItemString(dict, torch[i]) == NULL) {
-            continue;
-        }
-        packed = packed && PyDict_GetItemString(dict, "q_proj_weight") == NULL;
-        write_torch_layout(core, packed, layout);
-        return check_torch_layout(core);
-    }
-    write_own_layout(core, layout);
-    return 0;
-}
-
 /* The names of the layout. */
 static PyObject *
-expected_names(const state_layout *layout)
+expected_names(const layer_layout *layout)
 {
     PyObject *names = PyList_New(0);
     for (int i = 0; names != NULL && i < layout->count; i++) {
@@ -344,7 +221,7 @@ names_not_in(PyObject *names, PyObject *container)
 
 /* KeyError unless the dict has exactly the expected names. */
 static int
-check_names(const state_layout *layout, PyObject *dict)
+check_names(const layer_layout *layout, PyObject *dict)
 {
     int result = -1;
     PyObject *expected = NULL, *missing = NULL, *unexpected = NULL;
@@ -410,11 +287,11 @@ copy_rows(const layer_core *core, int which, char **rows)
 /* values[i] = a copy, as float32 in the right shape, of what the dict has for parameter
  * i. A copy, because one parameter may be given as the live array of another. */
 static int
-read_entry(const layer_core *core, const state_entry *entry, PyObject *dict,
+read_entry(const layer_core *core, const layer_entry *entry, PyObject *dict,
            PyArrayObject *values[ATTN_PARAMETERS])
 {
     npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = entry_shape(core, entry, dims), result = 0;
+    int ndim = layer_entry_shape(core, entry, dims), result = 0;
     char text[LAYER_TEXT + 16];
     PyOS_snprintf(text, sizeof text, "state_dict['%s']", entry->name);
     PyObject *item = PyMapping_GetItemString(dict, entry->name);
@@ -436,7 +313,7 @@ read_entry(const layer_core *core, const state_entry *entry, PyObject *dict,
 }
 
 static int
-read_values(const layer_core *core, const state_layout *layout, PyObject *dict,
+read_values(const layer_core *core, const layer_layout *layout, PyObject *dict,
             PyArrayObject *values[ATTN_PARAMETERS])
 {
     int result = check_names(layout, dict);
@@ -511,14 +388,14 @@ layer_load_state_dict(PyObject *self, PyObject *state_dict)
     int result = -1;
     PyObject *dict = NULL;
     PyArrayObject *values[ATTN_PARAMETERS] = {0};
-    state_layout layout;
+    layer_layout layout;
     layer_core held;
 
     if (layer_hold((layer_object *)self, &held) < 0) {
         return NULL;
     }
     dict = copy_of_mapping(state_dict);
-    if (dict != NULL && recognise(&held, dict, &layout) == 0 &&
+    if (dict != NULL && layer_find_layout(&held, dict, &layout) == 0 &&
         read_values(&held, &layout, dict, values) == 0) {
         result = write_values(&held, values);
     }

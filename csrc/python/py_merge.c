@@ -8,25 +8,61 @@
 
 /* ---- the parts ------------------------------------------------------------------- */
 
+/* An array, and where it lay when it was read. */
+typedef struct {
+    PyArrayObject *array;
+    py_place place;
+} merge_part;
+
 /* One argument, outputs or lses: an array for each part, or one that stacks them along
  * its first axis. All owned; the shape of a part is noted once. */
 typedef struct {
+    const char *name;
     Py_ssize_t count;
     bool stacked;
-    PyArrayObject **arrays; /* [count], or one; NULL until read */
-    int ndim;               /* of a part */
+    merge_part *read; /* [count], or one; NULL, or with arrays that are, until read */
+    int ndim;         /* of a part */
     npy_intp dims[PY_MAX_AXES];
 } merge_parts;
+
+static Py_ssize_t
+arrays_of(const merge_parts *parts)
+{
+    return parts->read == NULL ? 0 : parts->stacked ? 1 : parts->count;
+}
 
 static void
 merge_parts_clear(merge_parts *parts)
 {
-    Py_ssize_t arrays = parts->stacked ? 1 : parts->count;
-    for (Py_ssize_t i = 0; parts->arrays != NULL && i < arrays; i++) {
-        Py_XDECREF(parts->arrays[i]);
+    for (Py_ssize_t i = 0; i < arrays_of(parts); i++) {
+        Py_XDECREF(parts->read[i].array);
     }
-    PyMem_Free(parts->arrays);
-    parts->arrays = NULL;
+    PyMem_Free(parts->read);
+    parts->read = NULL;
+}
+
+/* Array i is a, owned; -1 if that is NULL. */
+static int
+keep_part(merge_parts *parts, Py_ssize_t i, PyArrayObject *a)
+{
+    parts->read[i].array = a;
+    if (a == NULL) {
+        return -1;
+    }
+    parts->read[i].place = py_place_of(a);
+    return 0;
+}
+
+static int
+merge_parts_check(const merge_parts *parts)
+{
+    for (Py_ssize_t i = 0; i < arrays_of(parts); i++) {
+        const merge_part *part = &parts->read[i];
+        if (py_check_place(part->array, &part->place, parts->name) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 /* Part i as float32 of the shape of the parts, or of any shape if `expected` is false,
@@ -67,16 +103,16 @@ read_sequence(merge_parts *parts, PyObject *object, const char *name, bool expec
                      name, count, parts->count);
         goto done;
     }
-    parts->arrays = PyMem_Calloc((size_t)count, sizeof *parts->arrays);
-    if (parts->arrays == NULL) {
+    parts->read = PyMem_Calloc((size_t)count, sizeof *parts->read);
+    if (parts->read == NULL) {
         PyErr_NoMemory();
         goto done;
     }
     parts->count = count;
     for (Py_ssize_t i = 0; i < count; i++) {
-        parts->arrays[i] = read_part(parts, PyTuple_GET_ITEM(items, i), name, i,
-                                     expected || i > 0);
-        if (parts->arrays[i] == NULL) {
+        PyObject *item = PyTuple_GET_ITEM(items, i);
+        if (keep_part(parts, i, read_part(parts, item, name, i, expected || i > 0)) <
+            0) {
             goto done;
         }
     }
@@ -92,19 +128,19 @@ read_stacked(merge_parts *parts, PyObject *object, const char *name, bool expect
 {
     npy_intp dims[PY_MAX_AXES + 1];
     parts->stacked = true;
-    parts->arrays = PyMem_Calloc(1, sizeof *parts->arrays);
-    if (parts->arrays == NULL) {
+    parts->read = PyMem_Calloc(1, sizeof *parts->read);
+    if (parts->read == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     if (expected) {
         dims[0] = parts->count;
         memcpy(dims + 1, parts->dims, (size_t)parts->ndim * sizeof *dims);
-        *parts->arrays = py_float32_shaped(object, name, NULL, parts->ndim + 1, dims);
-        return *parts->arrays == NULL ? -1 : 0;
+        return keep_part(parts, 0,
+                         py_float32_shaped(object, name, NULL, parts->ndim + 1, dims));
     }
-    PyArrayObject *a = *parts->arrays = py_float32(object, name, NULL);
-    if (a == NULL) {
+    PyArrayObject *a = py_float32(object, name, NULL);
+    if (keep_part(parts, 0, a) < 0) {
         return -1;
     }
     parts->ndim = PyArray_NDIM(a) - 1;
@@ -119,6 +155,7 @@ read_stacked(merge_parts *parts, PyObject *object, const char *name, bool expect
 static int
 read_parts(merge_parts *parts, PyObject *object, const char *name, bool expected)
 {
+    parts->name = name;
     return PyList_Check(object) || PyTuple_Check(object)
                ? read_sequence(parts, object, name, expected)
                : read_stacked(parts, object, name, expected);
@@ -137,11 +174,11 @@ static void
 point_to_parts(float **pointers, const merge_parts *parts, npy_intp size)
 {
     if (parts->stacked) {
-        point_into(pointers, *parts->arrays, parts->count, size);
+        point_into(pointers, parts->read->array, parts->count, size);
         return;
     }
     for (Py_ssize_t i = 0; i < parts->count; i++) {
-        pointers[i] = py_data(parts->arrays[i]);
+        pointers[i] = py_data(parts->read[i].array);
     }
 }
 
@@ -155,7 +192,7 @@ typedef struct {
 static void
 merge_inputs_init(merge_inputs *in)
 {
-    in->outputs.arrays = in->lses.arrays = NULL;
+    in->outputs.read = in->lses.read = NULL;
     in->outputs.stacked = in->lses.stacked = false;
 }
 
@@ -176,6 +213,12 @@ merge_inputs_read(merge_inputs *in, PyObject *outputs, PyObject *lses)
     l->ndim = o->ndim - 1;
     memcpy(l->dims, o->dims, (size_t)l->ndim * sizeof *l->dims);
     return read_parts(l, lses, "lses", true);
+}
+
+static int
+merge_inputs_check(const merge_inputs *in)
+{
+    return merge_parts_check(&in->outputs) < 0 ? -1 : merge_parts_check(&in->lses);
 }
 
 static void
@@ -315,7 +358,8 @@ merge_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 
     merge_inputs_init(&in);
     if (py_parse(state, &merge_signature, args, nargs, kwnames, given) < 0 ||
-        merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0) {
+        merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0 ||
+        merge_inputs_check(&in) < 0) {
         goto done;
     }
     output = py_new_float32(in.outputs.ndim, in.outputs.dims);
@@ -424,12 +468,17 @@ merge_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t nar
     if (grad == NULL) {
         goto done;
     }
+    const py_place place = py_place_of(grad);
     if (py_is_given(given[ARG_GRAD_LSE])) {
         grad_lse = py_float32_shaped(given[ARG_GRAD_LSE], "grad_lse", NULL,
                                      in.lses.ndim, in.lses.dims);
         if (grad_lse == NULL) {
             goto done;
         }
+    }
+    if (merge_inputs_check(&in) < 0 ||
+        py_check_place(grad, &place, "grad_output") < 0) {
+        goto done;
     }
     d_outputs = new_stacked(&in.outputs);
     d_lses = new_stacked(&in.lses);

@@ -13,6 +13,7 @@ typedef struct {
     int ndim;
     npy_intp dims[PY_MAX_AXES];
     npy_intp B, M, N; /* 1 for an axis that is not there */
+    py_place place;
 } scores_shape;
 
 static int
@@ -24,6 +25,7 @@ read_shape(PyArrayObject *X, const char *name, scores_shape *s)
         return -1;
     }
     s->ndim = ndim;
+    s->place = py_place_of(X);
     py_note_shape(X, s->dims);
     s->N = s->dims[ndim - 1];
     s->M = ndim > 1 ? s->dims[ndim - 2] : 1;
@@ -223,7 +225,8 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     }
     X = py_float32(given[ARG_X], "X", out);
     if (X == NULL || read_shape(X, "X", &s) < 0 ||
-        softmax_masks_read(&who, given, &s, out) < 0) {
+        softmax_masks_read(&who, given, &s, out) < 0 ||
+        py_check_place(X, &s.place, "X") < 0) {
         goto done;
     }
     if (out == NULL) {
@@ -314,7 +317,13 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
     }
     grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", NULL, s.ndim,
                              s.dims);
-    if (grad == NULL || softmax_masks_read(&who, given, &s, NULL) < 0) {
+    if (grad == NULL) {
+        goto done;
+    }
+    const py_place place = py_place_of(grad);
+    if (softmax_masks_read(&who, given, &s, NULL) < 0 ||
+        py_check_place(weights, &s.place, "weights") < 0 ||
+        py_check_place(grad, &place, "grad_output") < 0) {
         goto done;
     }
     dX = py_new_float32(s.ndim, s.dims);
@@ -416,9 +425,13 @@ sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         goto done;
     }
     py_note_shape(X, dims);
+    const py_place place = py_place_of(X);
     lens = py_lens_per_entry(given[ARG_VALID_LEN], "valid_len", dims[0], dims[1],
                              PyArray_SIZE(X) > 0);
-    copy = lens == NULL ? NULL : py_new_float32(ndim, dims);
+    if (lens == NULL || py_check_place(X, &place, "X") < 0) {
+        goto done;
+    }
+    copy = py_new_float32(ndim, dims);
     if (copy != NULL) {
         const sequence_context context = {copy,
                                           X,

@@ -20,8 +20,15 @@
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
 
+#include <float.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Where gcc keeps to the letter of C11, as -std=c11 has it, some targets compute floats
+ * in double: s390x, 32-bit x86. Other bits than everywhere, and in silence. */
+_Static_assert(FLT_EVAL_METHOD == 0,
+               "floats are computed in a wider type: compile with "
+               "-fexcess-precision=fast, or -mfpmath=sse");
 
 enum {
     ATTN_LANES = 64, /* most queries of a block; live words have 64 bits */
@@ -44,6 +51,10 @@ typedef enum {
 
 typedef struct {
     const char *name;
+
+    /* Most queries of a block, forward: 32 or 64. A set's widest tile wants so many, but
+     * tiles of scores, queries and pooled values have to stay in L1. */
+    int lanes;
 
     /* Columns of Y that the products below take in at a time, a multiple of 16: an
      * operand that many rows pass over is best laid out in panels of so many. */

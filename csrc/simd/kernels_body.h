@@ -49,6 +49,7 @@ lanes_left(int64_t n)
 
 const attn_kernels KERNELS = {
     .name = KERNELS_NAME,
+    .lanes = FORWARD_LANES,
     .panel = TILE_VECTORS * VLEN > 16 ? TILE_VECTORS * VLEN : 16,
     .matmul = matmul,
     .pool = pool,

@@ -24,7 +24,7 @@ v_exp2_fraction(vf f)
 V_FN vf
 v_exp2(vf t)
 {
-    vf f, u = v_min(v_set1(127.0f), t), n = v_split(u, &f);
+    vf n, u = v_min(v_set1(127.0f), t), f = v_sub(u, v_round(u, &n));
     return v_scale(v_not_lt(u, v_set1(-126.0f)), v_exp2_fraction(f), n);
 }
 
@@ -35,8 +35,7 @@ V_FN vf
 v_exp(vf x)
 {
     const vf log2e = v_set1(0x1.715476p0f);
-    vf f, t = v_min(v_set1(127.0f), v_mul(x, log2e)), n = v_split(t, &f);
-    vf whole = v_sub(t, f);
+    vf n, t = v_min(v_set1(127.0f), v_mul(x, log2e)), whole = v_round(t, &n);
     vf rest = v_fnma(whole, v_set1(0x1.62ep-1f), x);
     rest = v_fnma(whole, v_set1(0x1.0bfbe8p-15f), rest);
     return v_scale(v_not_lt(t, v_set1(-126.0f)), v_exp2_fraction(v_mul(rest, log2e)),

@@ -5,8 +5,9 @@
  * A tile of `mr` rows by `nv` vectors stays in registers while t runs; each step
  * broadcasts mr numbers of X from where they lie and multiplies them with nv vectors of
  * Y. mr, nv and the kind of step are constants at every inlined call, so the loops
- * below disappear. TILE_ROWS x TILE_VECTORS (8x2, 6x2, 4x2) fills the register file and
- * hides the latency of the multiply-adds: 2 loads feed 16 of them.
+ * below disappear. A tile fills the register file and hides the latency of the
+ * multiply-adds: with AVX-512 (6x4, 8x2, 8x1) ten loads feed 24 of them, with AVX2 (6x2)
+ * eight feed twelve.
  */
 
 typedef enum {
@@ -110,15 +111,23 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
     }
 }
 
-/* A tile of so many rows, 1 .. TILE_ROWS: as a constant. */
+/* Most rows of a tile of nv vectors. */
+V_FN int
+tile_rows(int nv)
+{
+    return nv == TILE_VECTORS ? WIDE_ROWS : TILE_ROWS;
+}
+
+/* A tile of so many rows, 1 .. tile_rows(nv): as a constant. */
 V_FN void
 tile_of(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a)
 {
-#define TILE_CASE(n)                                                 \
-    case n:                                                          \
-        tile(n < TILE_ROWS ? n : TILE_ROWS, nv, edge, step, put, a); \
+    const int most = tile_rows(nv);
+#define TILE_CASE(n)                                       \
+    case n:                                                \
+        tile(n < most ? n : most, nv, edge, step, put, a); \
         break
-    switch (mr < TILE_ROWS ? mr : TILE_ROWS) {
+    switch (mr < most ? mr : most) {
         TILE_CASE(1);
         TILE_CASE(2);
         TILE_CASE(3);
@@ -137,7 +146,7 @@ tile_of(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args
 V_FN void
 panel(int nv, bool edge, tile_step step, tile_put put, tile_args a, int64_t rows)
 {
-    const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t tiles = (rows + tile_rows(nv) - 1) / tile_rows(nv);
     const int64_t most = tiles > 1 ? (rows + tiles - 1) / tiles : rows;
     for (int64_t fewer = tiles * most - rows; rows > 0;) {
         int mr = (int)(rows > fewer * (most - 1) ? most : most - 1);
@@ -160,15 +169,27 @@ next_panel(tile_args *a, tile_put put, int n)
     }
 }
 
+/* Panels as wide as tiles are, then of two vectors; how many columns are left. */
+V_FN int64_t
+whole_panels(tile_step step, tile_put put, tile_args *a, int64_t rows, int64_t cols)
+{
+    for (; cols >= TILE_VECTORS * VLEN; cols -= TILE_VECTORS * VLEN) {
+        panel(TILE_VECTORS, false, step, put, *a, rows);
+        next_panel(a, put, TILE_VECTORS * VLEN);
+    }
+    for (; TILE_VECTORS > 2 && cols >= 2 * VLEN; cols -= 2 * VLEN) {
+        panel(2, false, step, put, *a, rows);
+        next_panel(a, put, 2 * VLEN);
+    }
+    return cols;
+}
+
 /* Panels that lie wholly inside `lanes`, a multiple of 16: no edges. */
 V_FN void
 panels_of_lanes(tile_step step, tile_put put, tile_args a, int64_t rows, int lanes)
 {
-    for (; lanes >= TILE_VECTORS * VLEN; lanes -= TILE_VECTORS * VLEN) {
-        panel(TILE_VECTORS, false, step, put, a, rows);
-        next_panel(&a, put, TILE_VECTORS * VLEN);
-    }
-    if (TILE_VECTORS * VLEN > 16 && lanes > 0) { /* one vector of 16 is left */
+    int64_t left = whole_panels(step, put, &a, rows, lanes);
+    if (2 * VLEN > 16 && left > 0) { /* one vector of 16 */
         panel(1, false, step, put, a, rows);
     }
 }
@@ -177,16 +198,12 @@ panels_of_lanes(tile_step step, tile_put put, tile_args a, int64_t rows, int lan
 V_FN void
 panels(tile_step step, tile_put put, tile_args a, int64_t rows, int64_t cols)
 {
-    const int wide = TILE_VECTORS * VLEN;
-    for (; cols >= wide; cols -= wide) {
-        panel(TILE_VECTORS, false, step, put, a, rows);
-        next_panel(&a, put, wide);
-    }
-    if (cols > VLEN) {
-        a.last = (int)cols - VLEN;
+    int64_t left = whole_panels(step, put, &a, rows, cols);
+    if (left > VLEN) {
+        a.last = (int)left - VLEN;
         panel(2, true, step, put, a, rows);
-    } else if (cols > 0) {
-        a.last = (int)cols;
+    } else if (left > 0) {
+        a.last = (int)left;
         panel(1, true, step, put, a, rows);
     }
 }

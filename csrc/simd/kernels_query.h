@@ -200,6 +200,11 @@ scale_row(float *to, const float *from, int64_t n, float gain, bool plus_zero)
 
 /* ---- a query against the rows of a matrix ---------------------------------------- */
 
+/* Rows of X that are asked for while those before them are summed: a sum waits for its own
+ * chain, and the rows of a long cache come from memory. (8, 8, 1, 1024, 64) on Zen 3: 2.11
+ * -> 1.74 ms; 16 rows ahead 1.85, 24 1.88. */
+enum { ROWS_AHEAD = 8 };
+
 /* c, one row of X in each lane: c += x y, or c += (y - x)^2, for t < K; `rows` of VLEN
  * are there. Squares of X are transposed in registers, so that each row's sum is one
  * chain. */
@@ -214,6 +219,9 @@ row_sums(bool distance, bool whole, const float *X, int64_t ldx, const float *y,
         UNROLL
         for (int i = 0; i < VLEN; i++) {
             const float *x_i = X + i * ldx + t;
+            if (t % 16 == 0) {
+                fetch(x_i, ROWS_AHEAD * ldx);
+            }
             x[i] = whole && n == VLEN  ? v_load(x_i)
                    : whole || i < rows ? v_load_n(x_i, n)
                                        : v_zero();

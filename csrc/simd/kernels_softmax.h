@@ -81,19 +81,24 @@ top_of_column(bool all, const float *S, int lanes, int rows, vf before,
     return v_max(v_max(way[0], way[2]), v_max(way[1], way[3]));
 }
 
-/* One vector of lanes. */
+/* m and alpha of all lanes, then their exponentials, which so need not wait for the
+ * maximum of their lanes: up to 3 % of a forward with AVX-512 (Cascade Lake, 128 features),
+ * nothing with AVX2. */
 V_FN void
-softmax_column(bool all, float *S, int lanes, int rows, float *m, float *l,
-               float *alpha, const uint64_t *live, int lane)
+softmax_lanes(bool all, float *S, int lanes, int rows, float *m, float *l, float *alpha,
+              const uint64_t *live)
 {
-    vf before = v_load(m);
-    vf top = top_of_column(all, S, lanes, rows, before, live, lane);
-    vf origin = finite_or_zero(top);
-    vf sum = exp_column(all, S, lanes, rows, origin, live, lane);
-    vf a = v_exp2(v_sub(before, origin));
-    v_store(m, top);
-    v_store(l, v_fma(v_load(l), a, sum));
-    v_store(alpha, a);
+    for (int j = 0; j < lanes; j += VLEN) {
+        vf before = v_load(m + j);
+        vf top = top_of_column(all, S + j, lanes, rows, before, live, j);
+        v_store(alpha + j, v_exp2(v_sub(before, finite_or_zero(top))));
+        v_store(m + j, top);
+    }
+    for (int j = 0; j < lanes; j += VLEN) {
+        vf origin = finite_or_zero(v_load(m + j));
+        vf sum = exp_column(all, S + j, lanes, rows, origin, live, j);
+        v_store(l + j, v_fma(v_load(l + j), v_load(alpha + j), sum));
+    }
 }
 
 static void
@@ -102,14 +107,10 @@ softmax_tile(float *S, int lanes, int rows, float *m, float *l, float *alpha,
 {
     if (lanes == 1) {
         softmax_query(S, rows, m, l, alpha, live);
-        return;
-    }
-    for (int j = 0; j < lanes; j += VLEN) {
-        if (live == NULL) {
-            softmax_column(true, S + j, lanes, rows, m + j, l + j, alpha + j, live, j);
-        } else {
-            softmax_column(false, S + j, lanes, rows, m + j, l + j, alpha + j, live, j);
-        }
+    } else if (live == NULL) {
+        softmax_lanes(true, S, lanes, rows, m, l, alpha, live);
+    } else {
+        softmax_lanes(false, S, lanes, rows, m, l, alpha, live);
     }
 }
 

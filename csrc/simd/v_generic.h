@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { VLEN = 4, TILE_ROWS = 4, TILE_VECTORS = 2 };
+enum { VLEN = 4, TILE_ROWS = 4, TILE_VECTORS = 2, WIDE_ROWS = 4, FORWARD_LANES = 32 };
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vm __attribute__((vector_size(16)));
@@ -72,14 +72,14 @@ V_FN uint64_t m_to_bits(vm m)
 V_FN vf v_select(vm m, vf yes, vf no) { return v_blend(m, yes, no); }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return v_blend(m, v_fma(a, b, c), c); }
 
-/* ---- powers of two: t = n + f, n a whole number, ties to even, |t| < 2^22, n in a
- *      form for v_scale; p * 2^n where m, else 0, -126 <= n <= 127 */
-V_FN vf v_split(vf t, vf *f)
+/* ---- powers of two: t rounded to a whole number, ties to even, |t| < 2^22, and the
+ *      same as n, in a form for v_scale; p * 2^n where m, else 0, -126 <= n <= 127 */
+V_FN vf v_round(vf t, vf *n)
 {
     /* 1.5 * 2^23: the sum has no bits for a fraction, and n in its low bits */
-    vf magic = v_set1(0x1.8p23f), n = v_add(t, magic);
-    *f = v_sub(t, v_sub(n, magic));
-    return n;
+    vf magic = v_set1(0x1.8p23f);
+    *n = v_add(t, magic);
+    return v_sub(*n, magic);
 }
 V_FN vf v_scale(vm m, vf p, vf n)
 {

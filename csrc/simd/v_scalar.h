@@ -13,7 +13,9 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { VLEN = 1, TILE_ROWS = 4, TILE_VECTORS = 2 };
+/* Floats of a vector; the sums of a tile: most rows of most vectors, most rows of fewer,
+ * most vectors; most queries of a block, forward, whose tile is to stay in L1. */
+enum { VLEN = 1, TILE_ROWS = 4, TILE_VECTORS = 2, WIDE_ROWS = 4, FORWARD_LANES = 32 };
 
 typedef float vf;
 typedef int vm;
@@ -55,14 +57,14 @@ V_FN uint64_t m_to_bits(vm m) { return (uint64_t)m; }
 V_FN vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 V_FN vf v_fma_if(vm m, vf a, vf b, vf c) { return m ? fmaf(a, b, c) : c; }
 
-/* ---- powers of two: t = n + f, n a whole number, ties to even, |t| < 2^22, n in a
- *      form for v_scale; p * 2^n where m, else 0, -126 <= n <= 127 */
-V_FN vf v_split(vf t, vf *f)
+/* ---- powers of two: t rounded to a whole number, ties to even, |t| < 2^22, and the
+ *      same as n, in a form for v_scale; p * 2^n where m, else 0, -126 <= n <= 127 */
+V_FN vf v_round(vf t, vf *n)
 {
     /* 1.5 * 2^23: the sum has no bits for a fraction, and n in its low bits */
-    vf magic = v_set1(0x1.8p23f), n = v_add(t, magic);
-    *f = v_sub(t, v_sub(n, magic));
-    return n;
+    vf magic = v_set1(0x1.8p23f);
+    *n = v_add(t, magic);
+    return v_sub(*n, magic);
 }
 V_FN vf v_scale(vm m, vf p, vf n)
 {

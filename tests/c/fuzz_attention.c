@@ -199,6 +199,7 @@ check_variants(source *s, const problem *c, const results *r)
     check_full_masks(c, r);
     check_repeated_keys(c, r);
     check_strided(c, r);
+    check_beside(c, r);
     check_prepared(c, r);
     check_projected_late(c, r);
     check_handed_back(c, r);

@@ -249,6 +249,52 @@ check_strided(const problem *c, const results *r)
     check_same(c, r, &s, 0, RESULTS, "not the bits of contiguous inputs");
 }
 
+/* x (heads, rows, width) as (rows, heads, width), or back. */
+static float *
+beside(const float *x, int64_t heads, int64_t rows, int64_t width, bool back)
+{
+    float *copy = nan_floats(heads * rows * width);
+    for (int64_t i = 0; i < heads * rows; i++) {
+        int64_t other = i % rows * heads + i / rows;
+        memcpy(copy + (back ? i : other) * width, x + (back ? other : i) * width,
+               (size_t)width * sizeof *x);
+    }
+    return copy;
+}
+
+/* Heads written where they lie inside rows: the same bits. */
+static void
+check_beside(const problem *c, const results *r)
+{
+    const attn_problem *p = &c->p;
+    const bool product = p->score == &attn_score_dot || p->score == &attn_score_cosine;
+    if (!product || p->B < 2 || c->hands_back_output || c->projects_late) {
+        return;
+    }
+    problem all = *c;
+    all.p.heads = p->B;
+    all.dout = beside(c->dout, p->B, p->M, p->Dv, false);
+    results b = compute(&all, r->set);
+    const struct {
+        int which;
+        int64_t heads, rows, width;
+    } beside_each_other[] = {
+        {OUTPUT, p->B, p->M, p->Dv},
+        {D_QUERIES, p->B, p->M, p->Dq},
+        {D_KEYS, p->B / p->group, p->N, p->Dk},
+        {D_VALUES, p->B / p->group, p->N, p->Dv},
+        {SCORES_D_QUERIES, p->B, p->M, p->Dq},
+        {SCORES_D_KEYS, p->B / p->group, p->N, p->Dk},
+    };
+    for (size_t i = 0; i < sizeof beside_each_other / sizeof *beside_each_other; i++) {
+        int which = beside_each_other[i].which;
+        b.of[which] = beside(b.of[which], beside_each_other[i].heads,
+                             beside_each_other[i].rows, beside_each_other[i].width,
+                             true);
+    }
+    check_same(c, r, &b, 0, RESULTS, "of heads side by side, not the same bits");
+}
+
 /* Keys' gradients that go through their projection by themselves: the same bits. */
 static void
 check_projected_late(const problem *c, const results *r)

@@ -1,0 +1,86 @@
+"""The documentation site: the documents and notebooks of the repository, where they lie, and the
+API from the docstrings. ``sphinx-build -W -c docs/site . SITE`` in the clone builds it; the links
+between documents are those that work in the repository too.
+"""
+
+import attnext
+
+project = "attnext"
+author = "The attnext developers"
+copyright = "The attnext developers"
+version = release = attnext.__version__
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+]
+root_doc = "README"
+include_patterns = [
+    "README*.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING*.md",
+    "SECURITY.md",
+    "docs/*.md",
+    "docs/site/*.md",
+    "docs/site/api/*.md",
+    "examples/*.ipynb",
+]
+
+# ---- documents -----------------------------------------------------------------------------------
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath", "amsmath"]
+nb_execution_mode = "off"  # notebooks are shown with the outputs that they have
+
+# README.md stays as GitHub and PyPI show it; here it is the first page, with the contents.
+CONTENTS = """
+
+```{toctree}
+:hidden:
+:maxdepth: 1
+
+API <docs/site/api/index>
+Notebooks <docs/site/notebooks>
+Guides <docs/site/guides>
+简体中文 <README.zh-CN>
+```
+"""
+
+
+def adapt(_app: object, docname: str, source: list[str]) -> None:
+    if docname.startswith("README"):  # a folder has no page
+        source[0] = source[0].replace("](examples/)", "](docs/site/notebooks.md)")
+    if docname == root_doc:
+        source[0] += CONTENTS
+
+
+# ---- API -----------------------------------------------------------------------------------------
+
+
+def examples_of_a_module(
+    _app: object, what: str, _name: str, _obj: object, _options: object, lines: list[str]
+) -> None:
+    """What numpydoc does to the sections of functions and classes, but not of modules."""
+    if what == "module" and "Examples" in lines:
+        at = lines.index("Examples")
+        lines[at : at + 2] = [".. rubric:: Examples", ""]
+
+
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+suppress_warnings = ["ref.python"]  # W_q is an attribute of several classes
+
+# ---- pages ---------------------------------------------------------------------------------------
+
+html_theme = "pydata_sphinx_theme"
+html_title = "attnext"
+html_extra_path = ["root"]
+html_theme_options = {"show_toc_level": 2, "navbar_align": "left", "show_prev_next": True}
+
+
+def setup(app: object) -> None:
+    app.connect("source-read", adapt)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-docstring", examples_of_a_module)  # type: ignore[attr-defined]

@@ -1,0 +1,41 @@
+"""The documentation site (docs/site): nothing public is missing in it. That it builds without a
+warning is shown by the step notebooks of .ci/run.
+"""
+
+import re
+
+import pytest
+from helpers import TESTS
+
+import attnext
+
+ROOT = TESTS.parent
+SITE = ROOT / "docs" / "site"
+
+
+def directives(kind: str) -> list[str]:
+    pages = "\n".join(page.read_text("utf-8") for page in sorted((SITE / "api").glob("*.md")))
+    return re.findall(rf"^\.\. {kind}:: (\S+)$", pages, re.MULTILINE)
+
+
+def test_every_public_name_has_its_place_once() -> None:
+    names = directives("autofunction") + directives("autoclass")
+    assert sorted(names) == sorted(attnext.__all__)
+
+
+def test_every_module() -> None:
+    assert sorted(directives("automodule")) == sorted(
+        f"attnext.{name}" for name in attnext._SUBMODULES
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "of"),
+    [("api/index.md", "docs/site/api/*.md"), ("guides.md", "docs/*.md"),
+     ("notebooks.md", "examples/*.ipynb")],
+)  # fmt: skip
+def test_every_page_is_in_the_contents(page: str, of: str) -> None:
+    listed = {line.rpartition("/")[2] for line in (SITE / page).read_text("utf-8").splitlines()}
+    found = {path.stem for path in ROOT.glob(of)} - {"index"}
+    assert found
+    assert found <= listed
