@@ -33,7 +33,8 @@ EXP = 8
 # r = 1 / (1 + A B). s hidden units can share one division: w0/d0 + w1/d1 = (w0 d1 + w1 d0) /
 # (d0 d1), and that again with the next two. By s: how many slots of the ports for multiply-adds
 # a triple takes besides its 1/s divisions.
-#   forward, 4 units: 4 (d), 2 (d0 d1, d2 d3), 4 (their numerators), 3 (joined), 1 (added)
+#   forward, 4 units: 4 (d), 2 (d0 d1, d2 d3), 4 (their numerators), 3 (joined), 1 (added); the
+#   kernel takes 4 more, for the accuracy of (B - A) / (B + A)
 #   backward: d, the r of each unit, r (1 - r), and the sums for dA, dB and dw_v
 FORWARD = {1: 2.0, 2: 3.0, 4: 14 / 4}
 BACKWARD = {1: 5.0, 2: 6.5, 4: 29 / 4}

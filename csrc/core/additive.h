@@ -10,13 +10,16 @@
  *
  *     form    largest |a_h|    stored as
  *     SMALL        <= 1        tanh a     relative accuracy for small sums
- *     EXP          <= 5.4      e^2a
- *     CLAMPED      <= 21.8     e^2a       e^2a e^2b is clamped
+ *     EXP          <= 9        e^2a
+ *     LARGE        <= 21.8     e^2a
  *     DIRECT                   a itself
  *
  * and a pair is computed in the larger of its two forms (in DIRECT, if w_v is very large:
- * queries then are DIRECT, whatever they hold). So what a pair gives depends
- * on that pair alone, never on its neighbours.
+ * queries then are DIRECT, whatever they hold). So what a pair gives depends on that pair
+ * alone, never on its neighbours.
+ *
+ * Of queries, a is kept with the other sign, as tanh(b - a) is a quotient without a
+ * product, (e^2b - e^2a) / (e^2b + e^2a).
  */
 #ifndef ATTN_ADDITIVE_H
 #define ATTN_ADDITIVE_H
@@ -41,8 +44,7 @@ typedef struct {
     int64_t H;          /* hidden units, made a multiple of 4 by some of weight 0 */
     attn_panels panels; /* of W_q: transposed, if queries are few; and backward */
     float *few;         /* (B, M, H)  W_q q of all queries, if they are few */
-    float *w, *w_exp;   /* (H)  unit * w_v; and times -2, for 1 - 2 / (1 + A B) */
-    float bias_exp;     /* unit * sum of w_v */
+    float *w;           /* (H)  unit * w_v */
     float *da;          /* (B, M, p->H)  backward: gradient of a */
     uint8_t *query_use; /* (B, M)  backward: ATTN_UNUSED for empty rows */
     float *dw_blocks;   /* (B, blocks, p->H)  backward: each block's share of dw_v */
@@ -68,8 +70,8 @@ static inline int
 attn_additive_form(float largest)
 {
     return largest <= 1.0f    ? ADDITIVE_SMALL
-           : largest <= 5.4f  ? ADDITIVE_EXP
-           : largest <= 21.8f ? ADDITIVE_CLAMPED
+           : largest <= 9.0f  ? ADDITIVE_EXP
+           : largest <= 21.8f ? ADDITIVE_LARGE
                               : ADDITIVE_DIRECT;
 }
 

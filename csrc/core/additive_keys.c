@@ -97,22 +97,17 @@ project_few(attn_call *c)
 }
 
 /* Above this the numerators of four units could overflow (kernels_additive.h). */
-static const float LARGEST_W = 0x1p30f;
+static const float LARGEST_W = 0x1p12f;
 
 bool
 attn_additive_prepare(attn_call *c)
 {
     const attn_problem *p = c->p;
     additive_shared *s = c->shared;
-    double sum = 0.0;
     s->direct = attn_simd->absmax_row(p->parameters[W_V], p->H) > LARGEST_W;
     for (int64_t h = 0; h < s->H; h++) {
-        float w_h = h < p->H ? p->parameters[W_V][h] : 0.0f;
-        sum += (double)w_h;
-        s->w[h] = c->unit * w_h;
-        s->w_exp[h] = -2.0f * s->w[h];
+        s->w[h] = h < p->H ? c->unit * p->parameters[W_V][h] : 0.0f;
     }
-    s->bias_exp = (float)((double)c->unit * sum);
     return project_few(c);
 }
 

@@ -11,7 +11,7 @@
 
 typedef struct {
     float *Q;                  /* [Dq][lanes] */
-    float *raw, *exp, *tanh;   /* [H][lanes]  a, e^2a, tanh a */
+    float *raw, *exp, *tanh;   /* [H][lanes]  a = -(W_q q + b_h), e^2a, tanh a */
     float *top;                /* [lanes]  largest |a_h| */
     uint64_t form[4], upto[4]; /* lanes in that form, and in that or a smaller one */
     int least, most;           /* forms present */
@@ -63,7 +63,6 @@ take_shared(attn_call *c, attn_arena *a)
         s->few = attn_take_floats(a, queries, s->H);
     }
     s->w = attn_take_floats(a, 1, s->H);
-    s->w_exp = attn_take_floats(a, 1, s->H);
     if (c->backward) {
         s->da = attn_take_floats(a, queries, p->H);
         s->query_use = attn_take(a, 1, queries, 1);
@@ -128,7 +127,7 @@ load(attn_block *block)
     additive_scratch *s = block->scratch;
 
     project(block);
-    attn_simd->add_bias_absmax(s->raw, p->parameters[B_H], s->top, block->lanes, p->H);
+    attn_simd->negate_absmax(s->raw, p->parameters[B_H], s->top, block->lanes, p->H);
     memset(s->raw + p->H * block->lanes, 0,
            (size_t)((H - p->H) * block->lanes) * sizeof(float));
     memset(s->form, 0, sizeof s->form);
@@ -224,16 +223,14 @@ next_pass(additive_pass *pass, attn_block *block, const uint64_t *live)
     return true;
 }
 
-/* S[i][l] = unit * sum_h w_h tanh(a_h + b_h) */
+/* S[i][l] = unit * sum_h w_h tanh(b_h - a_h) */
 static void
 tile(attn_block *block, float *S, int64_t k0, int keys)
 {
     const additive_shared *s = block->call->shared;
     additive_pass pass = first_pass(block, k0, keys);
     while (next_pass(&pass, block, NULL)) {
-        bool exp = pass.regime == ADDITIVE_EXP || pass.regime == ADDITIVE_CLAMPED;
-        attn_simd->additive_tile(S, pass.A, pass.B, exp ? s->w_exp : s->w,
-                                 exp ? s->bias_exp : 0.0f, block->lanes, keys, s->H,
+        attn_simd->additive_tile(S, pass.A, pass.B, s->w, block->lanes, keys, s->H,
                                  (additive_regime)pass.regime, pass.live);
     }
 }
@@ -250,14 +247,19 @@ load_backward(attn_block *block)
     memset(s->dw, 0, bytes);
 }
 
-/* forward was: S = sum_h w_h t_h, t = tanh(a + b).  So now, the factor w_h for later:
+/* Keys whose terms are one sum before they are added to da and dw: longer chains lose
+ * digits, one of all keys of a tile twice as many as PyTorch's sums do. */
+enum { SUM_KEYS = 32 };
+
+/* forward was: S = sum_h w_h t_h, t = tanh(b - a).  So now, the factor w_h for later, and
+ * da the gradient of what a was before its sign was changed:
  *     da_h += sum_keys dS (1 - t^2),  db_h += sum_queries dS (1 - t^2),
  *     dw_h += sum dS t.
  * The sum over queries runs across lanes, so lanes without a query must be dead. */
 static void
 tile_backward(attn_block *block, const float *dS)
 {
-    const additive_shared *shared = block->call->shared;
+    const int64_t H = attn_additive_width(block->call->p);
     const additive_scratch *s = block->scratch;
     const attn_tile *t = &block->tile;
     const int64_t k0 = t->k0 + t->first;
@@ -272,10 +274,14 @@ tile_backward(attn_block *block, const float *dS)
     }
     additive_pass pass = first_pass(block, k0, keys);
     while (keys > 0 && next_pass(&pass, block, live)) {
-        attn_simd->additive_tile_backward(
-            s->da, s->dw, block->dkeys.data + k0 * shared->H, pass.A, pass.B,
-            dS + t->first * block->lanes, block->lanes, keys, shared->H,
-            (additive_regime)pass.regime, pass.live);
+        for (int i = 0, n; i < keys; i += n) {
+            n = SUM_KEYS - (t->first + i) % SUM_KEYS;
+            n = n < keys - i ? n : keys - i;
+            attn_simd->additive_tile_backward(
+                s->da, s->dw, block->dkeys.data + (k0 + i) * H, pass.A, pass.B + i * H,
+                dS + (t->first + i) * block->lanes, block->lanes, n, H,
+                (additive_regime)pass.regime, pass.live == NULL ? NULL : pass.live + i);
+        }
     }
 }
 

@@ -20,11 +20,16 @@ typedef struct {
 
 typedef struct {
     float *Q;    /* [D][lanes] */
+    float *part; /* [keys][lanes]  sums over some of the features */
     float *dQ;   /* [D][lanes]  backward: sum_j dS_j (k_j - q) */
     float *dist; /* [keys][lanes]  backward: |q - k|^2 */
     float *dw;   /* [lanes] */
     float *gain; /* [lanes]  w^2 in every lane */
 } gaussian_scratch;
+
+/* Longest chains of a sum, over features, keys or queries: so short, they keep the digits
+ * that PyTorch's sums keep. */
+enum { SUM = 32 };
 
 /* w^2, kept finite so that a distance of 0 scores 0 at any w. */
 static float
@@ -56,6 +61,7 @@ take_block(attn_block *block, attn_arena *a)
     block->scratch = s;
     s = s == NULL ? &local : s;
     s->Q = attn_take_floats(a, c->p->Dq, block->lanes);
+    s->part = c->p->Dq > SUM ? attn_take_floats(a, ATTN_KEYS, block->lanes) : NULL;
     if (c->backward) {
         s->dQ = attn_take_floats(a, c->p->Dq, block->lanes);
         s->dist = attn_take_floats(a, ATTN_KEYS, block->lanes);
@@ -73,15 +79,29 @@ load(attn_block *block)
                     block->call->p->Dq, 1.0f);
 }
 
+/* S[i][l] = factor * |q_l - k_i|^2 */
+static void
+distances(const attn_block *block, float *S, attn_span keys_t, int keys, float factor)
+{
+    const gaussian_scratch *s = block->scratch;
+    const int64_t D = block->call->p->Dk, pairs = (int64_t)keys * block->lanes;
+    int64_t d = 0;
+    do {
+        attn_simd->distance(d == 0 ? S : s->part, keys_t.data + d, keys_t.ld,
+                            s->Q + d * block->lanes, block->lanes, keys,
+                            D - d < SUM ? D - d : SUM, factor);
+        for (int64_t i = 0; i < pairs && d > 0; i++) {
+            S[i] += s->part[i];
+        }
+        d += SUM;
+    } while (d < D);
+}
+
 static void
 tile(attn_block *block, float *S, int64_t k0, int keys)
 {
-    const attn_problem *p = block->call->p;
-    const gaussian_scratch *s = block->scratch;
-    const attn_span keys_t = attn_keys_of(block, k0); /* (keys, D) */
-    float factor = fmaxf(-0.5f * w_squared(p) * block->call->unit, -FLT_MAX);
-    attn_simd->distance(S, keys_t.data, keys_t.ld, s->Q, block->lanes, keys, p->Dk,
-                        factor);
+    float half = -0.5f * w_squared(block->call->p) * block->call->unit;
+    distances(block, S, attn_keys_of(block, k0), keys, fmaxf(half, -FLT_MAX));
 }
 
 static void
@@ -119,13 +139,46 @@ static void
 distances_beyond_nearest(const attn_block *block, attn_span keys_t)
 {
     const gaussian_scratch *s = block->scratch;
-    attn_simd->distance(s->dist, keys_t.data, keys_t.ld, s->Q, block->lanes,
-                        block->tile.keys, block->call->p->Dk, 1.0f);
+    distances(block, s->dist, keys_t, block->tile.keys, 1.0f);
     for (int l = 0; l < block->rows.count; l++) {
         float base = nearest(block, l);
         for (int i = 0; i < block->tile.keys; i++) {
             s->dist[i * block->lanes + l] -= base;
         }
+    }
+}
+
+/* dQ += sum_j dS_j (k_j - q) */
+static void
+queries_backward(const attn_block *block, const float *dS, attn_span keys_t)
+{
+    const gaussian_scratch *s = block->scratch;
+    const attn_tile *t = &block->tile;
+    for (int i = 0; i < t->keys; i += SUM) {
+        attn_simd->difference_lanes(
+            s->dQ, dS + i * block->lanes, keys_t.data + i * keys_t.ld, keys_t.ld, s->Q,
+            block->lanes, t->keys - i < SUM ? t->keys - i : SUM, block->call->p->Dk,
+            t->scored == NULL ? NULL : t->scored + i);
+    }
+}
+
+/* dK += w^2 sum_i dS_i (q_i - k) */
+static void
+keys_backward(const attn_block *block, const float *dS, attn_span keys_t)
+{
+    const attn_problem *p = block->call->p;
+    const attn_tile *t = &block->tile;
+    const attn_span queries = attn_queries_of(block); /* (count, D) */
+    for (int l = 0; l < block->rows.count; l += SUM) {
+        int n = block->rows.count - l < SUM ? block->rows.count - l : SUM;
+        uint64_t live[ATTN_KEYS];
+        for (int i = 0; i < t->keys && t->scored != NULL; i++) {
+            live[i] = t->scored[i] >> l;
+        }
+        attn_simd->difference_rows(
+            block->dkeys.data + t->k0 * p->Dk, dS + l, block->lanes,
+            queries.data + l * queries.ld, queries.ld, keys_t.data, keys_t.ld, t->keys,
+            n, p->Dk, w_squared(p), t->scored == NULL ? NULL : live);
     }
 }
 
@@ -135,19 +188,12 @@ distances_beyond_nearest(const attn_block *block, attn_span keys_t)
 static void
 tile_backward(attn_block *block, const float *dS)
 {
-    const attn_call *c = block->call;
     const attn_tile *t = &block->tile;
     const gaussian_scratch *s = block->scratch;
-    const int64_t D = c->p->Dk;
     const attn_span keys_t = attn_keys_of(block, t->k0); /* (keys, D) */
-    const attn_span queries = attn_queries_of(block);    /* (count, D) */
 
-    attn_simd->difference_lanes(s->dQ, dS, keys_t.data, keys_t.ld, s->Q, block->lanes,
-                                t->keys, D, t->scored);
-    attn_simd->difference_rows(block->dkeys.data + t->k0 * D, dS, block->lanes,
-                               queries.data, queries.ld, keys_t.data, keys_t.ld,
-                               t->keys, block->rows.count, D, w_squared(c->p),
-                               t->scored);
+    queries_backward(block, dS, keys_t);
+    keys_backward(block, dS, keys_t);
     distances_beyond_nearest(block, keys_t);
     attn_simd->dot_tile(s->dw, dS, s->dist, block->lanes, t->keys, t->scored);
 }

@@ -39,14 +39,14 @@ enum {
     ATTN_GROUP = 16, /* keys whose softmax is one sum, of four chains */
 };
 
-/* How tanh(a + b) is computed, by the sizes |a|, |b| of the two pre-activations. A
- * larger regime serves smaller sizes too, at less accuracy; operands are stored as
- * said here. */
+/* How tanh(b - a) is computed, by the sizes |a|, |b|: a is the query's pre-activation
+ * with the other sign, b the key's. A larger regime serves smaller sizes too, at less
+ * accuracy; operands are stored as said here. */
 typedef enum {
-    ADDITIVE_SMALL,   /* both <= 1:    u = tanh a, v = tanh b: (u + v) / (1 + u v) */
-    ADDITIVE_EXP,     /* both <= 5.4:  A = e^2a, B = e^2b: 1 - 2 / (1 + A B) */
-    ADDITIVE_CLAMPED, /* both <= 21.8: the same with A B at most 2^30 or 2^60 */
-    ADDITIVE_DIRECT,  /* any:          a, b themselves: tanh(a + b) */
+    ADDITIVE_SMALL, /* both <= 1:   u = tanh a, v = tanh b: (v - u) / (1 - u v) */
+    ADDITIVE_EXP,   /* both <= 9:   A = e^2a, B = e^2b: (B - A) / (B + A) */
+    ADDITIVE_LARGE, /* <= 21.8:     the same of A = 1 and B / A, at most 2^28 or 2^60 */
+    ADDITIVE_DIRECT, /* any:         a, b themselves: tanh(b - a) */
 } additive_regime;
 
 typedef struct {
@@ -185,20 +185,19 @@ typedef struct {
     void (*exp_form)(float *out, const float *x, int64_t n);
     void (*tanh_form)(float *out, const float *x, int64_t n);
 
-    /* A[h][l] += bias[h]; top[l] = largest |A[h][l]| that is not NaN, at least 0. */
-    void (*add_bias_absmax)(float *A, const float *bias, float *top, int lanes,
-                            int64_t H);
+    /* A[h][l] = -(A[h][l] + bias[h]), bias NULL: -A[h][l]; top[l] = largest |A[h][l]|
+     * that is not NaN, at least 0. */
+    void (*negate_absmax)(float *A, const float *bias, float *top, int lanes,
+                          int64_t H);
 
-    /* S[i][l] = sum_h w[h] tanh(a[h][l] + b[i][h]) where live (elsewhere S is left
-     * alone). A [H][lanes], B [rows][H] in the regime's form, H a multiple of 4. Exp
-     * forms: bias + sum_h w[h] / (1 + A B), the caller passing w = -2 w_v, bias = sum
-     * w_v; the other forms take w = w_v, bias = 0. Four hidden units share one
-     * division; |w| <= 2^32, but any with ADDITIVE_DIRECT. */
+    /* S[i][l] = sum_h w[h] tanh(b[i][h] - a[h][l]) where live (elsewhere S is left
+     * alone). A [H][lanes], B [rows][H] in the regime's form, H a multiple of 4. Four
+     * hidden units share one division; |w| <= 2^13, but any with ADDITIVE_DIRECT. */
     void (*additive_tile)(float *S, const float *A, const float *B, const float *w,
-                          float bias, int lanes, int rows, int64_t H,
-                          additive_regime regime, const uint64_t *live);
+                          int lanes, int rows, int64_t H, additive_regime regime,
+                          const uint64_t *live);
 
-    /* With t = tanh(a + b) and G = dS, over the live pairs:
+    /* With t = tanh(b - a) and G = dS, over the live pairs:
      *     dA[h][l] += sum_i G (1 - t^2),  dB[i][h] += sum_l G (1 - t^2),
      *     C[h][l] += sum_i G t.
      * lanes 1, 16 or 32, H a multiple of 4; the factor w_v[h] is the caller's to apply.

@@ -25,21 +25,28 @@ load_units(vf b[SQUARE], const float *B, int64_t H, int rows, int n)
 
 V_FN void
 scores_query(additive_regime regime, float *S, const float *A, const float *B,
-             const float *w, float bias, int keys, int64_t H, const uint64_t *live)
+             const float *w, int keys, int64_t H, const uint64_t *live)
 {
     for (int i = 0; i < keys; i += VLEN) {
-        vf acc = v_set1(bias), b[SQUARE], a[UNITS], w_h[UNITS];
+        vf acc = v_zero(), b[SQUARE], a[UNITS], w_h[UNITS], wa[UNITS];
         int rows = lanes_left(keys - i);
         for (int64_t h = 0; h < H; h += SQUARE) {
             int n = H - h < SQUARE ? (int)(H - h) : SQUARE;
+            float products[SQUARE]; /* w a, n of them at once */
+            for (int u = 0; u < n; u += VLEN) {
+                int k = lanes_left(n - u);
+                v_store(products + u,
+                        v_mul(v_load_n(w + h + u, k), v_load_n(A + h + u, k)));
+            }
             load_units(b, B + i * H + h, H, rows, n);
             for (int f = 0; f < n; f += UNITS) {
                 UNROLL
                 for (int u = 0; u < UNITS; u++) {
-                    a[u] = v_set1(A[h + f + u]);
+                    a[u] = additive_a(regime, v_set1(A[h + f + u]));
                     w_h[u] = v_set1(w[h + f + u]);
+                    wa[u] = v_set1(products[f + u]);
                 }
-                acc = additive_terms(regime, acc, a, b + f, w_h);
+                acc = additive_terms(regime, acc, a, b + f, w_h, wa);
             }
         }
         uint64_t bits = query_bits(live, i, i + rows);
@@ -48,21 +55,21 @@ scores_query(additive_regime regime, float *S, const float *A, const float *B,
 }
 
 static void
-additive_query(float *S, const float *A, const float *B, const float *w, float bias,
-               int keys, int64_t H, additive_regime regime, const uint64_t *live)
+additive_query(float *S, const float *A, const float *B, const float *w, int keys,
+               int64_t H, additive_regime regime, const uint64_t *live)
 {
     switch (regime) {
     case ADDITIVE_SMALL:
-        scores_query(ADDITIVE_SMALL, S, A, B, w, bias, keys, H, live);
+        scores_query(ADDITIVE_SMALL, S, A, B, w, keys, H, live);
         break;
     case ADDITIVE_EXP:
-        scores_query(ADDITIVE_EXP, S, A, B, w, bias, keys, H, live);
+        scores_query(ADDITIVE_EXP, S, A, B, w, keys, H, live);
         break;
-    case ADDITIVE_CLAMPED:
-        scores_query(ADDITIVE_CLAMPED, S, A, B, w, bias, keys, H, live);
+    case ADDITIVE_LARGE:
+        scores_query(ADDITIVE_LARGE, S, A, B, w, keys, H, live);
         break;
     case ADDITIVE_DIRECT:
-        scores_query(ADDITIVE_DIRECT, S, A, B, w, bias, keys, H, live);
+        scores_query(ADDITIVE_DIRECT, S, A, B, w, keys, H, live);
         break;
     }
 }
@@ -116,12 +123,14 @@ gradient_fours(additive_regime regime, float *dA, float *C, float *dB, const flo
 {
     const bool exp = regime == ADDITIVE_EXP;
     const vm every = m_from_bits(~(uint64_t)0);
-    vf a[UNITS], da[UNITS], c[UNITS], a_factor[UNITS], ones[UNITS];
+    vf a[UNITS], da[UNITS], c[UNITS], a_factor[UNITS], c_factor[UNITS], ones[UNITS];
     load_fours(a, A, n);
     UNROLL
     for (int u = 0; u < UNITS; u++) {
+        a[u] = additive_a(regime, a[u]);
         da[u] = c[u] = v_zero();
         ones[u] = v_set1(1.0f);
+        c_factor[u] = additive_c_factor(regime);
         a_factor[u] = exp ? v_min(a[u], v_set1(0x1p100f)) : ones[u];
     }
     for (int i = 0; i < keys; i++) {
@@ -138,7 +147,7 @@ gradient_fours(additive_regime regime, float *dA, float *C, float *dB, const flo
         fma_fours(dB + i * H, db, exp ? b : ones, n);
     }
     fma_fours(dA, da, a_factor, n);
-    fma_fours(C, c, ones, n);
+    fma_fours(C, c, c_factor, n);
 }
 
 V_FN void
@@ -169,8 +178,8 @@ additive_query_backward(float *dA, float *C, float *dB, const float *A, const fl
     case ADDITIVE_EXP:
         gradient_query(ADDITIVE_EXP, dA, C, dB, A, B, G, keys, H, live);
         break;
-    case ADDITIVE_CLAMPED:
-        gradient_query(ADDITIVE_CLAMPED, dA, C, dB, A, B, G, keys, H, live);
+    case ADDITIVE_LARGE:
+        gradient_query(ADDITIVE_LARGE, dA, C, dB, A, B, G, keys, H, live);
         break;
     case ADDITIVE_DIRECT:
         gradient_query(ADDITIVE_DIRECT, dA, C, dB, A, B, G, keys, H, live);
@@ -178,15 +187,14 @@ additive_query_backward(float *dA, float *C, float *dB, const float *A, const fl
     }
 }
 
-/* A += bias; the largest |A|. */
+/* A = -(A + bias); the largest |A|. */
 static float
-add_bias_query(float *A, const float *bias, int64_t H)
+negate_query(float *A, const float *bias, int64_t H)
 {
-    if (bias != NULL) {
-        for (int64_t h = 0; h < H; h += VLEN) {
-            int n = lanes_left(H - h);
-            v_store_n(A + h, v_add(v_load_n(A + h, n), v_load_n(bias + h, n)), n);
-        }
+    for (int64_t h = 0; h < H; h += VLEN) {
+        int n = lanes_left(H - h);
+        vf b_h = bias != NULL ? v_load_n(bias + h, n) : v_zero();
+        v_store_n(A + h, v_sub(v_sub(v_zero(), v_load_n(A + h, n)), b_h), n);
     }
     return absmax_row(A, H);
 }

@@ -12,7 +12,8 @@ static void
 run_matmul(run *r) /* rows, cols, K; options: add, X walked along columns */
 {
     bool add = r->option & 1, columns = r->option & 2;
-    int64_t ldc = r->b == 1 ? 1 : r->b + 3; /* a column by itself is a case of its own */
+    int64_t ldc = r->b == 1 ? 1
+                            : r->b + 3; /* a column by itself is a case of its own */
     int64_t ldx = columns ? 1 : r->c, sx = columns ? r->a : 1;
     float *C = numbers(r, span(r->a, r->b, ldc), 2.0f);
     float *X = numbers(r, (int64_t)r->a * r->c, 2.0f),
@@ -331,8 +332,8 @@ same(const float *x, const float *y, int64_t n)
 {
     bool equal = true;
     for (int64_t i = 0; i < n; i++) {
-        equal = equal && ((isnan(x[i]) && isnan(y[i])) ||
-                          memcmp(x + i, y + i, sizeof *x) == 0);
+        equal = equal &&
+                ((isnan(x[i]) && isnan(y[i])) || memcmp(x + i, y + i, sizeof *x) == 0);
     }
     return equal;
 }
@@ -349,7 +350,8 @@ static void
 run_softmax_rows(run *r) /* N, rows; options: exp underflows; mask; uneven */
 {
     int64_t N = r->a, all = N * r->b;
-    float *out = numbers(r, all, 1.0f), *x = numbers(r, all, r->option & 1 ? 100.0f : 4.0f);
+    float *out = numbers(r, all, 1.0f),
+          *x = numbers(r, all, r->option & 1 ? 100.0f : 4.0f);
     float *alone = numbers(r, N, 1.0f);
     softmax_keys keys;
     find_keys(&keys, r, r->option & 2, r->option & 4);
@@ -413,17 +415,17 @@ run_tanh_form(run *r) /* n; option: of size 1, around the two ways tanh is compu
 }
 
 static void
-run_add_bias_absmax(run *r) /* H, lanes; option: bias */
+run_negate_absmax(run *r) /* H, lanes; option: bias */
 {
     float *A = numbers(r, (int64_t)r->a * r->b, 3.0f), *top = numbers(r, r->b, 1.0f);
     float *bias = r->option ? numbers(r, r->a, 3.0f) : NULL;
-    r->set->add_bias_absmax(A, bias, top, r->b, r->a);
+    r->set->negate_absmax(A, bias, top, r->b, r->a);
     record(r, A, (int64_t)r->a * r->b);
     record(r, top, r->b);
 }
 
 /* Three keys: all numbers are as large as the regime allows, so that denominators and
- * numerators are. */
+ * numerators are, and tanh(b - a) is 1. */
 static bool
 all_largest(const run *r)
 {
@@ -432,13 +434,13 @@ all_largest(const run *r)
 
 /* Pre-activations of the regime's full range, in the form that the regime takes. */
 static float *
-additive_operand(run *r, int64_t n, additive_regime regime)
+additive_operand(run *r, int64_t n, additive_regime regime, float sign)
 {
-    static const float limit[] = {1.0f, 5.4f, 21.8f, 60.0f};
+    static const float limit[] = {1.0f, 9.0f, 21.8f, 60.0f};
     float *x = numbers(r, n, limit[regime]);
     for (int64_t i = 0; i < n; i++) {
         x[i] = i % 7 == 3 ? copysignf(limit[regime], x[i]) : x[i];
-        x[i] = all_largest(r) ? limit[regime] : x[i];
+        x[i] = all_largest(r) ? sign * limit[regime] : x[i];
         x[i] = regime == ADDITIVE_SMALL    ? (float)tanh(x[i])
                : regime == ADDITIVE_DIRECT ? x[i]
                                            : (float)exp(2.0 * x[i]);
@@ -451,13 +453,12 @@ run_additive_tile(run *r) /* rows, lanes, H; options: regime, live */
 {
     additive_regime regime = (additive_regime)(r->option & 3);
     int H = (r->c + 3) / 4 * 4;
-    float *A = additive_operand(r, (int64_t)H * r->b, regime);
-    float *B = additive_operand(r, (int64_t)r->a * H, regime);
-    float *w = numbers(r, H, all_largest(r) ? 0x1p32f : 1.0f);
+    float *A = additive_operand(r, (int64_t)H * r->b, regime, -1.0f);
+    float *B = additive_operand(r, (int64_t)r->a * H, regime, 1.0f);
+    float *w = numbers(r, H, all_largest(r) ? 0x1p13f : 1.0f);
     float *S = numbers(r, (int64_t)r->a * r->b, 1.0f);
     uint64_t *live = r->option & 4 ? live_words(r, r->a, r->b) : NULL;
-    bool exp = regime == ADDITIVE_EXP || regime == ADDITIVE_CLAMPED;
-    r->set->additive_tile(S, A, B, w, exp ? 0.5f : 0.0f, r->b, r->a, H, regime, live);
+    r->set->additive_tile(S, A, B, w, r->b, r->a, H, regime, live);
     record(r, S, (int64_t)r->a * r->b);
 }
 
@@ -466,8 +467,8 @@ run_additive_tile_backward(run *r) /* rows, lanes, H; options: regime, live */
 {
     additive_regime regime = (additive_regime)(r->option & 3);
     int H = (r->c + 3) / 4 * 4;
-    float *A = additive_operand(r, (int64_t)H * r->b, regime);
-    float *B = additive_operand(r, (int64_t)r->a * H, regime);
+    float *A = additive_operand(r, (int64_t)H * r->b, regime, -1.0f);
+    float *B = additive_operand(r, (int64_t)r->a * H, regime, 1.0f);
     float *dA = numbers(r, (int64_t)H * r->b, 1.0f),
           *C = numbers(r, (int64_t)H * r->b, 1.0f);
     float *dB = numbers(r, (int64_t)r->a * H, 1.0f),

@@ -37,8 +37,8 @@ static const int few_rows[] = {0, 1, 2, 3, 4, 5, 8, 9, END};
 static const int widths[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,  11, 12,
                              13, 15, 16, 17, 19, 20, 23, 24, 25, 31, 32,
                              33, 40, 47, 48, 49, 63, 64, 65, 67, END};
-static const int row_widths[] = {1,  2,  3,  5,  7,  8,  9,  15, 16, 17,  31,
-                                 32, 33, 47, 48, 49, 55, 56, 57, 63, 64,  65,
+static const int row_widths[] = {1,  2,  3,  5,  7,   8,   9,   15,  16, 17, 31,
+                                 32, 33, 47, 48, 49,  55,  56,  57,  63, 64, 65,
                                  79, 80, 81, 96, 127, 128, 129, 150, END};
 static const int lane_counts[] = {1, 16, 32, 48, 64, END};
 static const int backward_lanes[] = {1, 16, 32, END};
@@ -80,7 +80,7 @@ static const struct {
     {"absmax_row", run_absmax_row, widths, none, none, 1},
     {"exp_form", run_exp_form, widths, none, none, 2},
     {"tanh_form", run_tanh_form, widths, none, none, 2},
-    {"add_bias_absmax", run_add_bias_absmax, row_counts, lane_counts, none, 2},
+    {"negate_absmax", run_negate_absmax, row_counts, lane_counts, none, 2},
     {"additive_tile", run_additive_tile, row_counts, lane_counts, hidden, 8},
     {"additive_tile_backward", run_additive_tile_backward, row_counts, backward_lanes,
      hidden, 8},
