@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import SCORES, SCORES_FUNCTION, make_problem
+from multi_headed import make_heads
 
 import attnext
-from attnext import AdditiveAttention, DotProductAttention
+from attnext import AdditiveAttention, DotProductAttention, MultiHeadAttention
 
 fail = pytest.importorskip("_testcapi")  # CPython's own tool for it
 
-Layer = AdditiveAttention | DotProductAttention
+Layer = AdditiveAttention | DotProductAttention | MultiHeadAttention
 Call = partial[Any]
 Cases = Iterator[tuple[str, Call]]
 
@@ -56,6 +57,7 @@ def functions() -> Cases:
     )
     yield "show_config", partial(attnext.show_config, "dicts")
     yield "empty_cache", partial(attnext.empty_cache)
+    yield "positional_encoding", partial(attnext.positional_encoding, 3, 4)
     yield "get_num_threads", partial(attnext.get_num_threads)
     yield "set_num_threads", partial(attnext.set_num_threads, attnext.get_num_threads())
     yield (
@@ -96,9 +98,24 @@ def scores() -> Cases:
         )
 
 
+def heads() -> Cases:
+    """Multi-head attention, likewise; of the options those that belong to heads."""
+    options: dict[str, Any] = {"valid_lens": [[1, 2, 3], [0, 1, 2]], "causal_offset": [1, 2]}
+    options |= {"mask": MASK[:, None], "sink": [0, 1, 2], "scale": [1, 2, 3], "causal": True}
+    problem = make_heads(np.random.default_rng(0), N=3, kv_heads=1, bias_terms=True, **options)
+    arguments = {name: x.tolist() for name, x in problem.inputs.items()} | problem.options
+    grads = {name: x.tolist() for name, x in problem.grads.items()}
+    yield "multi_head_attention", partial(attnext.multi_head_attention, **arguments)
+    yield (
+        "multi_head_attention_backward",
+        partial(attnext.multi_head_attention_backward, **grads, **arguments, return_grad_sink=True),
+    )
+
+
 MAKERS: list[Callable[[], Layer]] = [
     partial(AdditiveAttention, 4, 4, 5, bias=True, rng=[1]),
     partial(DotProductAttention, 0.5, scale=2.0, rng=[1]),
+    partial(MultiHeadAttention, 4, 4, 4, 4, 1, bias=True, rng=[1]),
 ]
 
 
@@ -107,21 +124,28 @@ def layers() -> Cases:
     for make in MAKERS:
         layer = make()
         name = type(layer).__name__
-        layer(X, X, X, [1, 2], mask=MASK, sink=X[:, :, 0])
+        lead = (2, 1) if isinstance(layer, MultiHeadAttention) else (2,)
+        mask, weights = MASK.reshape(*lead, 1, 3), np.reshape(WEIGHTS, (*lead, 3, 3)).tolist()
+        layer(X, X, X, [1, 2], mask=mask, sink=np.reshape(LSE, (*lead, 3)))
         context, memory = layer.context, layer.memory(X, X, [1, 5], mask=MASK)
         layer.eval()  # or each call would draw another seed
         yield f"{name}.__init__", partial(lambda make: make().state_dict(), make)
-        attend = partial(layer, LISTS, X, X, [1, 2], mask=MASK, softcap=2, sink=[1, 2, 3])
+        attend = partial(layer, LISTS, X, X, [1, 2], mask=mask, softcap=2, sink=[1, 2, 3])
         yield f"{name}.__call__", attend
-        backward = partial(layer.backward, LISTS, grad_weights=WEIGHTS, context=context)
+        backward = partial(layer.backward, LISTS, grad_weights=weights, context=context)
         yield f"{name}.backward", partial(backward, return_grad_sink=True)
         yield f"{name}.memory", partial(layer.memory, LISTS, LISTS, [1, 2], mask=MASK)
         yield f"{name}.train", partial(layer.train, mode=False)
         yield f"{name}.load_state_dict", partial(layer.load_state_dict, layer.state_dict())
+        if isinstance(layer, MultiHeadAttention):
+            state = layer.state_dict("torch")
+            yield f"{name}.load_state_dict", partial(layer.load_state_dict, state)
+            yield f"{name}.state_dict", partial(layer.state_dict, "torch")
         yield f"{name}._rebuild", partial(rebuilt, type(layer), layer.__reduce__()[1][0])
         for parameter, x in layer.parameters().items():
             yield f"{name}.{parameter} =", partial(setattr, layer, parameter, x.tolist())
         yield "Memory.append", partial(life_of_a_memory, layer)
+        yield "Memory._given_to", partial(memory._given_to, layer)
         for thing in (layer, context, memory):
             yield from attributes(thing)
 
@@ -143,7 +167,8 @@ def life_of_a_memory(layer: Layer) -> Any:
 
 
 ALONE = {"parameters", "zero_grad", "state_dict", "eval", "_take_sums", "__repr__", "__len__"}
-ALONE |= {"AdditiveAttention.__reduce__", "DotProductAttention.__reduce__", "Memory.backward"}
+ALONE |= {f"{kind}Attention.__reduce__" for kind in ("Additive", "DotProduct", "MultiHead")}
+ALONE.add("Memory.backward")
 
 
 def attributes(thing: Any) -> Cases:
@@ -159,12 +184,13 @@ def attributes(thing: Any) -> Cases:
 
 NOT_OURS = {"__new__", "__doc__", "__module__", "__vectorcalloffset__"}
 CASES: dict[str, Call] = {}
-for case, call in (*functions(), *scores(), *layers()):
-    CASES[case if case not in CASES else f"{case} again"] = call
+for case, call in (*functions(), *scores(), *heads(), *layers()):
+    CASES[case + " again" * sum(known.split()[0] == case for known in CASES)] = call
 
 
 def test_nothing_public_is_left_out() -> None:
-    kinds = [AdditiveAttention, DotProductAttention, attnext.Memory, attnext._core.Context]
+    kinds = [AdditiveAttention, DotProductAttention, MultiHeadAttention]
+    kinds += [attnext.Memory, attnext._core.Context]
     public = {name for name in attnext.__all__ if not isinstance(getattr(attnext, name), type)}
     for kind in kinds:
         public |= {f"{kind.__name__}.{name}" for name in vars(kind).keys() - NOT_OURS}

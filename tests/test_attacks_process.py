@@ -157,15 +157,16 @@ rng = np.random.default_rng(0)
 sizes = {"M": 40, "N": 40, "D": 130, "Dv": 70}, {"M": 200, "N": 200, "dropout_p": 0.5, "seed": 1}
 problems = [make_problem(score, rng, **more) for score in SCORES for more in ({}, *sizes)]
 small = x[:, :40, :8]
-additive = attnext.AdditiveAttention(8, 8, 8)
+layers = attnext.AdditiveAttention(8, 8, 8), attnext.MultiHeadAttention(8, 8, 8, 8, 2)
 
 def run():
     for threads in (1, 2):
         attnext.set_num_threads(threads)
         for problem in problems:
             problem.run()
-        additive(small, small, small, [2, 3])
-        additive.backward(small)
+        for layer in layers:
+            layer(small, small, small, [2, 3])
+            layer.backward(small)
         attnext.masked_softmax_backward(x, x)
         for call in ("softmax", "merge"):
             calls[call]()
