@@ -10,6 +10,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
+import attnext
 from attnext import reference
 from attnext.reference import multi_head_attention, multi_head_attention_backward
 from attnext.testing import assert_gradients_close, numerical_gradient
@@ -284,3 +285,61 @@ def test_errors(rng: np.random.Generator, changed: dict[str, Any], message: str)
     with pytest.raises((TypeError, ValueError)) as caught:
         multi_head_attention_backward(np.ones((B, M, E)), **x)
     assert str(caught.value).replace("_backward", "") == message
+
+
+# ---- the fast function ---------------------------------------------------------------------------
+
+
+def random_call(rng: np.random.Generator) -> dict[str, Any]:
+    """Sizes, leading axes and options at random."""
+    heads = int(rng.choice([1, 2, 4, 6]))
+    kv_heads = int(rng.choice([n for n in range(1, heads + 1) if heads % n == 0]))
+    lead = tuple(rng.integers(1, 3, size=rng.integers(0, 3)))
+    M, N, d = rng.integers(0, 6), rng.integers(0, 8), rng.integers(1, 6)
+    x = make(rng, heads, kv_heads, tuple(rng.integers(1, 8, 3)), bool(rng.integers(2)), d)
+    for name, rows in (("queries", M), ("keys", N), ("values", N)):
+        x[name] = rng.normal(size=(*lead, rows, x[name].shape[-1]))
+    shapes = [(), (*lead, M)] + ([lead[:1], (lead[0], M)] if lead else [])
+    options = {
+        "valid_lens": rng.integers(0, N + 2, size=shapes[rng.integers(len(shapes))]),
+        "mask": rng.random((*lead, heads, M, N) if rng.random() < 0.5 else (M, N)) < 0.7,
+        "bias": rng.normal(size=(heads, 1, N)),
+        "sink": rng.normal(size=(heads, 1)),
+        "scale": rng.normal(size=heads),
+        "causal": True,
+        "window": tuple(map(int, rng.integers(-1, 3, 2))),
+        "softcap": 1.5,
+    }
+    x |= {name: value for name, value in options.items() if rng.random() < 0.3}
+    x |= {"dropout_p": 0.3, "seed": 5} if rng.random() < 0.3 else {}
+    return x | {"empty_rows": str(rng.choice(["uniform", "zero", "nan"]))}
+
+
+def assert_near(got: Any, expected: Any, name: str) -> None:
+    if expected is None:
+        assert got is None, name
+        return
+    finite = np.abs(np.asarray(expected)[np.isfinite(expected)])
+    atol = 1e-4 * max(1.0, float(finite.max(initial=0)))
+    assert_allclose(got, expected, rtol=1e-4, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_fast_function_is_this_one(seed: int) -> None:
+    """NaN included, and what it does not reach. (How near float32 is, test_multi_head.py tells.)"""
+    rng = np.random.default_rng(seed)
+    x = random_call(rng)
+    extras = {"return_weights": True, "return_lse": True}
+    fast = attnext.multi_head_attention(**x, **extras)
+    slow = multi_head_attention(**x, **extras)
+    for name, got, expected in zip(("output", "weights", "lse"), fast, slow, strict=True):
+        assert_near(got, expected, name)
+    flow = [rng.normal(size=each.shape) for each in slow]
+    more: dict[str, Any] = {"grad_weights": flow[1], "grad_lse": flow[2]}
+    more |= {f"return_grad_{name}": True for name in ("bias", "sink", "scale")}
+    d_fast = attnext.multi_head_attention_backward(flow[0], **x, **more)
+    d_slow = multi_head_attention_backward(flow[0], **x, **more)
+    for name in NAMES:
+        assert_near(getattr(d_fast[0], name), getattr(d_slow[0], name), name)
+    for name, got, expected in zip(("bias", "sink", "scale"), d_fast[1:], d_slow[1:], strict=True):
+        assert_near(got, expected, name)

@@ -31,8 +31,13 @@ def layer_of(problem: Problem) -> tuple[Any, list[Any]]:
         return attnext.torch.masked_softmax, []
     if case.score == "dot":
         return attnext.torch.DotProductAttention(), []
-    layer: Any = attnext.torch.AdditiveAttention(case.D, case.Dq or case.D, case.H)
-    parameters = [layer.W_q.weight, layer.W_k.weight, layer.w_v.weight]
+    layer: Any
+    if case.score == "multi-head":
+        layer = attnext.torch.MultiHeadAttention(case.D, case.D, case.D, case.D, case.heads)
+        parameters = [layer.W_q.weight, layer.W_k.weight, layer.W_v.weight, layer.W_o.weight]
+    else:
+        layer = attnext.torch.AdditiveAttention(case.D, case.Dq or case.D, case.H)
+        parameters = [layer.W_q.weight, layer.W_k.weight, layer.w_v.weight]
     layer.requires_grad_(False)
     for parameter, x in zip(parameters, problem.arrays[3:], strict=True):
         parameter.copy_(torch.tensor(x).reshape(parameter.shape))
