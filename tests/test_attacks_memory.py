@@ -8,17 +8,20 @@ memories as they were is held in test_modules_life.py and test_modules_memory.py
 from __future__ import annotations
 
 import gc
+import platform
 import re
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import compiling
 import numpy as np
 import pytest
-from helpers import SCORES, SCORES_FUNCTION, make_problem
+from helpers import SCORES, SCORES_FUNCTION, make_problem, run_python
 from multi_headed import make_heads
 
 import attnext
@@ -204,17 +207,26 @@ def test_nothing_public_is_left_out() -> None:
 IN_PLACE = "can't allocate lock|<ufunc .*> returned NULL without setting an exception"
 
 
-def run(call: Call, nth: int) -> Any:
-    """The result of the call, whose nth allocation fails, or the exception."""
+def set_nomemory(nth: int) -> None:
     fail.set_nomemory(nth, nth + 1)
+
+
+def run(
+    call: Call,
+    nth: int,
+    fail_at: Callable[[int], Any] = set_nomemory,
+    stop: Callable[[], Any] = fail.remove_mem_hooks,
+) -> Any:
+    """The result of the call, whose nth allocation fails, or the exception."""
+    fail_at(nth)
     try:
         return call()
     except (MemoryError, RuntimeError, SystemError) as error:
-        fail.remove_mem_hooks()
+        stop()
         assert isinstance(error, MemoryError) or re.fullmatch(IN_PLACE, str(error)), error
         return error.with_traceback(None)
     finally:
-        fail.remove_mem_hooks()
+        stop()
 
 
 def held(call: Call) -> list[Any]:
@@ -282,3 +294,93 @@ def test_every_allocation_may_fail(case: str, counted: None) -> None:
     takes_arguments = call.func is not getattr and (call.args or call.keywords)
     assert failures > 0 or not takes_arguments or case == "set_num_threads"
     assert repr(call()) == expected
+
+
+# ---- what the system gives -----------------------------------------------------------------------
+
+# Beside Python's objects: data of arrays, scratch, large blocks, parts of a list.
+FAILING = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+void __libc_free(void *);
+
+static atomic_long left = -1, failed, live;
+
+/* The nth allocation from now on fails; -1: none. Returns how many have failed since. */
+long fail_at(long nth) { atomic_store(&left, nth); return atomic_exchange(&failed, 0); }
+long blocks(void) { return live; }
+
+static int fails(void)
+{
+    int now = atomic_load(&left) >= 0 && atomic_fetch_sub(&left, 1) == 0;
+    failed += now;
+    errno = now ? ENOMEM : errno;
+    return now;
+}
+
+static void *count(void *block) { live += block != NULL; return block; }
+void free(void *block) { live -= block != NULL; __libc_free(block); }
+void *malloc(size_t n) { return fails() ? NULL : count(__libc_malloc(n)); }
+void *calloc(size_t n, size_t size) { return fails() ? NULL : count(__libc_calloc(n, size)); }
+void *realloc(void *block, size_t n)
+{
+    return fails() ? NULL : block == NULL ? malloc(n) : __libc_realloc(block, n);
+}
+void *mmap(void *at, size_t n, int protection, int flags, int file, off_t offset)
+{
+    void *(*map)(void *, size_t, int, int, int, off_t);
+    *(void **)&map = dlsym(RTLD_NEXT, "mmap");
+    return fails() ? MAP_FAILED : map(at, n, protection, flags, file, offset);
+}
+"""
+
+SWEEP = """
+import ctypes, sys
+from test_attacks_memory import *
+
+library = ctypes.PyDLL(sys.argv[1])
+of_large = np.ones((2, 700, 700), np.float32)
+
+def large_result():
+    # a block of its own, and none is kept that could be taken
+    attnext.empty_cache()
+    return attnext.masked_softmax(of_large)
+
+failures = 0
+for call in [large_result, *(call for call in CASES.values() if call.func is not getattr)]:
+    nth, last, expected = 0, 0, repr(call())
+    while nth < last + 5:
+        for _ in range(3):  # caches take some
+            before = library.blocks()
+            for _ in range(REPEATS):
+                result = run(call, nth, library.fail_at, lambda: library.fail_at(-1))
+            if library.blocks() - before < REPEATS:
+                break
+        else:
+            raise AssertionError((call, nth, library.blocks() - before))
+        if isinstance(result, Exception):
+            failures, last = failures + 1, nth
+        else:
+            assert repr(result) == expected, (call, nth)
+        nth += 1
+    assert failures > 0  # the block is one
+print(failures)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="its malloc has a second name")
+def test_every_allocation_of_the_system_may_fail(tmp_path: Path) -> None:
+    source, library = tmp_path / "failing.c", tmp_path / "failing.so"
+    source.write_text(FAILING)
+    flags = ["-shared", "-fPIC", str(source), "-o", str(library), "-ldl"]
+    compiling.run([*compiling.compiler(), *flags])
+    preloaded = {"LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
+    done = run_python("-c", SWEEP, str(library), check=False, **preloaded)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50

@@ -185,27 +185,154 @@ def test_a_thread_with_a_small_stack() -> None:
 
 # ---- threads that cannot be had ------------------------------------------------------------------
 
-NO_THREADS = """
+FEW_THREADS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
-int pthread_create(void) { return EAGAIN; }
+#include <pthread.h>
+#include <stdlib.h>
+
+/* Fails once it has made as many threads as the variable THREADS says. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*body)(void *), void *arg)
+{
+    static int made;
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    *(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+    return made >= atoi(getenv("THREADS")) ? EAGAIN : (made++, create(thread, attr, body, arg));
+}
+"""
+
+WITH_FEW_THREADS = """
+def results():
+    return [calls[name]() for name in ("forward", "backward", "layer", "scores")]
+
+attnext.set_num_threads(1)
+expected = results()
+attnext.set_num_threads(4)
+for threads in 0, 1, 2, 3:
+    os.environ["THREADS"] = str(threads)
+    for found, one in zip(results(), expected, strict=True):
+        np.testing.assert_array_equal(found[0], one[0])
+    print(len(os.listdir("/proc/self/task")) - 1)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
-def test_without_threads_the_caller_does_all(tmp_path: Path) -> None:
-    """As under a limit of processes (RLIMIT_NPROC), which does not hold for root."""
-    source, library = tmp_path / "none.c", tmp_path / "none.so"
-    source.write_text(NO_THREADS)
-    compiling.run([*compiling.compiler(), "-shared", "-fPIC", str(source), "-o", str(library)])
-    code = CALLS + (
-        "found = []\n"
-        "for threads in (1, 3):\n"
-        "    attnext.set_num_threads(threads)\n"
-        "    found.append([calls[name]() for name in ('forward', 'layer', 'scores')])\n"
-        "for a, b in zip(*found, strict=True):\n"
-        "    np.testing.assert_array_equal(a, b)\n"
-        "print(len(os.listdir('/proc/self/task')))\n"
-    )
-    one = {"LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
-    done = run_python("-c", code, check=False, **one)
-    assert (done.stdout.strip(), done.stderr) == ("1", "")
+def test_with_fewer_threads_than_asked_for(tmp_path: Path) -> None:
+    """As under a limit of processes (RLIMIT_NPROC), which does not hold for root: those that
+    cannot be had are done without, and made when they can be."""
+    source, library = tmp_path / "few.c", tmp_path / "few.so"
+    source.write_text(FEW_THREADS)
+    flags = ["-shared", "-fPIC", str(source), "-o", str(library), "-ldl"]
+    compiling.run([*compiling.compiler(), *flags])
+    few = {"LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1", "THREADS": "0"}
+    done = run_python("-c", CALLS + WITH_FEW_THREADS, check=False, **few)
+    assert (done.stdout.split(), done.stderr) == (["0", "1", "2", "3"], "")
+
+
+# ---- handlers of signals -------------------------------------------------------------------------
+
+MORE_CALLS = """
+memory = layer.memory(x, x)
+additive = attnext.AdditiveAttention(64, 64, 8, rng=0)
+additive(x, x, x)
+calls["memory"] = lambda: layer(x, memory, need_weights=False)
+calls["additive backward"] = lambda: additive.backward(x)
+calls["a memory made"] = lambda: attnext.DotProductAttention().memory(x, x)
+"""
+
+INTERRUPTED = """
+def handler(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, handler)
+interrupted = []
+y = np.concatenate([x, x, x, x], axis=1)  # what changes something is long: or it might be done
+additive(y[:1], y[:1], y[:1])
+memory = layer.memory(y, y)
+calls["layer"] = lambda: layer(y, y, y)
+calls["additive backward"] = lambda: additive.backward(y[:1])
+for threads in 1, 3:
+    attnext.set_num_threads(threads)
+    for name, call in calls.items():
+        layer(x, x, x)
+        context, grads = layer.context, {n: g.copy() for n, g in additive.grads.items()}
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        try:
+            call()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupted.append(name)
+            assert layer.context is context, name
+            assert_same_bits(additive.grads, grads)
+    np.testing.assert_array_equal(calls["forward"](), attnext.dot_product_attention(x, x, x))
+print(*set(interrupted), sep=",")
+"""
+
+MEDDLING = """
+count = 0
+
+def handler(*_):
+    global count
+    count += 1
+    attnext.set_num_threads(1 + count % 4)
+    attnext.empty_cache()
+    layer(x[:, :2], x, x)
+
+signal.signal(signal.SIGALRM, handler)
+for name in "forward", "backward", "layer backward", "additive backward", "memory":
+    additive.zero_grad()
+    layer(x, x, x)
+    expected, context = calls[name](), layer.context
+    for _ in range(3):
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
+        if name == "layer backward":
+            found = layer.backward(x, context=context)
+        else:
+            found = calls[name]()
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=name)
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert count > 5
+"""
+
+
+def test_ctrl_c_in_every_call_leaves_all_as_it_was() -> None:
+    """The last context, the gradients; most calls are long enough for it."""
+    done = run_python("-W", "ignore", "-c", CALLS + MORE_CALLS + INTERRUPTED, check=False)
+    assert done.stderr == ""
+    assert {"layer", "memory", "additive backward"} <= set(done.stdout.strip().split(","))
+
+
+def test_a_handler_that_changes_the_number_of_threads() -> None:
+    """And what is kept of memory, and the layer that is being called."""
+    assert status(MORE_CALLS + MEDDLING) == (0, "")
+
+
+# ---- other interpreters --------------------------------------------------------------------------
+
+SUB_INTERPRETERS = """
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters  # since Python 3.13
+
+code = f"import sys; sys.path[:] = {sys.path!r}; import attnext"
+for _ in range(2):
+    sub = interpreters.create()
+    try:
+        refused = interpreters.run_string(sub, code)
+    except interpreters.RunFailedError as error:
+        refused = error
+    assert "ImportError" in str(refused), refused
+    interpreters.destroy(sub)
+    np.testing.assert_array_equal(calls["layer"](), calls["forward"]())
+    calls["layer backward"]()
+    assert "W_q" in attnext.AdditiveAttention(2, 3, 4).parameters()
+"""
+
+
+def test_a_sub_interpreter_is_refused() -> None:
+    """By attnext, or by NumPy before it; the main one does not notice."""
+    done = run_python("-W", "ignore", "-c", CALLS + SUB_INTERPRETERS, check=False)
+    assert done.returncode == 0, done.stderr

@@ -156,7 +156,9 @@ def test_a_peer_that_is_wrong_is_not_timed(tmp_path: Path) -> None:
 
 
 @every_work
-@pytest.mark.parametrize("score", ["dot", "additive", "softmax", "additive, stepwise"])
+@pytest.mark.parametrize(
+    "score", ["dot", "additive", "multi-head", "softmax", "additive, stepwise"]
+)
 def test_every_peer_here_is_right(score: str, work: str) -> None:
     """Under a mask of each kind; a peer that is not installed is not here."""
     from suite.peers import PEERS, SLOW_TO_COMPILE, load, takes
@@ -168,7 +170,7 @@ def test_every_peer_here_is_right(score: str, work: str) -> None:
             continue  # masked_softmax has lengths and masks
         if steps and name != "lengths":
             continue  # as a decoder has them
-        H = {"H": 6} if score == "additive" else {}
+        H = {"additive": {"H": 6}, "multi-head": {"heads": 2}}.get(score, {})
         problem = make(Case(name, score, (2,), 5, 7, 4, mask=name, steps=bool(steps), **H))
         if name == "random .4":
             problem.pairs.base[..., 0] = True  # no empty row, of which peers think differently

@@ -436,3 +436,52 @@ def test_padding_is_not_read() -> None:
     for name in ("output", "weights", "d_q", "d_k", "d_v"):
         assert torch.equal(made[0][name], made[1][name]), name
     assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
+
+
+# ---- how the three classes differ: the table of docs/semantics.md --------------------------------
+
+
+def test_what_torchs_class_does_otherwise() -> None:
+    """Each row of the table that is about torch.nn.MultiheadAttention."""
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(E, HEADS, dropout=0.5, batch_first=True).eval()
+    X = torch.randn(B, M, E)
+    padding = torch.tensor([[False] * 3 + [True] * 2, [True] * M])  # True: leave out
+    layer = ours.MultiHeadAttention(E, E, E, E, HEADS, bias=True)
+    layer.load_state_dict(theirs.state_dict())
+    mask = ~padding[:, None, None, :]
+
+    output, weights = theirs(X, X, X, key_padding_mask=padding)
+    assert weights.shape == (B, M, M)  # the mean of the heads
+    same = layer(X, X, X, mask=mask)
+    assert_as_near(same[0], output[0], output[0].detach().double())
+    assert_as_near(layer.attention_weights[0].mean(0), weights[0], weights[0].detach().double())
+
+    assert output[1].isnan().all()  # a query with no key
+    theirs(X, X, X, key_padding_mask=padding)[0][0].sum().backward()
+    assert theirs.in_proj_weight.grad.isnan().any()  # though the loss leaves that row out
+    same[0].sum().backward()
+    assert torch.isfinite(layer.W_q.weight.grad).all()
+    zero = theirs(X, X, X, key_padding_mask=padding, need_weights=False)[0][1]
+    assert torch.equal(zero, layer(X, X, X, mask=mask, empty_rows="zero")[1])  # the bias of W_o
+
+    poisoned = X.clone()
+    poisoned[0, 3:] = torch.nan
+    assert theirs(X, poisoned, poisoned, key_padding_mask=padding)[0][0].isnan().any()
+    assert torch.isfinite(layer(X, poisoned, poisoned, mask=mask)[0]).all()
+
+    theirs.train()
+    _, dropped = theirs(X, X, X, average_attn_weights=False)
+    assert (dropped == 0).any() and dropped.shape == (B, HEADS, M, M)  # after dropout
+    assert (theirs.in_proj_bias == 0).all()
+
+
+def test_a_key_of_zeros_is_a_sink_of_zero() -> None:
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(E, HEADS, add_zero_attn=True, batch_first=True)
+    layer = ours.MultiHeadAttention(E, E, E, E, HEADS, bias=True)
+    layer.load_state_dict(theirs.state_dict())
+    X = torch.randn(B, M, E)
+    expected, _ = theirs(X, X, X)
+    exact = copy.deepcopy(theirs).double()(*[X.double()] * 3)[0].detach()
+    assert_as_near(layer(X, X, X, sink=torch.zeros(1)), expected, exact)

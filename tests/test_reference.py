@@ -803,7 +803,7 @@ def test_no_features_mean_equal_scores() -> None:
 # ---- the module --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in ref.__all__ if name != "AdditiveGradients"])
+@pytest.mark.parametrize("name", [name for name in ref.__all__ if not name.endswith("Gradients")])
 def test_twins_have_one_signature(name: str) -> None:
     slow, fast = (inspect.signature(getattr(module, name)) for module in (ref, attnext))
     assert [(p.name, p.kind, p.default) for p in slow.parameters.values()] == [
@@ -814,8 +814,10 @@ def test_twins_have_one_signature(name: str) -> None:
 def test_every_fast_function_has_a_twin() -> None:
     fast = {name for name in attnext.__all__ if name.endswith(("_backward", "_scores"))}
     fast |= {name for name in attnext.__all__ if name.endswith(("_attention", "_softmax", "_mask"))}
-    assert fast | {"AdditiveGradients"} == set(ref.__all__)
-    assert attnext.AdditiveGradients._fields == ref.AdditiveGradients._fields
+    named = {"AdditiveGradients", "MultiHeadGradients"}
+    assert fast | named | {"positional_encoding"} == set(ref.__all__)
+    for name in named:
+        assert getattr(attnext, name)._fields == getattr(ref, name)._fields
 
 
 def test_loads_by_its_path_without_the_compiled_module() -> None:

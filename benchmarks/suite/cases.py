@@ -10,7 +10,7 @@ class Case:
     """A piece of work: an attention of (*lead, M, N) pairs, or a softmax of as many scores."""
 
     name: str
-    score: str  # "dot", "additive" or "softmax"
+    score: str  # "dot", "additive", "multi-head" or "softmax"
     lead: tuple[int, ...]  # batch, or batch and heads
     M: int  # queries
     N: int  # keys
@@ -18,6 +18,7 @@ class Case:
     Dv: int = 0  # features of a value; 0: as many as D
     Dq: int = 0
     H: int = 0  # hidden units of the additive score
+    heads: int = 0  # of multi-head attention: D features in all, between linear layers
     mask: str = "none"  # who takes part: a name in masks.MASKS
     weights: bool = False  # whether the weights are asked for
     steps: bool = False  # queries come one by one, as a decoder's do; keys are there before
@@ -30,6 +31,8 @@ class Case:
         parts = [lead, f"m{f'1 {self.M} times' if self.steps else self.M} n{self.N}"]
         if self.D:
             parts.append(f"d{self.D}" if not self.H else f"h{self.H}")
+        if self.heads:
+            parts.append(f"heads{self.heads} and linear layers")
         if self.Dv and self.Dv != self.D:
             parts.append(f"dv{self.Dv}")
         if self.mask != "none":
@@ -45,6 +48,12 @@ def dot(name: str, lead: tuple[int, ...], M: int, N: int, D: int, **other: objec
 def additive(name: str, B: int, M: int, N: int, H: int, **other: object) -> Case:
     """Additive attention, with as many features as hidden units unless `other` has them."""
     return Case(name, "additive", (B,), M, N, **{"D": H, "H": H, **other})  # type: ignore[arg-type]
+
+
+def multi_head(name: str, B: int, rows: int, D: int, heads: int, **other: object) -> Case:
+    """Attention of several heads between linear layers."""
+    more: dict[str, object] = {"heads": heads, **other}
+    return Case(name, "multi-head", (B,), rows, rows, D, **more)  # type: ignore[arg-type]
 
 
 def softmax(name: str, B: int, M: int, N: int, **other: object) -> Case:
@@ -80,6 +89,9 @@ CASES = {
         dot("dot-3d", (64,), 512, 512, 64),
         dot("dot-dv", (8, 8), 512, 512, 64, Dv=32),
         dot("dot-weights", (8, 8), 512, 512, 64, weights=True),
+        # heads between linear layers: the layer of a transformer
+        multi_head("multi-head-toy", 2, 10, 32, 4, toy=True),
+        multi_head("multi-head", 8, 512, 512, 8),
         # the softmax alone
         softmax("softmax-middle", 64, 128, 128, mask="lengths"),
         softmax("softmax", 64, 512, 512),

@@ -1,6 +1,6 @@
 """Right results first: nothing wrong is timed.
 
-The truth is ``attnext.reference`` in float64: all of an additive attention, whose parameters'
+The truth is ``attnext.reference`` in float64: all of an attention with parameters, whose
 gradients are sums over everything; the first batch entry and head of the others. attnext is held
 against it, and the peers against it and, beyond it, against attnext.
 """
@@ -23,6 +23,7 @@ TOLERANCE = 5e-5
 FUNCTIONS: dict[str, tuple[Any, Any]] = {
     "dot": (reference.dot_product_attention, reference.dot_product_attention_backward),
     "additive": (reference.additive_attention, reference.additive_attention_backward),
+    "multi-head": (reference.multi_head_attention, reference.multi_head_attention_backward),
 }
 
 
@@ -47,15 +48,19 @@ def truth(problem: Problem, folder: Path | None = None) -> dict[str, list[Array]
 def computed(problem: Problem) -> list[Array]:
     """Output, weights if the case asks for them, and gradients, from the reference."""
     case = problem.case
-    first = ... if case.score == "additive" else (slice(0, 1),) * len(case.lead)
+    has_parameters = case.score in ("additive", "multi-head")
+    first = ... if has_parameters else (slice(0, 1),) * len(case.lead)
     mask, g = problem.pairs[first], problem.grad_output[first]
     arrays = [x[first] for x in problem.arrays]
     if case.score == "softmax":
         weights = reference.masked_softmax(arrays[0], mask=mask)
         return [weights, reference.masked_softmax_backward(g, weights, mask=mask)]
     forward, backward = FUNCTIONS[case.score]
-    output, weights = forward(*arrays, mask=mask, return_weights=True)
-    gradients = backward(g, *arrays, mask=mask)[: len(arrays)]
+    options: dict[str, Any] = {"mask": mask}
+    if case.heads:
+        options = {"mask": mask[:, None], "num_heads": case.heads}
+    output, weights = forward(*arrays, **options, return_weights=True)
+    gradients = backward(g, *arrays, **options)[: len(arrays)]
     return [output, *[weights] * case.weights, *gradients]
 
 

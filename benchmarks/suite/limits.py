@@ -76,6 +76,10 @@ def work_of(problem: Problem, kind: str) -> Work:
         # forward: scores, output; backward: scores again, dq, dk; dv and the weights' gradient
         slots = pairs * (4 * case.D + 3 * Dv if both else case.D + Dv)
         return Work(slots, floats)
+    if case.score == "multi-head":
+        # each linear layer forward; its gradient of the input, and of the weight
+        linear = (2 * queries + 2 * keys) * case.D**2 * (3 if both else 1)
+        return Work(linear + pairs * case.D * (7 if both else 2), floats)
     # projections forward, again in the backward, and twice for the gradients; the output likewise
     projections = (queries * Dq + keys * case.D) * case.H * (4 if both else 1)
     pooling = pairs * Dv * (3 if both else 1)

@@ -27,6 +27,8 @@ def of(core: Any, problem: Problem, work: str, threads: int) -> Call:
         return softmax(core, problem, work)
     if problem.case.steps:
         return stepwise(core, problem, work, remembers=True)
+    if problem.case.score == "multi-head":
+        return layered(core, problem, work)
     name = FUNCTIONS[problem.case.score]
     function, gradients = getattr(core, name), getattr(core, f"{name}_backward")
     arrays, g, options = problem.arrays, problem.grad_output, problem.options
@@ -68,6 +70,25 @@ def softmax(core: Any, problem: Problem, work: str) -> Call:
         return both
     weights = core.masked_softmax(X, **options)
     return lambda: core.masked_softmax_backward(g, weights, **options)
+
+
+def layered(core: Any, problem: Problem, work: str) -> Call:
+    """A layer, which keeps what it has projected for its backward."""
+    case, (*inputs, W_q, W_k, W_v, W_o) = problem.case, problem.arrays
+    layer = core.MultiHeadAttention(case.D, case.D, case.D, case.D, case.heads)
+    layer.W_q, layer.W_k, layer.W_v, layer.W_o = W_q, W_k, W_v, W_o
+
+    def forward() -> Any:
+        return layer(*inputs, **problem.options, need_weights=False)
+
+    def gradients() -> tuple[Any, ...]:
+        layer.zero_grad()
+        return *layer.backward(problem.grad_output), *layer.grads.values()
+
+    if work == "backward":
+        forward()
+        return gradients
+    return forward if work == "forward" else lambda: (forward(), *gradients())
 
 
 def anew(problem: Problem, work: str, threads: int) -> Call:

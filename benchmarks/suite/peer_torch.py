@@ -60,6 +60,8 @@ def formula(problem: Problem, once: bool = True) -> Callable[..., Any]:
         mask = torch.from_numpy(problem.pairs.reshape(-1, case.M, case.N).copy())
     if case.score == "softmax":
         return lambda X: masked_softmax(X, lens, mask)
+    if case.score == "multi-head":
+        return between_linears(case.heads, lambda q, k, v: book_heads(q, k, v, lens, mask))
     scores = dot_scores if case.score == "dot" else additive_scores
 
     def attention(q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Any:
@@ -74,6 +76,61 @@ def formula(problem: Problem, once: bool = True) -> Callable[..., Any]:
         return torch.cat(outputs, dim=1)
 
     return stepwise if case.steps else attention
+
+
+# ---- heads between linear layers ----------------------------------------------------------------
+
+
+def between_linears(heads: int, attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Multi-head attention with this attention of (B, heads, M, d) in it."""
+    linear = torch.nn.functional.linear
+
+    def split(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    def function(q: Tensor, k: Tensor, v: Tensor, *weights: Tensor) -> Tensor:
+        W_q, W_k, W_v, W_o = weights
+        pooled = attention(split(linear(q, W_q)), split(linear(k, W_k)), split(linear(v, W_v)))
+        return linear(pooled.transpose(1, 2).flatten(2), W_o)
+
+    return function
+
+
+def book_heads(q: Tensor, k: Tensor, v: Tensor, lens: Tensor | None, mask: Tensor | None) -> Tensor:
+    """The book's attention, for which heads become part of the batch."""
+    heads = q.shape[1]
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    lens, mask = (None if x is None else x.repeat_interleave(heads, 0) for x in (lens, mask))
+    weights = masked_softmax(dot_scores(q, k), lens, mask)
+    return torch.bmm(weights, v).unflatten(0, (-1, heads))
+
+
+def module(problem: Problem, work: str, threads: int) -> Call | None:
+    """torch.nn.MultiheadAttention."""
+    case = problem.case
+    if case.score != "multi-head" or problem.allowed is not None:
+        return None
+    torch.set_num_threads(threads)
+    layer = torch.nn.MultiheadAttention(case.D, case.heads, bias=False, batch_first=True)
+    tensors = [torch.tensor(x) for x in problem.arrays]
+    inputs, (W_q, W_k, W_v, W_o) = tensors[:3], tensors[3:]
+    with torch.no_grad():
+        layer.in_proj_weight.copy_(torch.cat([W_q, W_k, W_v]))
+        layer.out_proj.weight.copy_(W_o)
+    parameters = [layer.in_proj_weight, layer.out_proj.weight]
+
+    def function(q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> Tensor:
+        return layer(q, k, v, need_weights=False)[0]
+
+    found = as_call(function, [*inputs, *parameters], torch.tensor(problem.grad_output), work)
+    if work == "forward":
+        return found
+
+    def split() -> Any:
+        *others, in_proj, out_proj = found()
+        return *others, *in_proj.chunk(3), out_proj
+
+    return split
 
 
 # ---- calls --------------------------------------------------------------------------------------
@@ -129,7 +186,7 @@ def compiled(problem: Problem, work: str, threads: int) -> Call | None:
 
 def sdpa(problem: Problem, work: str, threads: int) -> Call | None:
     """torch.nn.functional.scaled_dot_product_attention, which returns no weights."""
-    if problem.case.score != "dot" or problem.case.weights:
+    if problem.case.score not in ("dot", "multi-head") or problem.case.weights:
         return None
     torch.set_num_threads(threads)
     how: dict[str, Any] = {}
@@ -137,8 +194,11 @@ def sdpa(problem: Problem, work: str, threads: int) -> Call | None:
         how["is_causal"] = True
     elif problem.allowed is not None:
         how["attn_mask"] = torch.tensor(problem.allowed)
+        if problem.case.heads and how["attn_mask"].dim() == 3:
+            how["attn_mask"] = how["attn_mask"][:, None]
     function = torch.nn.functional.scaled_dot_product_attention
     tensors = [torch.tensor(x) for x in problem.arrays]
-    return as_call(
-        lambda q, k, v: function(q, k, v, **how), tensors, torch.tensor(problem.grad_output), work
-    )
+    attention: Any = lambda q, k, v: function(q, k, v, **how)  # noqa: E731
+    if problem.case.heads:
+        attention = between_linears(problem.case.heads, attention)
+    return as_call(attention, tensors, torch.tensor(problem.grad_output), work)

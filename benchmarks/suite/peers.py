@@ -32,6 +32,7 @@ PEERS = {
     "torch eager": ("peer_torch", "eager"),
     "torch anew": ("peer_torch", "anew"),
     "torch SDPA": ("peer_torch", "sdpa"),
+    "torch MHA": ("peer_torch", "module"),
     "torch.compile": ("peer_torch", "compiled"),
     "JAX jit": ("peer_jax", "call"),
     "ONNX Runtime": ("peer_onnx", "call"),
@@ -43,6 +44,8 @@ OTHERS = tuple(name for name in PEERS if name not in OURS)
 # once; and both with direct calls, which do it anew at every step.
 STEPWISE_ONLY = ("attnext anew", "torch anew")
 STEPWISE_TOO = (*[name for name in OURS if name not in STEPWISE_ONLY], "torch eager")
+# Who has heads between linear layers, too.
+MULTI_HEAD_TOO = (*STEPWISE_TOO, "torch SDPA", "torch MHA", "torch.compile")
 SLOW_TO_COMPILE = ("torch.compile", "JAX jit")
 
 
@@ -61,4 +64,6 @@ def load(names: list[str]) -> tuple[dict[str, Maker], dict[str, str]]:
 
 def takes(name: str, problem: Problem) -> bool:
     """Whether this peer is asked for a call at all."""
+    if problem.case.score == "multi-head":
+        return name in MULTI_HEAD_TOO
     return name in STEPWISE_TOO or problem.case.steps == (name in STEPWISE_ONLY)

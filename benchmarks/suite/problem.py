@@ -57,4 +57,9 @@ def make(case: Case) -> Problem:
         inputs["W_q"] = normal(case.H, Dq) / np.float32(Dq**0.5)
         inputs["W_k"] = normal(case.H, case.D) / np.float32(case.D**0.5)
         inputs["w_v"] = normal(case.H) / np.float32(case.H**0.5)
+    if case.score == "multi-head":
+        if "mask" in options and options["mask"].ndim == 3:  # of an entry: for all its heads
+            options = {"mask": options["mask"][:, None]}
+        for name in ("W_q", "W_k", "W_v", "W_o"):
+            inputs[name] = normal(case.D, case.D) / np.float32(case.D**0.5)
     return Problem(case, inputs, normal(*lead, M, Dv), options, allowed)

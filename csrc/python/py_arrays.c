@@ -273,14 +273,24 @@ py_place_of(PyArrayObject *a)
         a = (PyArrayObject *)base;
         base = PyArray_BASE(a);
     }
-    return (py_place){PyArray_BYTES(a), PyArray_NBYTES(a)};
+    npy_intp bytes = PyArray_ITEMSIZE(a); /* PyArray_NBYTES costs 10 ns */
+    for (int i = 0; i < PyArray_NDIM(a); i++) {
+        bytes *= PyArray_DIM(a, i);
+    }
+    return (py_place){PyArray_BYTES(a), bytes};
+}
+
+bool
+py_is_in_place(PyArrayObject *a, const py_place *place)
+{
+    py_place now = py_place_of(a);
+    return now.data == place->data && now.bytes == place->bytes;
 }
 
 int
 py_check_place(PyArrayObject *a, const py_place *place, const char *name)
 {
-    py_place now = py_place_of(a);
-    if (now.data == place->data && now.bytes == place->bytes) {
+    if (py_is_in_place(a, place)) {
         return 0;
     }
     PyErr_Format(

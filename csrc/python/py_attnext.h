@@ -251,6 +251,7 @@ typedef struct {
     npy_intp bytes;
 } py_place;
 py_place py_place_of(PyArrayObject *a);
+bool py_is_in_place(PyArrayObject *a, const py_place *place);
 int py_check_place(PyArrayObject *a, const py_place *place, const char *name);
 
 /* object given as out=: *out is NULL if not given, else a new reference to it, known to

@@ -64,15 +64,14 @@ py_inputs_check(const attnext_state *state, const py_inputs *in, const py_score 
     for (int i = ARG_QUERIES; i < py_inputs_end(in); i++) {
         bool copied = i == ARG_VALID_LENS || i == ARG_CAUSAL_OFFSET;
         int parameter = i - ARG_PARAMETER_0;
-        if (in->arrays[i] == NULL || copied) {
+        if (in->arrays[i] == NULL || copied ||
+            py_is_in_place(in->arrays[i], &in->places[i])) {
             continue;
         }
         const char *name = parameter >= 0 && parameter < score->parameters
                                ? score->about->parameters[parameter].name
                                : PyUnicode_AsUTF8(state->names[i]);
-        if (name == NULL || py_check_place(in->arrays[i], &in->places[i], name) < 0) {
-            return -1;
-        }
+        return name == NULL ? -1 : py_check_place(in->arrays[i], &in->places[i], name);
     }
     return 0;
 }

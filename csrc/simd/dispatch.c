@@ -45,9 +45,9 @@ detect_x86(bool *avx2, bool *avx512)
         !__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
         return;
     }
+    bool wide = (saved & XCR0_AVX512) == XCR0_AVX512;
     *avx2 = b & bit_AVX2;
-    *avx512 = *avx2 && (b & bit_AVX512F) && (b & bit_AVX512DQ) &&
-              (saved & XCR0_AVX512) == XCR0_AVX512;
+    *avx512 = *avx2 && wide && (b & bit_AVX512F) && (b & bit_AVX512DQ);
 }
 #endif
 

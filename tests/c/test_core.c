@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "../../csrc/core/attn.h"
+#include "../../csrc/simd/dispatch.h"
 
 static const double MIB = 1048576.0;
 
@@ -161,6 +162,20 @@ check_overflow(void)
     check(attn_forward_workspace(&p, 1) != SIZE_MAX, "nothing overflows");
     check(attn_prepared_size(&p, 8) != SIZE_MAX, "nothing overflows");
     check(attn_prepared_size(&p, INT64_MAX / 2) == SIZE_MAX, "the capacity overflows");
+    p.B = 4;
+    check(attn_prepared_size(&p, INT64_MAX / 2) == SIZE_MAX, "rows of keys overflow");
+    p.H = INT64_C(1) << 31;
+    check(attn_prepared_size(&p, 8) == SIZE_MAX,
+          "hidden units are too many for an int");
+    p.score = &attn_score_dot;
+    p.H = 0;
+    p.B = p.group = INT64_C(1) << 60;
+    p.N = 1 << 20;
+    check(attn_forward_workspace(&p, 1) == SIZE_MAX, "parts of the keys overflow");
+    p.M = 1 << 20;
+    const attn_gradients d = {.queries = NULL};
+    const attn_grad_outputs grad = {.output = NULL};
+    check(attn_backward_workspace(&p, &d, &grad, 1) == SIZE_MAX, "groups overflow");
 }
 
 /* ---- masks are looked at once ---------------------------------------------------- */
@@ -204,6 +219,47 @@ check_masks_are_read_once(void)
     check(fastest[1] < 1.5 * fastest[0], "the backward scans the masks again");
 }
 
+static bool
+is_written(void *x)
+{
+    return !isnan(*(const float *)x);
+}
+
+/* A backward that is interrupted when its walk is over: while it computes the
+ * gradients of queries and of what projected them. */
+static void
+check_stop_after_walk(void)
+{
+    attn_cpu_select("generic"); /* not so fast that nobody asks meanwhile */
+    attn_problem p = {.B = 1,
+                      .M = 64,
+                      .N = 1,
+                      .Dq = 4096,
+                      .Dk = 1,
+                      .Dv = 1,
+                      .H = 2048,
+                      .group = 1,
+                      .score = &attn_score_additive};
+    p.parameters[0] = numbers(p.H * p.Dq);
+    p.parameters[1] = numbers(p.H);
+    p.parameters[2] = numbers(p.H);
+    const attn_inputs in = {attn_dense(numbers(p.M * p.Dq), p.M, p.Dq),
+                            attn_dense(numbers(1), 1, 1), attn_dense(numbers(1), 1, 1)};
+    float *dq = numbers(p.M * p.Dq);
+    dq[0] = NAN;
+    const attn_gradients d = {
+        .queries = dq,
+        .keys = numbers(1),
+        .values = numbers(1),
+        .parameters = {numbers(p.H * p.Dq), numbers(p.H), numbers(p.H)}};
+    const attn_grad_outputs grad = {.output = numbers(p.M)};
+    const attn_saved saved = {NULL, NULL, NULL};
+    attn_run run = {1, is_written, dq, .next_poll_ns = 1};
+    void *work = allocate(attn_backward_workspace(&p, &d, &grad, 1));
+    check(attn_backward(&d, &grad, &saved, &in, &p, work, &run) == ATTN_INTERRUPTED,
+          "the backward went on to its end");
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -212,6 +268,7 @@ static const struct {
     {"backward_memory", check_backward_memory},
     {"prepared_memory", check_prepared_memory},
     {"overflow", check_overflow},
+    {"stop_after_walk", check_stop_after_walk},
     {"masks_are_read_once", check_masks_are_read_once},
 };
 

@@ -1,0 +1,94 @@
+"""Which lines of csrc the programs ran that were built with --coverage.
+
+    coverage.py FOLDER SET...
+
+FOLDER is where the objects are, and what gcov's counters were written beside; SET... the
+instruction sets that this CPU has; a line of the kernels counts once for each of them. What was not
+run is printed. In core and simd it is a failure unless uncovered.txt, beside this file, says why;
+so is a name there that no line has. Of python the share DOOR has to have run. os is only counted:
+much of it runs in processes that fork or are ended, and write no counters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+DOOR = 0.95
+NAMED = Path(__file__).with_name("uncovered.txt")
+
+
+class Line(NamedTuple):
+    file: str  # csrc/core/plan.c
+    number: int
+    function: str
+    kernels: str  # the set that a line of csrc/simd was compiled for, or ""
+
+    @property
+    def drawer(self) -> str:
+        return self.file.split("/")[1]
+
+    @property
+    def text(self) -> str:
+        return Path(self.file).read_text().splitlines()[self.number - 1].strip()
+
+    @property
+    def name(self) -> str:
+        """As uncovered.txt has it: without the number, which any change moves."""
+        return " ".join(filter(None, [self.file, self.kernels, f"{self.function}: {self.text}"]))
+
+
+def counted(counters: Path) -> Iterator[tuple[Line, int]]:
+    """Each line of csrc in one object, and how often it ran."""
+    command = ["gcov", "--json-format", "--stdout", str(counters)]
+    of_set = re.fullmatch(r"kernels_(\w+)", counters.stem)
+    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    for file in report["files"]:
+        if re.match(r"csrc/\w+/", file["file"]):
+            for line in file["lines"]:
+                function = line.get("function_name", "")
+                kernels = of_set[1] if of_set else ""
+                yield Line(file["file"], line["line_number"], function, kernels), line["count"]
+
+
+def counters(folder: str, sets: tuple[str, ...]) -> Iterator[Path]:
+    """What gcov reads of each object, but of the kernels that this CPU cannot run."""
+    for notes in sorted(Path(folder).glob("csrc/*/*.gcno")):
+        if notes.stem.startswith("kernels_") and notes.stem.removeprefix("kernels_") not in sets:
+            print(f"not for this CPU, hence not counted: csrc/simd/{notes.stem}.c")
+        else:
+            yield notes
+
+
+def main(folder: str, *sets: str) -> int:
+    ran: Counter[Line] = Counter()
+    for notes in counters(folder, sets):
+        for line, count in counted(notes):
+            ran[line] += count
+    rows = NAMED.read_text().splitlines()
+    named = dict(row.split(" # ") for row in rows if row.startswith("csrc/"))
+    missed = sorted(line for line, count in ran.items() if count == 0)
+    wrong = sorted(named.keys() - {line.name for line in ran})
+    for line in missed:
+        print(f"{line.number}: {line.name}")
+        if line.drawer in ("core", "simd"):
+            print(f"    {named.get(line.name, 'is not run, nor is there a reason why')}")
+            wrong += [] if line.name in named else [line.name]
+    for drawer in ("core", "simd", "python", "os"):
+        of_drawer = [line for line in ran if line.drawer == drawer]
+        share = sum(ran[line] > 0 for line in of_drawer) / len(of_drawer)
+        print(f"csrc/{drawer}: {share:.2%} of {len(of_drawer)} lines")
+        wrong += ["csrc/python: too little"] if drawer == "python" and share < DOOR else []
+    for name in wrong:
+        print(f"FAILED: {name}")
+    return len(wrong) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
