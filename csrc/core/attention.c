@@ -111,8 +111,8 @@ forward_tiles(attn_block *block)
             drop(block, block->S);
         }
         attn_span values_t = attn_values_of(block, t->k0); /* (keys, Dv) */
-        attn_simd->pool(block->O, values_t.data, values_t.ld, block->S, block->lanes, Dv,
-                        t->keys, block->alpha, t->live);
+        attn_simd->pool(block->O, values_t.data, values_t.ld, block->S, block->lanes,
+                        Dv, t->keys, block->alpha, t->live);
     }
 }
 
