@@ -803,14 +803,10 @@ def test_no_features_mean_equal_scores() -> None:
 # ---- the module --------------------------------------------------------------------------------
 
 
-<<<<<<< HEAD
 TUPLES = {"AdditiveGradients", "MultiHeadGradients"}
 
 
 @pytest.mark.parametrize("name", [name for name in ref.__all__ if name not in TUPLES])
-=======
-@pytest.mark.parametrize("name", [name for name in ref.__all__ if not name.endswith("Gradients")])
->>>>>>> 343a92b2d3f74439046e3f4c0a5d068f7c4c510b
 def test_twins_have_one_signature(name: str) -> None:
     slow, fast = (inspect.signature(getattr(module, name)) for module in (ref, attnext))
     assert [(p.name, p.kind, p.default) for p in slow.parameters.values()] == [
@@ -821,14 +817,8 @@ def test_twins_have_one_signature(name: str) -> None:
 def test_every_fast_function_has_a_twin() -> None:
     fast = {name for name in attnext.__all__ if name.endswith(("_backward", "_scores"))}
     fast |= {name for name in attnext.__all__ if name.endswith(("_attention", "_softmax", "_mask"))}
-<<<<<<< HEAD
     assert fast | TUPLES | {"positional_encoding"} == set(ref.__all__)
     for name in TUPLES:
-=======
-    named = {"AdditiveGradients", "MultiHeadGradients"}
-    assert fast | named | {"positional_encoding"} == set(ref.__all__)
-    for name in named:
->>>>>>> 343a92b2d3f74439046e3f4c0a5d068f7c4c510b
         assert getattr(attnext, name)._fields == getattr(ref, name)._fields
 
 
