@@ -50,7 +50,7 @@ MAY_ASK_ABOUT = {
     "simd/kernels_matmul.h": {"__clang__"},
     "simd/v_scalar.h": {"__clang__"},
     "simd/v_generic.h": {"__FP_FAST_FMAF", "__FMA__", "__ARM_FEATURE_FMA"},
-    "os": {"_GNU_SOURCE", "__linux__"},
+    "os": {"_GNU_SOURCE", "__linux__", "__wasm__"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -121,7 +121,9 @@ def test_algorithms_do_not_ask_where_they_run(file: Path) -> None:
 
 @every_file
 def test_the_core_allocates_nothing(file: Path) -> None:
-    assert file.parent.name == "python" or not ALLOCATION.search(code_of(file))
+    """os/memory.c is where memory comes from: of the heap, where there are no pages."""
+    may = file.parent.name == "python" or file.name == "memory.c"
+    assert may or not ALLOCATION.search(code_of(file))
 
 
 def test_file_names_are_unique() -> None:
