@@ -9,6 +9,7 @@
  *     one exit, which gives up what is not returned
  */
 #include "py_call.h"
+#include "py_run.h"
 
 #include <string.h>
 

@@ -15,7 +15,7 @@
  *     py_masks.c       mask, bias and dropout_mask; sink and scale
  *     py_bands.c       causal, causal_offset and window
  *     py_memory.c      where large arrays and large scratch lie
- *     py_run.c         one call into the core: threads, GIL, scratch, Ctrl-C
+ *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
  *     py_layer.h       the exposed types, and theirs
@@ -298,11 +298,6 @@ py_or_none(PyArrayObject *array)
 /* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
 PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
 
-/* So many bytes at a multiple of 16, or of 64 if they are many, to be given back with
- * the same number; NULL without an exception. The GIL is not needed. */
-void *py_take_scratch(size_t bytes);
-void py_give_scratch(void *scratch, size_t bytes);
-
 /* How much memory is kept for the next call, from the environment; or ImportError. */
 int py_read_memory_limit(void);
 
@@ -383,26 +378,6 @@ int py_read_window(PyObject *object, const char *name, py_window *window);
 int py_band(const py_window *window, PyObject *as_given, bool causal, PyObject *offset,
             int ndim, const npy_intp *rows, PyArrayObject *out, attn_band *band,
             PyArrayObject **offsets);
-
-/* ---- running the core (py_run.c) ------------------------------------------------- */
-
-/* One call into the core, of functions of attn.h that `context` holds the arguments
- * for: threads are planned, scratch is found, the GIL is given up, the core called, and
- * all of it undone.
- *     work        in multiply-adds, as attn_forward_work: a call of little keeps the
- *                 GIL and one thread
- *     workspace   how many bytes of scratch; NULL: none
- *     call        the core's int
- * -1: an exception is set. */
-typedef size_t py_workspace(const void *context, int threads);
-typedef int py_core_call(const void *context, void *scratch, attn_run *run);
-int py_run(const attnext_state *state, double work, py_workspace *workspace,
-           py_core_call *call, const void *context);
-
-/* The same with the GIL: so that nobody sees what is half done, Ctrl-C has to wait. It
- * cannot fail without a workspace. */
-int py_run_alone(const attnext_state *state, double work, py_workspace *workspace,
-                 py_core_call *call, const void *context);
 
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 

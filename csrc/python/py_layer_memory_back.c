@@ -8,6 +8,7 @@
  * happens under the GIL, where threads do it one after another.
  */
 #include "py_layer.h"
+#include "py_run.h"
 
 #include <string.h>
 

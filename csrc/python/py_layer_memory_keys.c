@@ -8,6 +8,7 @@
  * somebody has seen of a memory never changes.
  */
 #include "py_layer.h"
+#include "py_run.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * it refers to, and that frees its memory wherever and whenever the array dies. The
  * capsule points to static data, so arrays may outlive the module.
  */
-#include "py_attnext.h"
+#include "py_run.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
  */
 #include "py_merge.h"
 #include "py_docs.h"
+#include "py_run.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
  */
 #include "py_attnext.h"
 #include "py_docs.h"
+#include "py_run.h"
 
 /* Multiply-adds one element of a softmax counts as, its share of an exp included. */
 static const double SOFTMAX_WORK = 8.0;
