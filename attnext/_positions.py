@@ -1,7 +1,5 @@
 """Positions as features: the one function of attnext that is a formula of NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

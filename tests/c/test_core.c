@@ -268,8 +268,8 @@ static const struct {
     {"backward_memory", check_backward_memory},
     {"prepared_memory", check_prepared_memory},
     {"overflow", check_overflow},
-    {"stop_after_walk", check_stop_after_walk},
     {"masks_are_read_once", check_masks_are_read_once},
+    {"stop_after_walk", check_stop_after_walk},
 };
 
 int
