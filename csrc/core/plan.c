@@ -25,7 +25,6 @@ attn_letter_size(const attn_problem *p, char letter)
            : letter == 'Q' ? p->Dq
            : letter == 'K' ? p->Dk
            : letter == 'V' ? p->Dv
-           : letter == 'G' ? p->H / p->group
                            : 1;
 }
 

@@ -59,6 +59,25 @@ dot_problem(int64_t B, int64_t M, int64_t N, int64_t D, int64_t group)
                           .scale = 1.0f};
 }
 
+/* One head of multi-head attention, one key of one feature. */
+static attn_problem
+heads_problem(int64_t M, int64_t D, int64_t H)
+{
+    return (attn_problem){
+        .B = 1,
+        .M = M,
+        .N = 1,
+        .Dq = D,
+        .Dk = 1,
+        .Dv = 1,
+        .H = H,
+        .group = 1,
+        .heads = 1,
+        .score = &attn_score_dot,
+        .scale = 1.0f,
+        .parameters = {numbers(H * D), numbers(H), numbers(H), numbers(H * H)}};
+}
+
 static void
 backward(const attn_gradients *d, const float *grad, const attn_inputs *in,
          const attn_problem *p, int threads)
@@ -176,6 +195,12 @@ check_overflow(void)
     const attn_gradients d = {.queries = NULL};
     const attn_grad_outputs grad = {.output = NULL};
     check(attn_backward_workspace(&p, &d, &grad, 1) == SIZE_MAX, "groups overflow");
+    p = heads_problem(1, 1, 1);
+    check(attn_multi_head_workspace(&p, false, 1) != SIZE_MAX, "nothing overflows");
+    p.H = INT64_C(1) << 31;
+    check(attn_multi_head_workspace(&p, false, 1) == SIZE_MAX &&
+              attn_multi_head_prepared_size(&p, 8) == SIZE_MAX,
+          "hidden units are too many for an int");
 }
 
 /* ---- masks are looked at once ---------------------------------------------------- */
@@ -260,6 +285,77 @@ check_stop_after_walk(void)
           "the backward went on to its end");
 }
 
+static bool
+always(void *x)
+{
+    (void)x;
+    return true;
+}
+
+/* Multi-head attention, interrupted as soon as it asks; and when the gradient of W_o is
+ * there. */
+static void
+check_stop_multi_head(void)
+{
+    attn_cpu_select("generic");
+    const attn_problem p = heads_problem(2048, 512, 512);
+    const attn_inputs in = {attn_dense(numbers(p.M * p.Dq), p.M, p.Dq),
+                            attn_dense(numbers(1), 1, 1), attn_dense(numbers(1), 1, 1)};
+    float *dW_o = numbers(p.H * p.H), *output = numbers(p.M * p.H);
+    dW_o[0] = NAN;
+    const attn_gradients d = {
+        .queries = numbers(p.M * p.Dq),
+        .keys = numbers(1),
+        .values = numbers(1),
+        .parameters = {numbers(p.H * p.Dq), numbers(p.H), numbers(p.H), dW_o}};
+    const attn_grad_outputs grad = {.output = numbers(p.M * p.H)};
+    const attn_saved saved = {NULL, NULL, NULL};
+    attn_run run = {1, always, NULL, .next_poll_ns = 1};
+    void *work = allocate(attn_multi_head_workspace(&p, false, 1));
+    check(attn_multi_head_forward(output, NULL, NULL, NULL, &in, &p, work, &run) ==
+              ATTN_INTERRUPTED,
+          "the forward went on to its end");
+    work = allocate(attn_multi_head_backward_workspace(&p, &d, &grad, false, 1));
+    run = (attn_run){1, is_written, dW_o, .next_poll_ns = 1};
+    check(attn_multi_head_backward(&d, &grad, &saved, NULL, &in, &p, work, &run) ==
+              ATTN_INTERRUPTED,
+          "the backward went on to its end");
+}
+
+/* An additive backward that is interrupted while it projects; and one of no entries,
+ * whose parameters' gradients are 0. */
+static void
+check_stop_at_once(void)
+{
+    attn_problem p = {.B = 1,
+                      .M = 1,
+                      .N = 1,
+                      .Dq = 1,
+                      .Dk = 1,
+                      .Dv = 1,
+                      .H = 1,
+                      .group = 1,
+                      .score = &attn_score_additive,
+                      .parameters = {numbers(1), numbers(1), numbers(1)}};
+    const attn_inputs in = {attn_dense(numbers(1), 1, 1), attn_dense(numbers(1), 1, 1),
+                            attn_dense(numbers(1), 1, 1)};
+    float *dw_v = numbers(1);
+    const attn_gradients d = {.queries = numbers(1),
+                              .keys = numbers(1),
+                              .values = numbers(1),
+                              .parameters = {numbers(1), numbers(1), dw_v}};
+    const attn_grad_outputs grad = {.output = numbers(1)};
+    const attn_saved saved = {NULL, NULL, NULL};
+    void *work = allocate(attn_backward_workspace(&p, &d, &grad, 1));
+    attn_run run = {1, always, NULL, .next_poll_ns = 1};
+    check(attn_backward(&d, &grad, &saved, &in, &p, work, &run) == ATTN_INTERRUPTED,
+          "the backward went on");
+    p.B = 0;
+    run = (attn_run){.threads = 1};
+    check(attn_backward(&d, &grad, &saved, &in, &p, work, &run) == 0 && *dw_v == 0.0f,
+          "the gradient of nothing is not 0");
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -270,6 +366,8 @@ static const struct {
     {"overflow", check_overflow},
     {"masks_are_read_once", check_masks_are_read_once},
     {"stop_after_walk", check_stop_after_walk},
+    {"stop_multi_head", check_stop_multi_head},
+    {"stop_at_once", check_stop_at_once},
 };
 
 int
