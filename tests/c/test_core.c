@@ -322,8 +322,8 @@ check_stop_multi_head(void)
           "the backward went on to its end");
 }
 
-/* An additive backward that is interrupted while it projects; and one of no entries,
- * whose parameters' gradients are 0. */
+/* A backward that is interrupted as soon as it asks: additive, while it projects; of dot
+ * products, in its walk. And one of no entries, whose parameters' gradients are 0. */
 static void
 check_stop_at_once(void)
 {
@@ -350,6 +350,11 @@ check_stop_at_once(void)
     attn_run run = {1, always, NULL, .next_poll_ns = 1};
     check(attn_backward(&d, &grad, &saved, &in, &p, work, &run) == ATTN_INTERRUPTED,
           "the backward went on");
+    attn_problem dot = dot_problem(1, 1, 1, 1, 1);
+    work = allocate(attn_backward_workspace(&dot, &d, &grad, 1));
+    run = (attn_run){1, always, NULL, .next_poll_ns = 1};
+    check(attn_backward(&d, &grad, &saved, &in, &dot, work, &run) == ATTN_INTERRUPTED,
+          "the walk went on");
     p.B = 0;
     run = (attn_run){.threads = 1};
     check(attn_backward(&d, &grad, &saved, &in, &p, work, &run) == 0 && *dw_v == 0.0f,
