@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from attnext._options import Layer, Taken
 from attnext.explain.attention import COMMON, explain_attention
-from attnext.explain.memories import Memory, both, last_offset, recall, remembered
+from attnext.explain.memories import Memory, at_the_end, both, recall, remembered
 from attnext.explain.multi_head import FORWARD, explain_heads
 from attnext.explain.steps import Arguments, Steps, call_text, is_default
 from attnext.explain.trace import Trace
@@ -101,8 +101,8 @@ def layer(
 def _explain_step(attn: Any, memory: Memory, given: Arguments, lang: str) -> Trace:
     """The steps of ``attn(queries, memory)``, as those of a call with what the memory has."""
     recalled, queries, mask = recall(attn, memory, given), given["queries"], given.get("mask")
-    offset = last_offset(queries, recalled["keys"])
-    arguments = {**CALL.defaults, "causal_offset": offset, **given, **recalled, "mask": mask}
+    place = at_the_end(queries, recalled["keys"])
+    arguments = {**CALL.defaults, **place, **given, **recalled, "mask": mask}
     if recalled["mask"] is not None:
         _explain(attn, arguments, lang)  # for its checks
         arguments["mask"] = both(recalled["mask"], mask, queries)

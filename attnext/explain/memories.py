@@ -38,10 +38,10 @@ def recall(attn: Any, memory: Memory, arguments: Arguments) -> Arguments:
     return {"keys": keys, "values": values, "valid_lens": lens, "mask": mask}
 
 
-def last_offset(queries: ArrayLike, keys: NDArray[Any]) -> int:
-    """The causal_offset of a call that has none: the last query stands at the last key."""
+def at_the_end(queries: ArrayLike, keys: NDArray[Any]) -> Arguments:
+    """What a call that does not say otherwise has: the last query stands at the last key."""
     *_, M, _ = (0, 0, *np.shape(queries))
-    return int(keys.shape[-2] - M)
+    return {"causal_offset": int(keys.shape[-2] - M)}
 
 
 def both(mask: NDArray[Any], of_call: ArrayLike | None, queries: ArrayLike) -> NDArray[Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -38,6 +41,11 @@ def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     if rows:  # one row without an axis for it has no diagonal
         takes_part &= _band(rows, N, o)
     return takes_part
+
+
+def check_offset(options: Mapping[str, Any], rows: tuple[int, ...]) -> None:
+    """Errors of the option that moves the diagonal, for queries of shape (*rows, D)."""
+    as_offset("causal_offset", options.get("causal_offset", 0), rows)
 
 
 def _band(rows: tuple[int, ...], N: int, o: Options) -> Mask:

@@ -15,13 +15,12 @@ from .arguments import (
     as_array,
     as_array_or_zeros,
     as_lens,
-    as_offset,
     as_size,
     deliver,
 )
 from .attention import Attended, Inputs, attention, attention_backward
 from .dot_product import DotProduct
-from .masks import broadcast_lens, pairs_that_take_part
+from .masks import broadcast_lens, check_offset, pairs_that_take_part
 from .options import HeadsBackward, HeadsForward, Options, ScaledBackward
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def live_rows(inputs: Inputs, o: Options) -> Mask:
 
 def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
     """Those of the attention of the heads."""
-    as_offset("causal_offset", options.get("causal_offset", 0), a.queries.shape[:-1])
+    check_offset(options, a.queries.shape[:-1])
     return {**options, "enable_gqa": a.kv_heads != a.heads}
 
 

@@ -13,7 +13,7 @@
  *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
  *     py_masks.c       mask, bias and dropout_mask; sink and scale
- *     py_bands.c       causal, causal_offset and window
+ *     py_bands.c       the band along the diagonal: causal and its offset, window
  *     py_memory.c      where large arrays and large scratch lie
  *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
@@ -371,7 +371,7 @@ typedef struct {
 /* The option: None, or a tuple or list of two ints, each >= -1. */
 int py_read_window(PyObject *object, const char *name, py_window *window);
 
-/* Fills *band from window, causal, and causal_offset, an int or integers of shape
+/* Fills *band from window, causal, and their offset, an int or integers of shape
  * rows[:1], NULL if not given; *offsets is the private copy it points into, which may
  * be given again with the same window. as_given: what window was read from, NULL if
  * that was done for an earlier call. */

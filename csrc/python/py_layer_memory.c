@@ -211,7 +211,7 @@ PyDoc_STRVAR(memory_doc,
 "-----\n"
 "What a call computes is, bit for bit, what it computes from the keys and values\n"
 "themselves; but queries count as the last of the keys where their place matters:\n"
-"`causal` and `window` move by N - M unless `causal_offset` says otherwise.\n"
+"`causal` and `window` move by N - M unless the call gives an offset.\n"
 "\n"
 "The `backward` of such a call returns dq, and gradients that were asked for, but none\n"
 "of keys and values. What flows to them and to the parameters that project keys is\n"
