@@ -28,7 +28,7 @@ def test_the_whole_tour_fits(width: int, language: str, monkeypatch: pytest.Monk
     assert columns(axis) == width - 1
     assert max(columns(line) for line in text.splitlines() if "█" in line) > width - 4
     tail = "".join(text.splitlines()[-2:])
-    assert "examples/scoring_functions.ipynb" in tail
+    assert "examples/01_scoring_functions.ipynb" in tail
 
 
 def test_a_narrow_tour_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

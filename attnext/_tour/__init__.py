@@ -126,8 +126,8 @@ def _verdict(tour: Tour, seconds: float) -> None:
     page.indented(f"{text}import attnext; help(attnext.AdditiveAttention)")
     page.indented(
         page.text(
-            en="then the notebooks of the clone: examples/scoring_functions.ipynb and on",
-            zh="然后是克隆目录中的笔记本：从examples/scoring_functions.ipynb开始",
+            en="then the notebooks of the clone: examples/01_scoring_functions.ipynb and on",
+            zh="然后是克隆目录中的笔记本：从examples/01_scoring_functions.ipynb开始",
         )
     )
     page.line()
