@@ -371,6 +371,7 @@ gradient_tiles(attn_block *block, bool one_tile, bool P_in_S)
                                 t->live);
         }
         dscore_tile(block);
+        attn_begin_sums(block, t->k0 + t->keys);
         block->call->p->score->tile_backward(block, block->dP);
         dvalues_tile(block, dropped);
     }
@@ -485,6 +486,7 @@ attn_scores_backward_block(attn_block *block)
         if (!plain) {
             modified_tile(block);
         }
+        attn_begin_sums(block, t->k0 + t->keys);
         c->p->score->tile_backward(block, block->dP);
     }
     attn_row_store_scales(block);

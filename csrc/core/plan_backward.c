@@ -57,6 +57,20 @@ attn_zero_rows(attn_target to, int64_t rows, int64_t width)
     }
 }
 
+void
+attn_begin_sums(attn_block *block, int64_t end)
+{
+    const attn_call *c = block->call;
+    const attn_target K = block->dkeys, V = block->dvalues;
+    const int64_t j = block->begun, rows = end - j;
+    if (rows > 0) {
+        attn_zero_rows((attn_target){K.data + j * K.ld, K.ld}, rows,
+                       attn_key_width(c->p));
+        attn_zero_rows((attn_target){V.data + j * V.ld, V.ld}, rows, c->p->Dv);
+        block->begun = end;
+    }
+}
+
 /* ---- groups, waves and shares ---------------------------------------------------- */
 
 static void
@@ -196,18 +210,18 @@ group_task(void *ctx, int64_t index, int worker)
         dkeys = (attn_target){share_of(plan, task), plan->width};
         dvalues = (attn_target){dkeys.data + N * plan->width, Dv};
     }
-    attn_zero_rows(dkeys, N, plan->width);
-    attn_zero_rows(dvalues, N, Dv);
-    begin_modifiers(plan, &c->block[worker], task);
+    attn_block *block = &c->block[worker];
+    block->dkeys = dkeys;
+    block->dvalues = dvalues;
+    block->begun = 0;
+    begin_modifiers(plan, block, task);
 
     int64_t blocks = c->group_queries / c->lanes, i = task % c->groups * blocks;
     int64_t end = c->blocks - i < blocks ? c->blocks : i + blocks;
     for (; i < end && !attn_stopped(c->run, worker); i++) {
-        attn_block *block = attn_begin_block(c, worker, b, i);
-        block->dkeys = dkeys;
-        block->dvalues = dvalues;
-        plan->walk(block);
+        plan->walk(attn_begin_block(c, worker, b, i));
     }
+    attn_begin_sums(block, N);
 }
 
 /* ---- sums over groups, in order -------------------------------------------------- */

@@ -158,7 +158,8 @@ struct attn_block {
     float *unscaled; /* [keys][lanes]  if the scale has a gradient: the scores at 1, */
     float *dscale;   /* [lanes]  sum_j dS_j unscaled_j of the row */
     attn_target dkeys, dvalues; /* (N, key_width), (N, Dv): where the group's sums
-                                 * grow */
+                                 * grow; */
+    int64_t begun;              /* those of keys before this one are begun */
 };
 
 /* attention.c. Rows C of the tile's keys (keys, D) += X^T Y over the live pairs, X [keys][lanes],
@@ -192,6 +193,11 @@ void attn_note_queries(const attn_block *block, uint8_t *use);
  * rows of numbers. */
 void attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3);
 void attn_zero_rows(attn_target to, int64_t rows, int64_t width);
+
+/* The block's sums of keys before `end` are begun, with 0: tile by tile, so that they are
+ * near when the tile adds to them. One query, (8, 8, 1, 1024, 64) on Zen 3: 8.2 -> 7.8
+ * ms, on two threads 4.3 -> 3.8. */
+void attn_begin_sums(attn_block *block, int64_t end);
 
 /* The factor of the block's scores: that of its entry. */
 static inline float
