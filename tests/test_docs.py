@@ -143,13 +143,14 @@ def without_blocks(text: str) -> str:
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def in_english(name: str) -> str:
-    return name.replace(".zh-CN.md", ".md")
+def in_english(link: str) -> str:
+    """The name of the page in English: X.md for X.zh-CN.md, X.ipynb for zh-CN/X.ipynb."""
+    return re.sub(r"\.zh-CN(?=\.md$)|zh-CN/(?=\w+\.ipynb$)", "", link)
 
 
 IN_CHINESE = {
-    page.with_name(in_english(page.name)): page
-    for pattern in ("*.zh-CN.md", "docs/*.zh-CN.md")
+    REPOSITORY / in_english(str(page.relative_to(REPOSITORY))): page
+    for pattern in ("*.zh-CN.md", "docs/*.zh-CN.md", "examples/zh-CN/*.ipynb")
     for page in REPOSITORY.glob(pattern)
 }
 
@@ -169,9 +170,7 @@ def destination(link: str, page: Path) -> tuple[str, int, bool]:
     if "://" in link:
         return link, 0, False
     to = (page.parent / target).resolve() if target else page
-    other = to.with_name(in_english(to.name)) in IN_CHINESE and (
-        (to in IN_CHINESE) != (page in IN_CHINESE)
-    )
+    other = Path(in_english(str(to))) in IN_CHINESE and (to in IN_CHINESE) != (page in IN_CHINESE)
     return in_english(target), anchors(to).index(anchor) if anchor else 0, other
 
 
@@ -191,9 +190,11 @@ def outline(page: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("page", IN_CHINESE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [p for p in IN_CHINESE if p.suffix == ".md"], ids=lambda p: p.stem)
 def test_the_page_in_chinese_is_the_page(page: Path) -> None:
-    """Each links to the other of the pair, and else to pages in its own language where they are."""
+    """The two of a pair link to each other, and else to what there is in their own language; of the
+    notebooks tests/test_notebooks_chinese.py says the same.
+    """
     ours, theirs = outline(page), outline(IN_CHINESE[page])
     for part in ours:
         assert theirs[part] == ours[part], part
