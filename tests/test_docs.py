@@ -139,27 +139,62 @@ def python_blocks(text: str) -> list[str]:
     return re.findall(r"^```(?:python|pycon)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def outline(text: str) -> dict[str, Any]:
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def in_english(name: str) -> str:
+    return name.replace(".zh-CN.md", ".md")
+
+
+IN_CHINESE = {
+    page.with_name(in_english(page.name)): page
+    for pattern in ("*.zh-CN.md", "docs/*.zh-CN.md")
+    for page in REPOSITORY.glob(pattern)
+}
+
+
+def anchors(page: Path) -> list[str]:
+    """What GitHub and the site call the headings of a page, in their order."""
+    prose = without_blocks(page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+def destination(link: str, page: Path) -> tuple[str, int, bool]:
+    """What a link has in common in both languages: the page, the number of the heading, and whether
+    it leads to the other language, although this one has the page too.
+    """
+    target, _, anchor = link.partition("#")
+    if "://" in link:
+        return link, 0, False
+    to = (page.parent / target).resolve() if target else page
+    other = to.with_name(in_english(to.name)) in IN_CHINESE and (
+        (to in IN_CHINESE) != (page in IN_CHINESE)
+    )
+    return in_english(target), anchors(to).index(anchor) if anchor else 0, other
+
+
+def outline(page: Path) -> dict[str, Any]:
     """What a translation leaves as it is."""
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = page.read_text(encoding="utf-8")
+    prose = without_blocks(text)
     return {
         "levels of headings": re.findall(r"^(#+) ", prose, re.MULTILINE),
         "rows and columns of tables": [
             line.count(" | ") for line in prose.splitlines() if line.startswith("|")
         ],
-        "links": sorted(re.findall(r"\]\(([^)]+)\)", prose)),
+        "links": sorted(destination(link, page) for link in re.findall(r"\]\(([^)]+)\)", prose)),
         "examples": [re.sub(r"  +#.*", "", block) for block in python_blocks(text)],
         "code": sorted(set(re.findall(r"`[^`\n]+`", prose))),
+        "formulas": sorted(re.findall(r"\$[^$\n]+\$", prose)),
     }
 
 
-@pytest.mark.parametrize("name", ["README", "CONTRIBUTING"])
-def test_the_page_in_chinese_is_the_page(name: str) -> None:
-    """Links to a page in Chinese, and to the other of the pair, stand for those in English."""
-    ours, theirs = (
-        outline((REPOSITORY / page).read_text(encoding="utf-8").replace(".zh-CN.md", ".md"))
-        for page in (f"{name}.md", f"{name}.zh-CN.md")
-    )
+@pytest.mark.parametrize("page", IN_CHINESE, ids=lambda page: page.stem)
+def test_the_page_in_chinese_is_the_page(page: Path) -> None:
+    """Each links to the other of the pair, and else to pages in its own language where they are."""
+    ours, theirs = outline(page), outline(IN_CHINESE[page])
     for part in ours:
         assert theirs[part] == ours[part], part
 
