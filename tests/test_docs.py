@@ -144,7 +144,7 @@ def without_blocks(text: str) -> str:
 
 
 def in_english(name: str) -> str:
-    return name.replace(".zh-CN.md", ".md")
+    return name.replace(".zh-CN.md", ".md").replace("zh-CN/", "")
 
 
 IN_CHINESE = {
