@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "attnext/**/*.py", "csrc/**/*.[ch]", "examples/*.ipynb")
+    for pattern in ("*.md", "docs/*.md", "attnext/**/*.py", "csrc/**/*.[ch]", "examples/**/*.ipynb")
     for path in ROOT.glob(pattern)
 )
 
