@@ -31,11 +31,22 @@ def test_every_module() -> None:
 
 @pytest.mark.parametrize(
     ("page", "of"),
-    [("api/index.md", "docs/site/api/*.md"), ("guides.md", "docs/*.md"),
-     ("notebooks.md", "examples/*.ipynb")],
-)  # fmt: skip
+    [("api/index.md", "docs/site/api/*.md"), ("guides.md", "docs/*.md")],
+)
 def test_every_page_is_in_the_contents(page: str, of: str) -> None:
     listed = {line.rpartition("/")[2] for line in (SITE / page).read_text("utf-8").splitlines()}
     found = {path.stem for path in ROOT.glob(of)} - {"index"}
     assert found
     assert found <= listed
+
+
+def test_every_notebook_is_in_the_contents() -> None:
+    listed = re.findall(
+        r"^\.\./\.\./(.*)$", (SITE / "notebooks.md").read_text("utf-8"), re.MULTILINE
+    )
+    found = [
+        str(path.relative_to(ROOT).with_suffix(""))
+        for folder in ("examples", "examples/solutions")
+        for path in sorted(ROOT.glob(f"{folder}/*.ipynb"))
+    ]
+    assert listed == [*found, "examples/zh-CN/*"]

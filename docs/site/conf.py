@@ -3,6 +3,8 @@ API from the docstrings. ``sphinx-build -W -c docs/site . SITE`` in the clone bu
 between documents are those that work in the repository too.
 """
 
+import re
+
 import attnext
 
 project = "attnext"
@@ -25,14 +27,14 @@ include_patterns = [
     "docs/*.md",
     "docs/site/*.md",
     "docs/site/api/*.md",
-    "examples/*.ipynb",
+    "examples/**/*.ipynb",
 ]
 
 # ---- documents -----------------------------------------------------------------------------------
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath", "amsmath"]
-nb_execution_mode = "off"  # notebooks are shown with the outputs that they have
+nb_execution_mode = "off"  # notebooks are shown with the outputs that are stored in them
 
 # README.md stays as GitHub and PyPI show it; here it is the first page, with the contents.
 CONTENTS = """
@@ -51,7 +53,7 @@ Guides <docs/site/guides>
 
 def adapt(_app: object, docname: str, source: list[str]) -> None:
     if docname.startswith("README"):  # a folder has no page
-        source[0] = source[0].replace("](examples/)", "](docs/site/notebooks.md)")
+        source[0] = re.sub(r"\]\(examples/[^.)]*\)", "](docs/site/notebooks.md)", source[0])
     if docname == root_doc:
         source[0] += CONTENTS
 
