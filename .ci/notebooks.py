@@ -34,7 +34,7 @@ CHINESE = EXAMPLES / "zh-CN"
 
 # The most that is stored: a picture's bytes, an explanation's HTML (or else there is its name),
 # what is printed, and a whole file.
-PICTURE, HTML, TEXT, NOTEBOOK = 60_000, 40_000, 10_000, 400_000
+PICTURE, HTML, TEXT, NOTEBOOK = 60_000, 40_000, 10_000, 500_000
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
