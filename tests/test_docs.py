@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from helpers import REPOSITORY
 from numpydoc.validate import validate
+from pairs import IN_CHINESE, destinations, without_blocks
 
 import attnext
 from attnext import _options, reference
@@ -139,41 +140,6 @@ def python_blocks(text: str) -> list[str]:
     return re.findall(r"^```(?:python|pycon)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def without_blocks(text: str) -> str:
-    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def in_english(link: str) -> str:
-    """The name of the page in English: X.md for X.zh-CN.md, X.ipynb for zh-CN/X.ipynb."""
-    return re.sub(r"\.zh-CN(?=\.md$)|zh-CN/(?=\w+\.ipynb$)", "", link)
-
-
-IN_CHINESE = {
-    REPOSITORY / in_english(str(page.relative_to(REPOSITORY))): page
-    for pattern in ("*.zh-CN.md", "docs/*.zh-CN.md", "examples/zh-CN/*.ipynb")
-    for page in REPOSITORY.glob(pattern)
-}
-
-
-def anchors(page: Path) -> list[str]:
-    """What GitHub and the site call the headings of a page, in their order."""
-    prose = without_blocks(page.read_text(encoding="utf-8"))
-    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
-    return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
-
-
-def destination(link: str, page: Path) -> tuple[str, int, bool]:
-    """What a link has in common in both languages: the page, the number of the heading, and whether
-    it leads to the other language, although this one has the page too.
-    """
-    target, _, anchor = link.partition("#")
-    if "://" in link:
-        return link, 0, False
-    to = (page.parent / target).resolve() if target else page
-    other = Path(in_english(str(to))) in IN_CHINESE and (to in IN_CHINESE) != (page in IN_CHINESE)
-    return in_english(target), anchors(to).index(anchor) if anchor else 0, other
-
-
 def outline(page: Path) -> dict[str, Any]:
     """What a translation leaves as it is."""
     text = page.read_text(encoding="utf-8")
@@ -183,7 +149,7 @@ def outline(page: Path) -> dict[str, Any]:
         "rows and columns of tables": [
             line.count(" | ") for line in prose.splitlines() if line.startswith("|")
         ],
-        "links": sorted(destination(link, page) for link in re.findall(r"\]\(([^)]+)\)", prose)),
+        "links": destinations(prose, page),
         "examples": [re.sub(r"  +#.*", "", block) for block in python_blocks(text)],
         "code": sorted(set(re.findall(r"`[^`\n]+`", prose))),
         "formulas": sorted(re.findall(r"\$[^$\n]+\$", prose)),
@@ -192,9 +158,7 @@ def outline(page: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", [p for p in IN_CHINESE if p.suffix == ".md"], ids=lambda p: p.stem)
 def test_the_page_in_chinese_is_the_page(page: Path) -> None:
-    """The two of a pair link to each other, and else to what there is in their own language; of the
-    notebooks tests/test_notebooks_chinese.py says the same.
-    """
+    """tests/test_notebooks_chinese.py says it of the notebooks."""
     ours, theirs = outline(page), outline(IN_CHINESE[page])
     for part in ours:
         assert theirs[part] == ours[part], part
