@@ -23,6 +23,7 @@
 
 #include "dropout.h"
 #include "modifier.h"
+#include "pairs.h"
 #include "row.h"
 #include "sums.h"
 #include "walk.h"
@@ -169,8 +170,7 @@ dprob_tile(attn_block *block, bool dropped)
     const attn_tile *t = &block->tile;
     const attn_span values_t = attn_values_of(block, t->k0); /* (keys, Dv) */
 
-    attn_simd->matmul(block->dP, block->lanes, values_t.data, values_t.ld, 1, block->dO,
-                      block->lanes, t->keys, block->lanes, Dv, false);
+    attn_set_pairs(block, block->dP, values_t, block->dO, Dv, 0, t->keys, t->live);
     if (dropped) {
         drop(block, block->dP);
     }
@@ -289,44 +289,6 @@ dscore_tile(attn_block *block)
     if (!plain) {
         modified_tile(block);
     }
-}
-
-void
-attn_add_pairs(const attn_block *block, attn_target C, const float *X, attn_span Y,
-               int64_t D, const uint64_t *live, bool zeros)
-{
-    const int keys = block->tile.keys, count = block->rows.count;
-    float *to = C.data + block->tile.k0 * C.ld;
-    if (live == NULL || zeros) {
-        attn_simd->matmul(to, C.ld, X, block->lanes, 1, Y.data, Y.ld, keys, D, count,
-                          true);
-    } else {
-        attn_simd->matmul_live(to, C.ld, X, block->lanes, Y.data, Y.ld, keys, D, count,
-                               live);
-    }
-}
-
-bool
-attn_rows_finite(const attn_block *block, attn_span rows, int64_t D)
-{
-    bool finite = !attn_rows_whole(&block->rows);
-    for (int l = 0; finite && l < block->rows.count; l++) {
-        finite = attn_is_finite(attn_span_row(rows, l), D);
-    }
-    return finite;
-}
-
-bool
-attn_is_finite(const float *x, int64_t n)
-{
-    const uint32_t exponent = 0x7f800000; /* all ones in infinities and NaN */
-    bool finite = true;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        finite &= (bits & exponent) != exponent;
-    }
-    return finite;
 }
 
 /* The gradients of the block's outputs: (count, Dv). */

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "pairs.h"
+
 void
 attn_product_take(attn_product *s, const attn_block *block, int64_t D,
                   attn_span (*keys)(const attn_block *block, int64_t j), attn_arena *a)
@@ -34,9 +36,9 @@ static void
 multiply(attn_block *block, float *S, const float *Q, int64_t k0, int keys)
 {
     const attn_product *s = block->scratch;
-    const attn_span keys_t = s->keys(block, k0);
-    attn_simd->matmul(S, block->lanes, keys_t.data, keys_t.ld, 1, Q, block->lanes, keys,
-                      block->lanes, s->D, false);
+    const attn_tile *t = &block->tile;
+    attn_set_pairs(block, S, s->keys(block, k0), Q, s->D, (int)(k0 - t->k0), keys,
+                   t->scored);
 }
 
 void

@@ -161,17 +161,6 @@ struct attn_block {
                                  * grow */
 };
 
-/* attention.c. Rows C of the tile's keys (keys, D) += X^T Y over the live pairs, X [keys][lanes],
- * Y (count, D). zeros: X is 0 in dead pairs and Y is finite, so that it makes no
- * difference if they are added too. A dense product costs half as much per pair. */
-void attn_add_pairs(const attn_block *block, attn_target C, const float *X, attn_span Y,
-                    int64_t D, const uint64_t *live, bool zeros);
-bool attn_is_finite(const float *x, int64_t n);
-
-/* Are these rows of D numbers, one for each query of the block, known to be finite?
- * They are only looked at if a tile of the block has a dead pair. */
-bool attn_rows_finite(const attn_block *block, attn_span rows, int64_t D);
-
 /* attention.c: one block each. The forward also in pieces: the queries being loaded,
  * the sums (sums.h) over the keys of one part; the results from the sums of all. */
 void attn_forward_block(attn_block *block);
