@@ -302,13 +302,11 @@ dout_of(const attn_block *block)
 static void
 dvalues_tile(attn_block *block, bool dropped)
 {
-    const attn_call *c = block->call;
     const attn_tile *t = &block->tile;
-    const int64_t Dv = c->p->Dv;
     if (dropped) {
         drop(block, block->S);
     }
-    attn_add_pairs(block, block->dvalues, block->S, dout_of(block), Dv, t->live,
+    attn_add_pairs(block, block->dvalues, block->S, &block->dout, t->live,
                    block->P_is_0);
 }
 
@@ -353,6 +351,7 @@ attn_backward_block(attn_block *block)
     c->p->score->load_backward(block);
     attn_simd->pack(block->dO, block->lanes, dout.data, dout.ld, block->rows.count, Dv,
                     1.0f);
+    attn_load_pair_rows(&block->dout, dout, block->rows.count);
     attn_row_start(block, true);
     if (saved->weights == NULL || c->dsink.rows != NULL) {
         if (saved->lse == NULL || one_tile || !attn_row_restore(block)) {

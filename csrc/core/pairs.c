@@ -59,8 +59,8 @@ next_patch(patch *p, const uint64_t *live, int keys, int lanes)
 }
 
 void
-attn_set_pairs(const attn_block *block, float *C, attn_span X, const float *Y, int64_t D,
-               int first, int keys, const uint64_t *live)
+attn_set_pairs(const attn_block *block, float *C, attn_span X, const float *Y,
+               int64_t D, int first, int keys, const uint64_t *live)
 {
     const int lanes = block->lanes;
     live = live == NULL ? NULL : live + first;
@@ -71,20 +71,59 @@ attn_set_pairs(const attn_block *block, float *C, attn_span X, const float *Y, i
     }
 }
 
+/* Rows longer than this are copied into panels: 64 rows of 128 numbers are 512 bytes apart,
+ * and those of a panel share eight sets of L1. Zen 3, AVX2, two products of a backward: */
+enum { LONG_ROW = 64 };
+
+attn_pair_rows
+attn_take_pair_rows(int64_t D, int lanes, attn_arena *a)
+{
+    bool copied = D > LONG_ROW && lanes >= GROUP;
+    float *panels = copied ? attn_take_floats(a, attn_in_panels(D), lanes) : NULL;
+    return (attn_pair_rows){.D = D, .panels = panels};
+}
+
 void
-attn_add_pairs(const attn_block *block, attn_target C, const float *X, attn_span Y,
-               int64_t D, const uint64_t *live, bool zeros)
+attn_load_pair_rows(attn_pair_rows *to, attn_span rows, int count)
+{
+    to->rows = rows;
+    if (to->panels != NULL) {
+        attn_rows_in_panels(to->panels, rows, count, to->D);
+    }
+}
+
+/* C (rows, D) += X (rows, n) times rows low .. low + n - 1 of count */
+static void
+add_patch(attn_target C, attn_span X, int64_t rows, const attn_pair_rows *Y, int low,
+          int n, int count)
+{
+    const int64_t D = Y->D, width = Y->panels == NULL ? D : attn_simd->panel;
+    for (int64_t d = 0; d < D; d += width) {
+        int64_t columns = D - d < width ? D - d : width;
+        attn_span panel = Y->rows;
+        if (Y->panels != NULL) {
+            panel = (attn_span){Y->panels + d * count, attn_in_panels(columns)};
+        }
+        attn_simd->matmul(C.data + d, C.ld, X.data, X.ld, 1, attn_span_row(panel, low),
+                          panel.ld, rows, columns, n, true);
+    }
+}
+
+void
+attn_add_pairs(const attn_block *block, attn_target C, const float *X,
+               const attn_pair_rows *Y, const uint64_t *live, bool zeros)
 {
     const int lanes = block->lanes, keys = block->tile.keys, count = block->rows.count;
-    float *to = C.data + block->tile.k0 * C.ld;
+    C.data += block->tile.k0 * C.ld;
     if (live != NULL && !zeros) {
-        attn_simd->matmul_live(to, C.ld, X, lanes, Y.data, Y.ld, keys, D, count, live);
+        attn_simd->matmul_live(C.data, C.ld, X, lanes, Y->rows.data, Y->rows.ld, keys,
+                               Y->D, count, live);
         return;
     }
     for (patch p = {0}; next_patch(&p, live, keys, lanes);) {
-        attn_simd->matmul(to + p.first * C.ld, C.ld, X + p.first * lanes + p.low, lanes, 1,
-                          attn_span_row(Y, p.low), Y.ld, p.end - p.first, D,
-                          smaller(p.high, count) - p.low, true);
+        add_patch((attn_target){C.data + p.first * C.ld, C.ld},
+                  (attn_span){X + p.first * lanes + p.low, lanes}, p.end - p.first, Y,
+                  p.low, smaller(p.high, count) - p.low, count);
     }
 }
 

@@ -130,6 +130,14 @@ struct attn_call {
     bool flows[ATTN_MODIFIERS_MAX];
 };
 
+/* Rows of D numbers, one for each query of the block: as they lie, and if they are long
+ * also in panels (projection.h), or NULL. */
+typedef struct {
+    attn_span rows;
+    int64_t D;
+    float *panels;
+} attn_pair_rows;
+
 struct attn_block {
     attn_call *call;
     int worker;
@@ -149,12 +157,13 @@ struct attn_block {
     float *O;    /* [Dv][lanes]  forward: the pooled values */
     float *part; /* forward: the sums of the parts before, if there are more than one */
 
-    bool P_is_0;     /* backward: P of dead pairs is 0, and dO is finite */
-    float *dO;       /* [Dv][lanes]  backward: the gradient of the output, transposed */
-    float *dP;       /* [keys][lanes]  gradient of P, then of the scores */
-    float *dweights; /* [keys][lanes]  gradient of the returned weights, if any */
-    float *dots;     /* [lanes]  sum_j P_j dP_j of the row ... */
-    float *dlse;     /* [lanes]  ... and the gradient of its lse */
+    bool P_is_0; /* backward: P of dead pairs is 0, and dO is finite */
+    float *dO;   /* [Dv][lanes]  backward: the gradient of the output, transposed, */
+    attn_pair_rows dout; /* (count, Dv)  and as it is */
+    float *dP;           /* [keys][lanes]  gradient of P, then of the scores */
+    float *dweights;     /* [keys][lanes]  gradient of the returned weights, if any */
+    float *dots;         /* [lanes]  sum_j P_j dP_j of the row ... */
+    float *dlse;         /* [lanes]  ... and the gradient of its lse */
     float *unscaled; /* [keys][lanes]  if the scale has a gradient: the scores at 1, */
     float *dscale;   /* [lanes]  sum_j dS_j unscaled_j of the row */
     attn_target dkeys, dvalues; /* (N, key_width), (N, Dv): where the group's sums

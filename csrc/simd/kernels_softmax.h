@@ -31,7 +31,8 @@ exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *l
         vf p[WAYS];
         UNROLL
         for (int w = 0; w < WAYS; w++) {
-            p[w] = i + w < count ? v_sub(v_load(S + (i + w) * lanes), origin) : v_zero();
+            p[w] = i + w < count ? v_sub(v_load(S + (i + w) * lanes), origin)
+                                 : v_zero();
         }
         v_exp2s(WAYS, p);
         UNROLL
