@@ -23,6 +23,7 @@
 
 #include "dropout.h"
 #include "modifier.h"
+#include "pairs.h"
 #include "row.h"
 #include "sums.h"
 #include "walk.h"
@@ -169,8 +170,7 @@ dprob_tile(attn_block *block, bool dropped)
     const attn_tile *t = &block->tile;
     const attn_span values_t = attn_values_of(block, t->k0); /* (keys, Dv) */
 
-    attn_simd->matmul(block->dP, block->lanes, values_t.data, values_t.ld, 1, block->dO,
-                      block->lanes, t->keys, block->lanes, Dv, false);
+    attn_set_pairs(block, block->dP, values_t, block->dO, Dv, 0, t->keys, t->live);
     if (dropped) {
         drop(block, block->dP);
     }
@@ -291,44 +291,6 @@ dscore_tile(attn_block *block)
     }
 }
 
-void
-attn_add_pairs(const attn_block *block, attn_target C, const float *X, attn_span Y,
-               int64_t D, const uint64_t *live, bool zeros)
-{
-    const int keys = block->tile.keys, count = block->rows.count;
-    float *to = C.data + block->tile.k0 * C.ld;
-    if (live == NULL || zeros) {
-        attn_simd->matmul(to, C.ld, X, block->lanes, 1, Y.data, Y.ld, keys, D, count,
-                          true);
-    } else {
-        attn_simd->matmul_live(to, C.ld, X, block->lanes, Y.data, Y.ld, keys, D, count,
-                               live);
-    }
-}
-
-bool
-attn_rows_finite(const attn_block *block, attn_span rows, int64_t D)
-{
-    bool finite = !attn_rows_whole(&block->rows);
-    for (int l = 0; finite && l < block->rows.count; l++) {
-        finite = attn_is_finite(attn_span_row(rows, l), D);
-    }
-    return finite;
-}
-
-bool
-attn_is_finite(const float *x, int64_t n)
-{
-    const uint32_t exponent = 0x7f800000; /* all ones in infinities and NaN */
-    bool finite = true;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        finite &= (bits & exponent) != exponent;
-    }
-    return finite;
-}
-
 /* The gradients of the block's outputs: (count, Dv). */
 static attn_span
 dout_of(const attn_block *block)
@@ -340,13 +302,11 @@ dout_of(const attn_block *block)
 static void
 dvalues_tile(attn_block *block, bool dropped)
 {
-    const attn_call *c = block->call;
     const attn_tile *t = &block->tile;
-    const int64_t Dv = c->p->Dv;
     if (dropped) {
         drop(block, block->S);
     }
-    attn_add_pairs(block, block->dvalues, block->S, dout_of(block), Dv, t->live,
+    attn_add_pairs(block, block->dvalues, block->S, &block->dout, t->live,
                    block->P_is_0);
 }
 
@@ -392,6 +352,7 @@ attn_backward_block(attn_block *block)
     c->p->score->load_backward(block);
     attn_simd->pack(block->dO, block->lanes, dout.data, dout.ld, block->rows.count, Dv,
                     1.0f);
+    attn_load_pair_rows(&block->dout, dout, block->rows.count);
     attn_row_start(block, true);
     if (saved->weights == NULL || c->dsink.rows != NULL) {
         if (saved->lse == NULL || one_tile || !attn_row_restore(block)) {

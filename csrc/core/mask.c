@@ -63,17 +63,32 @@ allowed(const mask_row *r, int64_t j)
            (bias->data == NULL || allows(bias, true, r->bias_at + j * bias->stride_j));
 }
 
-/* Eight bytes of the mask at once: padding is most often a long run of zeros. */
-static bool
-eight_forbidden(const mask_row *r, int64_t j)
+/* Padding is most often a long run of zeros. So many of n bytes are 0, in eights, counted
+ * from the first byte on, or from the last one back. */
+static int64_t
+zeros_ahead(const uint8_t *bytes, int64_t n)
 {
-    const attn_view *mask = &r->masks->mask;
-    uint64_t eight;
-    if (mask->data == NULL || mask->stride_j == 0) {
-        return false;
+    int64_t i = 0;
+    for (uint64_t eight = 0; i + 8 <= n; i += 8) {
+        memcpy(&eight, bytes + i, sizeof eight);
+        if (eight != 0) {
+            break;
+        }
     }
-    memcpy(&eight, (const uint8_t *)mask->data + r->mask_at + j, sizeof eight);
-    return eight == 0;
+    return i;
+}
+
+static int64_t
+zeros_behind(const uint8_t *bytes, int64_t n)
+{
+    int64_t i = n;
+    for (uint64_t eight = 0; i >= 8; i -= 8) {
+        memcpy(&eight, bytes + i - 8, sizeof eight);
+        if (eight != 0) {
+            break;
+        }
+    }
+    return n - i;
 }
 
 /* Moves both ends of start <= j < limit inwards to the first and the last allowed key;
@@ -81,12 +96,17 @@ eight_forbidden(const mask_row *r, int64_t j)
 static void
 shrink(const mask_row *r, int64_t *start, int64_t *limit)
 {
+    const attn_view *mask = &r->masks->mask;
+    const bool bytes = mask->data != NULL && mask->stride_j != 0;
+    const uint8_t *row = bytes ? (const uint8_t *)mask->data + r->mask_at : NULL;
     int64_t low = *start, high = *limit;
     while (low < high && !allowed(r, low)) {
-        low += high - low >= 8 && eight_forbidden(r, low) ? 8 : 1;
+        int64_t zeros = bytes ? zeros_ahead(row + low, high - low) : 0;
+        low += zeros > 0 ? zeros : 1;
     }
     while (low < high && !allowed(r, high - 1)) {
-        high -= high - low >= 8 && eight_forbidden(r, high - 8) ? 8 : 1;
+        int64_t zeros = bytes ? zeros_behind(row + low, high - low) : 0;
+        high -= zeros > 0 ? zeros : 1;
     }
     *start = low;
     *limit = high;

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "pairs.h"
 #include "plan.h"
 
 const attn_score_info *
@@ -157,6 +158,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         block->O = c->backward ? NULL : attn_take_floats(a, p->Dv, c->lanes);
         block->part = c->parts > 1 ? attn_take_floats(a, p->Dv + 2, c->lanes) : NULL;
         block->dO = c->backward ? attn_take_floats(a, p->Dv, c->lanes) : NULL;
+        block->dout = attn_take_pair_rows(p->Dv, c->backward ? c->lanes : 0, a);
         block->dP = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
         block->dweights = c->backward ? attn_take_floats(a, keys, c->lanes) : NULL;
         block->dots = c->backward ? attn_take_floats(a, 1, c->lanes) : NULL;

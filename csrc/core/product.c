@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "pairs.h"
+
 void
 attn_product_take(attn_product *s, const attn_block *block, int64_t D,
                   attn_span (*keys)(const attn_block *block, int64_t j), attn_arena *a)
@@ -14,6 +16,7 @@ attn_product_take(attn_product *s, const attn_block *block, int64_t D,
     s->Q = attn_take_floats(a, D, block->lanes);
     s->Q_unscaled = unscaled ? attn_take_floats(a, D, block->lanes) : NULL;
     s->dQ = block->call->backward ? attn_take_floats(a, D, block->lanes) : NULL;
+    s->pair_rows = attn_take_pair_rows(D, block->call->backward ? block->lanes : 0, a);
     s->keys = keys;
 }
 
@@ -34,9 +37,9 @@ static void
 multiply(attn_block *block, float *S, const float *Q, int64_t k0, int keys)
 {
     const attn_product *s = block->scratch;
-    const attn_span keys_t = s->keys(block, k0);
-    attn_simd->matmul(S, block->lanes, keys_t.data, keys_t.ld, 1, Q, block->lanes, keys,
-                      block->lanes, s->D, false);
+    const attn_tile *t = &block->tile;
+    attn_set_pairs(block, S, s->keys(block, k0), Q, s->D, (int)(k0 - t->k0), keys,
+                   t->scored);
 }
 
 void
@@ -55,6 +58,7 @@ void
 attn_product_load_backward(attn_block *block)
 {
     attn_product *s = block->scratch;
+    attn_load_pair_rows(&s->pair_rows, s->rows, block->rows.count);
     s->finite = attn_rows_finite(block, s->rows, s->D);
     memset(s->dQ, 0, (size_t)(s->D * block->lanes) * sizeof(float));
 }
@@ -69,5 +73,5 @@ attn_product_tile_backward(attn_block *block, const float *dS)
     const attn_span keys_t = s->keys(block, t->k0);
     attn_simd->pool(s->dQ, keys_t.data, keys_t.ld, dS, block->lanes, s->D, t->keys,
                     NULL, t->scored);
-    attn_add_pairs(block, block->dkeys, dS, s->rows, s->D, t->scored, s->finite);
+    attn_add_pairs(block, block->dkeys, dS, &s->pair_rows, t->scored, s->finite);
 }

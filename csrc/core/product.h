@@ -16,7 +16,8 @@ typedef struct {
         *Q_unscaled; /* [D][lanes]  if the scale has a gradient: without it and unit */
     float *dQ;       /* [D][lanes]  backward: sum over keys of dS k' */
     attn_span rows;  /* (count, D)  backward: the block's queries as rows */
-    bool finite;     /* they are */
+    attn_pair_rows pair_rows; /* and for the products of dK */
+    bool finite;              /* they are */
     attn_span (*keys)(const attn_block *block, int64_t j); /* k' from key j on */
 } attn_product;
 

@@ -27,9 +27,8 @@ smaller(int64_t a, int64_t b)
 
 /* ---- panels ---------------------------------------------------------------------- */
 
-/* Columns of whole panels of 16: the last may be narrower than the others. */
-static int64_t
-in_panels(int64_t columns)
+int64_t
+attn_in_panels(int64_t columns)
 {
     return attn_ceil_div(columns, 16) * 16;
 }
@@ -38,10 +37,10 @@ attn_panels
 attn_take_panels(attn_arena *a, int64_t D, int64_t H, bool backward)
 {
     attn_panels panels = {
-        .W = attn_take_floats(a, in_panels(H), backward ? in_panels(D) : D)};
+        .W = attn_take_floats(a, attn_in_panels(H), backward ? attn_in_panels(D) : D)};
     if (backward) {
-        panels.dY = attn_take_floats(a, WAVE_ROWS, in_panels(H));
-        panels.X = attn_take_floats(a, WAVE_ROWS, in_panels(D));
+        panels.dY = attn_take_floats(a, WAVE_ROWS, attn_in_panels(H));
+        panels.X = attn_take_floats(a, WAVE_ROWS, attn_in_panels(D));
     }
     return panels;
 }
@@ -59,6 +58,19 @@ copy_row(float *to, const float *from, int64_t columns, int64_t panel)
     }
 }
 
+void
+attn_rows_in_panels(float *panels, attn_span rows, int64_t n, int64_t D)
+{
+    for (int64_t d = 0; d < D; d += attn_simd->panel) {
+        int64_t columns = smaller(D - d, attn_simd->panel),
+                panel = attn_in_panels(columns);
+        for (int64_t i = 0; i < n; i++) {
+            copy_row(panels + d * n + i * panel, attn_span_row(rows, i) + d, columns,
+                     panel);
+        }
+    }
+}
+
 /* ---- forward --------------------------------------------------------------------- */
 
 void
@@ -66,8 +78,8 @@ attn_transpose_in_panels(float *panels, const float *W, int64_t D, int64_t H)
 {
     for (int64_t h = 0; h < H; h += attn_simd->panel) {
         attn_simd->pack(panels + h * D,
-                        (int)smaller(in_panels(H) - h, attn_simd->panel), W + h * D, D,
-                        (int)smaller(H - h, attn_simd->panel), D, 1.0f);
+                        (int)smaller(attn_in_panels(H) - h, attn_simd->panel),
+                        W + h * D, D, (int)smaller(H - h, attn_simd->panel), D, 1.0f);
     }
 }
 
@@ -77,7 +89,7 @@ attn_project(float *Y, int64_t ldy, attn_span X, int64_t n, const float *panels,
 {
     for (int64_t h = 0; h < H; h += attn_simd->panel) {
         attn_simd->matmul(Y + h, ldy, X.data, X.ld, 1, panels + h * D,
-                          smaller(in_panels(H) - h, attn_simd->panel), n,
+                          smaller(attn_in_panels(H) - h, attn_simd->panel), n,
                           smaller(H - h, attn_simd->panel), D, add);
     }
 }
@@ -181,8 +193,8 @@ w_task(void *ctx, int64_t task, int worker)
     int64_t d = task * attn_simd->panel, columns = smaller(y->D - d, attn_simd->panel);
     (void)worker;
     for (int64_t h = 0; h < y->H; h++) {
-        copy_row(y->panels.W + d * y->H + h * in_panels(columns), y->W + h * y->D + d,
-                 columns, in_panels(columns));
+        copy_row(y->panels.W + d * y->H + h * attn_in_panels(columns),
+                 y->W + h * y->D + d, columns, attn_in_panels(columns));
     }
 }
 
@@ -198,7 +210,7 @@ dx_task(void *ctx, int64_t task, int worker)
         n = attn_use_run(y->use, at, end, &used);
         for (int64_t d = 0; used && d < y->D; d += attn_simd->panel) {
             int64_t columns = smaller(y->D - d, attn_simd->panel);
-            attn_span W = {y->panels.W + d * y->H, in_panels(columns)};
+            attn_span W = {y->panels.W + d * y->H, attn_in_panels(columns)};
             if (y->rows < FEW_ROWS) {
                 W = (attn_span){y->W + d, y->D};
             }
@@ -253,7 +265,8 @@ gather_task(void *ctx, int64_t task, int worker)
         }
         return;
     }
-    int64_t columns = smaller(y->D - d, attn_simd->panel), panel = in_panels(columns);
+    int64_t columns = smaller(y->D - d, attn_simd->panel),
+            panel = attn_in_panels(columns);
     for (int64_t i = 0; i < s->count; i++) {
         copy_row(y->panels.X + d * WAVE_ROWS + i * panel, s->X[i] + d, columns, panel);
     }
@@ -267,7 +280,8 @@ dw_task(void *ctx, int64_t task, int worker)
     const attn_projection *y = s->y;
     int64_t h = task / panels_of(y->D) * UNITS;
     int64_t d = task % panels_of(y->D) * attn_simd->panel;
-    int64_t columns = smaller(y->D - d, attn_simd->panel), panel = in_panels(columns);
+    int64_t columns = smaller(y->D - d, attn_simd->panel),
+            panel = attn_in_panels(columns);
     int64_t i = 0;
     (void)worker;
     do { /* once at least: without rows dW is 0 */

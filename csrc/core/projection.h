@@ -28,6 +28,13 @@ attn_panels attn_take_panels(attn_arena *a, int64_t D, int64_t H, bool backward)
 
 /* ---- some rows at a time --------------------------------------------------------- */
 
+/* How many columns there are in whole panels: the last may be narrower than the others, a
+ * multiple of 16. */
+int64_t attn_in_panels(int64_t columns);
+
+/* So many rows of D numbers in panels. */
+void attn_rows_in_panels(float *panels, attn_span rows, int64_t n, int64_t D);
+
 /* W^T in panels. */
 void attn_transpose_in_panels(float *panels, const float *W, int64_t D, int64_t H);
 

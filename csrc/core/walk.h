@@ -130,6 +130,14 @@ struct attn_call {
     bool flows[ATTN_MODIFIERS_MAX];
 };
 
+/* Rows of D numbers, one for each query of the block: as they lie, and if they are long
+ * also in panels (projection.h), or NULL. */
+typedef struct {
+    attn_span rows;
+    int64_t D;
+    float *panels;
+} attn_pair_rows;
+
 struct attn_block {
     attn_call *call;
     int worker;
@@ -149,29 +157,19 @@ struct attn_block {
     float *O;    /* [Dv][lanes]  forward: the pooled values */
     float *part; /* forward: the sums of the parts before, if there are more than one */
 
-    bool P_is_0;     /* backward: P of dead pairs is 0, and dO is finite */
-    float *dO;       /* [Dv][lanes]  backward: the gradient of the output, transposed */
-    float *dP;       /* [keys][lanes]  gradient of P, then of the scores */
-    float *dweights; /* [keys][lanes]  gradient of the returned weights, if any */
-    float *dots;     /* [lanes]  sum_j P_j dP_j of the row ... */
-    float *dlse;     /* [lanes]  ... and the gradient of its lse */
+    bool P_is_0; /* backward: P of dead pairs is 0, and dO is finite */
+    float *dO;   /* [Dv][lanes]  backward: the gradient of the output, transposed, */
+    attn_pair_rows dout; /* (count, Dv)  and as it is */
+    float *dP;           /* [keys][lanes]  gradient of P, then of the scores */
+    float *dweights;     /* [keys][lanes]  gradient of the returned weights, if any */
+    float *dots;         /* [lanes]  sum_j P_j dP_j of the row ... */
+    float *dlse;         /* [lanes]  ... and the gradient of its lse */
     float *unscaled; /* [keys][lanes]  if the scale has a gradient: the scores at 1, */
     float *dscale;   /* [lanes]  sum_j dS_j unscaled_j of the row */
     attn_target dkeys, dvalues; /* (N, key_width), (N, Dv): where the group's sums
                                  * grow; */
     int64_t begun;              /* those of keys before this one are begun */
 };
-
-/* attention.c. Rows C of the tile's keys (keys, D) += X^T Y over the live pairs, X [keys][lanes],
- * Y (count, D). zeros: X is 0 in dead pairs and Y is finite, so that it makes no
- * difference if they are added too. A dense product costs half as much per pair. */
-void attn_add_pairs(const attn_block *block, attn_target C, const float *X, attn_span Y,
-                    int64_t D, const uint64_t *live, bool zeros);
-bool attn_is_finite(const float *x, int64_t n);
-
-/* Are these rows of D numbers, one for each query of the block, known to be finite?
- * They are only looked at if a tile of the block has a dead pair. */
-bool attn_rows_finite(const attn_block *block, attn_span rows, int64_t D);
 
 /* attention.c: one block each. The forward also in pieces: the queries being loaded,
  * the sums (sums.h) over the keys of one part; the results from the sums of all. */

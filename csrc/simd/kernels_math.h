@@ -6,26 +6,50 @@
  */
 
 /* 2^f, |f| <= 1/2: degree 6 with constant term 1, relative error 2.0e-9 before
- * rounding. */
-V_FN vf
-v_exp2_fraction(vf f)
+ * rounding. Each step for all n vectors: one alone is a chain of some 50 cycles, and what
+ * waits for it soon fills the scheduler. */
+V_FN void
+v_exp2_fractions(int n, vf p[], const vf f[])
 {
-    vf p = v_set1(0x1.41fbbcp-13f);
-    p = v_fma(p, f, v_set1(0x1.5f3e52p-10f));
-    p = v_fma(p, f, v_set1(0x1.3b2d4cp-7f));
-    p = v_fma(p, f, v_set1(0x1.c6aee8p-5f));
-    p = v_fma(p, f, v_set1(0x1.ebfbdcp-3f));
-    p = v_fma(p, f, v_set1(0x1.62e43p-1f));
-    return v_fma(p, f, v_set1(1.0f));
+    static const float coefficients[] = {0x1.5f3e52p-10f, 0x1.3b2d4cp-7f,
+                                         0x1.c6aee8p-5f,  0x1.ebfbdcp-3f,
+                                         0x1.62e43p-1f,   1.0f};
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        p[i] = v_set1(0x1.41fbbcp-13f);
+    }
+    UNROLL
+    for (int k = 0; k < 6; k++) {
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            p[i] = v_fma(p[i], f[i], v_set1(coefficients[k]));
+        }
+    }
 }
 
-/* 2^t within 1 ulp. Results below 2^-126 are exactly 0, t above 127 counts as 127, NaN
- * stays NaN. */
+/* 2^t of n vectors, in place, within 1 ulp. Results below 2^-126 are exactly 0, t above
+ * 127 counts as 127, NaN stays NaN. */
+V_FN void
+v_exp2s(int n, vf t[])
+{
+    vf f[4], p[4], whole[4];
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        t[i] = v_min(v_set1(127.0f), t[i]);
+        f[i] = v_sub(t[i], v_round(t[i], &whole[i]));
+    }
+    v_exp2_fractions(n, p, f);
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        t[i] = v_scale(v_not_lt(t[i], v_set1(-126.0f)), p[i], whole[i]);
+    }
+}
+
 V_FN vf
 v_exp2(vf t)
 {
-    vf n, u = v_min(v_set1(127.0f), t), f = v_sub(u, v_round(u, &n));
-    return v_scale(v_not_lt(u, v_set1(-126.0f)), v_exp2_fraction(f), n);
+    v_exp2s(1, &t);
+    return t;
 }
 
 /* e^x within 1.15 ulp for x <= 87: x - n ln 2 is taken in two steps, of which the
@@ -38,8 +62,9 @@ v_exp(vf x)
     vf n, t = v_min(v_set1(127.0f), v_mul(x, log2e)), whole = v_round(t, &n);
     vf rest = v_fnma(whole, v_set1(0x1.62ep-1f), x);
     rest = v_fnma(whole, v_set1(0x1.0bfbe8p-15f), rest);
-    return v_scale(v_not_lt(t, v_set1(-126.0f)), v_exp2_fraction(v_mul(rest, log2e)),
-                   n);
+    vf p, f = v_mul(rest, log2e);
+    v_exp2_fractions(1, &p, &f);
+    return v_scale(v_not_lt(t, v_set1(-126.0f)), p, n);
 }
 
 /* Where tanh changes from one formula to another: up to here it is x + x z Q(z), z =

@@ -28,7 +28,7 @@ typedef struct {
     const float *X, *Y;
     int64_t ldc, ldx, sx, ldy, K;
     const float *scale;   /* of PUT_RESCALE and PUT_FACTOR */
-    const uint64_t *live; /* of STEP_LIVE: the word of t = 0; lane 0 is bit `lane` */
+    const uint64_t *live; /* of pool: the word of t = 0; lane 0 is bit `lane` */
     int lane;
     int last; /* floats in the last vector: VLEN, or less at the right edge */
 } tile_args;
@@ -140,12 +140,34 @@ tile_of(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args
 #undef TILE_CASE
 }
 
+/* Of a sum over t < K: only from the first to the last t at which any of n lanes is
+ * live. The others add 0. */
+V_FN void
+live_terms(tile_args *a, int n)
+{
+    const uint64_t lanes = ~(uint64_t)0 >> (64 - n) << a->lane;
+    int64_t first = 0, end = a->K;
+    while (first < end && (a->live[first] & lanes) == 0) {
+        first++;
+    }
+    while (first < end && (a->live[end - 1] & lanes) == 0) {
+        end--;
+    }
+    a->X += first * a->sx;
+    a->Y += first * a->ldy;
+    a->live += first;
+    a->K = end - first;
+}
+
 /* All rows of one panel of nv vectors, in tiles as equal as can be: a tile of one row
  * or two waits for its sums. 25 rows of 256 features, AVX2: 94 GF/s in five tiles of
  * five; in four of six and one of one, 84. */
 V_FN void
 panel(int nv, bool edge, tile_step step, tile_put put, tile_args a, int64_t rows)
 {
+    if (put == PUT_RESCALE && a.live != NULL) {
+        live_terms(&a, nv * VLEN);
+    }
     const int64_t tiles = (rows + tile_rows(nv) - 1) / tile_rows(nv);
     const int64_t most = tiles > 1 ? (rows + tiles - 1) / tiles : rows;
     for (int64_t fewer = tiles * most - rows; rows > 0;) {

@@ -28,16 +28,21 @@ exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *l
 {
     vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
     for (int i = 0; i < count; i += WAYS) {
+        vf p[WAYS];
+        UNROLL
+        for (int w = 0; w < WAYS; w++) {
+            p[w] = i + w < count ? v_sub(v_load(S + (i + w) * lanes), origin)
+                                 : v_zero();
+        }
+        v_exp2s(WAYS, p);
         UNROLL
         for (int w = 0; w < WAYS; w++) {
             if (i + w < count) {
-                float *s = S + (i + w) * lanes;
-                vf p = v_exp2(v_sub(v_load(s), origin));
                 if (!all) {
-                    p = v_select(live_lanes(live, i + w, lane), p, v_zero());
+                    p[w] = v_select(live_lanes(live, i + w, lane), p[w], v_zero());
                 }
-                v_store(s, p);
-                way[w] = v_add(way[w], p);
+                v_store(S + (i + w) * lanes, p[w]);
+                way[w] = v_add(way[w], p[w]);
             }
         }
     }

@@ -1,0 +1,151 @@
+/*
+ * pairs.c -- see pairs.h.
+ */
+#include "pairs.h"
+
+#include <string.h>
+
+enum { GROUP = 16 }; /* lanes, and keys, that are looked at as one */
+
+/* Keys first <= i < end by lanes low <= l < high. */
+typedef struct {
+    int first, end, low, high;
+} patch;
+
+/* The groups of lanes, from the first to the last, that are live at any of n keys. */
+static patch
+lanes_of_keys(const uint64_t *live, int first, int n)
+{
+    uint64_t some = 0;
+    for (int i = first; i < first + n; i++) {
+        some |= live[i];
+    }
+    patch p = {first, first + n, 0, 0};
+    if (some != 0) {
+        p.low = __builtin_ctzll(some) / GROUP * GROUP;
+        p.high = (63 - __builtin_clzll(some)) / GROUP * GROUP + GROUP;
+    }
+    return p;
+}
+
+static int
+smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* The next patch of the keys from p->end to `keys`; groups of keys that are alike make one.
+ * Before the first p is {0}. */
+static bool
+next_patch(patch *p, const uint64_t *live, int keys, int lanes)
+{
+    int first = p->end;
+    if (live == NULL || lanes < GROUP) {
+        *p = (patch){first, keys, 0, lanes};
+        return first < keys;
+    }
+    p->low = p->high = 0;
+    for (; p->low == p->high && first < keys; first = p->end) {
+        *p = lanes_of_keys(live, first, smaller(keys - first, GROUP));
+    }
+    while (p->end < keys) {
+        patch next = lanes_of_keys(live, p->end, smaller(keys - p->end, GROUP));
+        if (next.low != p->low || next.high != p->high) {
+            break;
+        }
+        p->end = next.end;
+    }
+    return p->low < p->high;
+}
+
+void
+attn_set_pairs(const attn_block *block, float *C, attn_span X, const float *Y,
+               int64_t D, int first, int keys, const uint64_t *live)
+{
+    const int lanes = block->lanes;
+    live = live == NULL ? NULL : live + first;
+    for (patch p = {0}; next_patch(&p, live, keys, lanes);) {
+        attn_simd->matmul(C + p.first * lanes + p.low, lanes, attn_span_row(X, p.first),
+                          X.ld, 1, Y + p.low, lanes, p.end - p.first, p.high - p.low, D,
+                          false);
+    }
+}
+
+/* Rows longer than this are copied into panels: 64 rows of 128 numbers are 512 bytes apart,
+ * and those of a panel share eight sets of L1. Zen 3, AVX2, two products of a backward: */
+enum { LONG_ROW = 64 };
+
+attn_pair_rows
+attn_take_pair_rows(int64_t D, int lanes, attn_arena *a)
+{
+    bool copied = D > LONG_ROW && lanes >= GROUP;
+    float *panels = copied ? attn_take_floats(a, attn_in_panels(D), lanes) : NULL;
+    return (attn_pair_rows){.D = D, .panels = panels};
+}
+
+void
+attn_load_pair_rows(attn_pair_rows *to, attn_span rows, int count)
+{
+    to->rows = rows;
+    if (to->panels != NULL) {
+        attn_rows_in_panels(to->panels, rows, count, to->D);
+    }
+}
+
+/* C (rows, D) += X (rows, n) times rows low .. low + n - 1 of count */
+static void
+add_patch(attn_target C, attn_span X, int64_t rows, const attn_pair_rows *Y, int low,
+          int n, int count)
+{
+    const int64_t D = Y->D, width = Y->panels == NULL ? D : attn_simd->panel;
+    for (int64_t d = 0; d < D; d += width) {
+        int64_t columns = D - d < width ? D - d : width;
+        attn_span panel = Y->rows;
+        if (Y->panels != NULL) {
+            panel = (attn_span){Y->panels + d * count, attn_in_panels(columns)};
+        }
+        attn_simd->matmul(C.data + d, C.ld, X.data, X.ld, 1, attn_span_row(panel, low),
+                          panel.ld, rows, columns, n, true);
+    }
+}
+
+void
+attn_add_pairs(const attn_block *block, attn_target C, const float *X,
+               const attn_pair_rows *Y, const uint64_t *live, bool zeros)
+{
+    const int lanes = block->lanes, keys = block->tile.keys, count = block->rows.count;
+    C.data += block->tile.k0 * C.ld;
+    if (live != NULL && !zeros) {
+        attn_simd->matmul_live(C.data, C.ld, X, lanes, Y->rows.data, Y->rows.ld, keys,
+                               Y->D, count, live);
+        return;
+    }
+    for (patch p = {0}; next_patch(&p, live, keys, lanes);) {
+        add_patch((attn_target){C.data + p.first * C.ld, C.ld},
+                  (attn_span){X + p.first * lanes + p.low, lanes}, p.end - p.first, Y,
+                  p.low, smaller(p.high, count) - p.low, count);
+    }
+}
+
+bool
+attn_rows_finite(const attn_block *block, attn_span rows, int64_t D)
+{
+    bool finite = !attn_rows_whole(&block->rows);
+    for (int l = 0; finite && l < block->rows.count; l++) {
+        finite = attn_is_finite(attn_span_row(rows, l), D);
+    }
+    return finite;
+}
+
+bool
+attn_is_finite(const float *x, int64_t n)
+{
+    const uint32_t exponent = 0x7f800000; /* all ones in infinities and NaN */
+    uint32_t some = 0; /* no bool: so the compiler looks at four numbers at a time */
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        some |= (bits & exponent) == exponent ? 1 : 0;
+    }
+    return some == 0;
+}
