@@ -139,16 +139,6 @@ typedef struct {
 } key_job;
 
 static void
-project_rows(float *Y, const attn_operand *X, int64_t e, int64_t j, int64_t n,
-             const float *panels, int64_t D, int64_t G, const float *b)
-{
-    for (int64_t i = 0; b != NULL && i < n * G; i++) {
-        Y[i] = b[i % G];
-    }
-    attn_project(Y, G, attn_read(X, e, j), n, panels, D, G, b != NULL);
-}
-
-static void
 key_task(void *ctx, int64_t task, int worker)
 {
     const key_job *job = ctx;
@@ -159,10 +149,10 @@ key_task(void *ctx, int64_t task, int worker)
     int64_t n = job->end - j < TASK_KEYS ? job->end - j : TASK_KEYS;
     int64_t G = p->H / p->group, at = (e * to->capacity + j) * G;
     (void)worker;
-    project_rows(to->K + at, job->keys, e, j, n, to->W_k_panels, p->Dk, G,
+    attn_project(to->K + at, G, attn_read(job->keys, e, j), n, to->W_k_panels, p->Dk, G,
                  p->parameters[B_K]);
-    project_rows(to->V + at, job->values, e, j, n, to->W_v_panels, p->Dv, G,
-                 p->parameters[B_V]);
+    attn_project(to->V + at, G, attn_read(job->values, e, j), n, to->W_v_panels, p->Dv,
+                 G, p->parameters[B_V]);
 }
 
 int
