@@ -25,7 +25,7 @@ from helpers import SCORES, SCORES_FUNCTION, make_problem, run_python
 from multi_headed import make_heads
 
 import attnext
-from attnext import AdditiveAttention, DotProductAttention, MultiHeadAttention
+from attnext import AdditiveAttention, DotProductAttention, MultiHeadAttention, _core
 
 fail = pytest.importorskip("_testcapi")  # CPython's own tool for it
 
@@ -112,6 +112,14 @@ def heads() -> Cases:
     yield (
         "multi_head_attention_backward",
         partial(attnext.multi_head_attention_backward, **grads, **arguments, return_grad_sink=True),
+    )
+    keep = partial(_core._multi_head_attention, **arguments, return_lse=True, return_kept=True)
+    yield "_multi_head_attention", keep
+    kept = keep()[-1].tolist()
+    arguments |= {**grads, "kept": kept}
+    yield (
+        "_multi_head_attention_backward",
+        partial(_core._multi_head_attention_backward, **arguments),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -105,8 +106,9 @@ def _gradients(
 ) -> Arrays:
     # forward was: made = function(**inputs, **options); and the backward in C takes both
     shared = [name for name in SHARED if name in wanted]
-    shape = RULES[function].shapes({**options, **saved})["output"]
-    d = getattr(_core, f"{function}_backward")(
+    rule = RULES[function]
+    shape = rule.shapes({**options, **saved})["output"]
+    d = getattr(_core, f"{rule.prefix}{function}_backward")(
         zeros_unless(flow["output"], shape),
         **saved,
         **options,
@@ -140,8 +142,13 @@ def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
 def _shapes_of_heads(x: dict[str, Any]) -> dict[str, Shape]:
     *lead, M, _ = x["queries"].shape
     rows = (*lead, x["num_heads"], M)
-    output = (*lead, M, x["W_o"].shape[0])
-    return {"output": output, "weights": (*rows, x["keys"].shape[-2]), "lse": rows}
+    N, H = x["keys"].shape[-2], x["W_o"].shape[0]
+    entries = prod(lead)
+    kept = sum(
+        -(-entries * size // 16) * 16
+        for size in (M * H, N * x["W_k"].shape[0], N * x["W_v"].shape[0], M * H)
+    )
+    return {"output": (*lead, M, H), "weights": (*rows, N), "lse": rows, "kept": (kept,)}
 
 
 for _score in _core.SCORES:
@@ -156,6 +163,7 @@ RULES["multi_head_attention"] = Rule(
     gradients=_gradients,
     shapes=_shapes_of_heads,
     drops=("output",),
-    optional=("weights", "lse"),
-    helpful=("lse",),
+    optional=("weights", "lse", "kept"),
+    helpful=("lse", "kept"),  # kept: what the projections made
+    prefix="_",
 )

@@ -27,6 +27,7 @@ class Rule(NamedTuple):
     drops: tuple[str, ...] = ()  # inputs and results that are not needed for it
     optional: tuple[str, ...] = ()  # results that return_... asks for
     helpful: tuple[str, ...] = ()  # those of them that are asked for if a backward may follow
+    prefix: str = ""  # of the functions' names in C
 
 
 RULES: dict[str, Rule] = {}  # by the name of the function
@@ -44,9 +45,10 @@ class Call(NamedTuple):
 
 def forward(call: Call, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """What the function makes."""
-    optional = RULES[call.function].optional
-    asked = {f"return_{name}": True for name in call.made if name in optional}
-    made = getattr(_core, call.function)(**to_arrays(call.names, tensors), **call.options, **asked)
+    rule = RULES[call.function]
+    asked = {f"return_{name}": True for name in call.made if name in rule.optional}
+    function = getattr(_core, rule.prefix + call.function)
+    made = function(**to_arrays(call.names, tensors), **call.options, **asked)
     return tuple(map(to_tensor, made)) if isinstance(made, tuple) else (to_tensor(made),)
 
 

@@ -42,7 +42,7 @@ attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
 {
     const additive_keys *s = rows;
     const int64_t H = attn_additive_width(p);
-    attn_project(s->raw + row * H, H, keys, n, s->W_kT, p->Dk, H, false);
+    attn_project(s->raw + row * H, H, keys, n, s->W_kT, p->Dk, H, NULL);
     for (int64_t i = row; i < row + n; i++) {
         float *raw_i = s->raw + i * H;
         for (int64_t h = p->H; h < H; h++) {

@@ -296,10 +296,10 @@ int attn_scores_backward(const attn_gradients *d, const float *dscores,
  * are those of attn_multi_head. Keys and values that no query needs are not read.
  *
  * output (B / heads, M, H); weights and lse as those of the heads. kept: Q, K, V and O
- * for the backward, in memory of so many bytes (SIZE_MAX: overflow), which must stay
- * where it is; or NULL. The backward's gradients are C-contiguous, those of bias, sink
+ * for the backward, in so many bytes (SIZE_MAX: overflow), a multiple of 64, of which a
+ * copy will do; or NULL. The backward's gradients are C-contiguous, those of bias, sink
  * and scale as ever; without `kept` it computes the forward again, and of saved the
- * output is of no use. */
+ * output and lse are of no use. */
 extern const attn_score_info attn_multi_head;
 
 double attn_multi_head_work(const attn_problem *p, bool backward);

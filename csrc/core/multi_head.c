@@ -39,9 +39,9 @@ size_t
 attn_multi_head_kept(const attn_problem *p)
 {
     attn_multi_head_call m = attn_multi_head_begin(p);
-    attn_arena a = attn_arena_over(NULL);
+    attn_arena a = {NULL, 0};
     attn_take_between(&m.made, &m, &a);
-    return attn_arena_size(&a);
+    return a.used;
 }
 
 static void
@@ -68,7 +68,7 @@ attn_multi_head_lay_out(attn_multi_head_call *m, const void *kept, bool is_kept,
                         bool backward, attn_arena *a)
 {
     const attn_problem *p = m->p;
-    attn_arena own = attn_arena_over((void *)kept);
+    attn_arena own = {(void *)kept, 0}; /* the same, wherever that is moved to */
     attn_take_between(&m->made, m, is_kept ? &own : a);
     take_use(m, a);
     if (m->H > INT_MAX / 2) { /* the kernels count lanes in int */
@@ -139,16 +139,6 @@ typedef struct {
 } key_job;
 
 static void
-project_rows(float *Y, const attn_operand *X, int64_t e, int64_t j, int64_t n,
-             const float *panels, int64_t D, int64_t G, const float *b)
-{
-    for (int64_t i = 0; b != NULL && i < n * G; i++) {
-        Y[i] = b[i % G];
-    }
-    attn_project(Y, G, attn_read(X, e, j), n, panels, D, G, b != NULL);
-}
-
-static void
 key_task(void *ctx, int64_t task, int worker)
 {
     const key_job *job = ctx;
@@ -159,10 +149,10 @@ key_task(void *ctx, int64_t task, int worker)
     int64_t n = job->end - j < TASK_KEYS ? job->end - j : TASK_KEYS;
     int64_t G = p->H / p->group, at = (e * to->capacity + j) * G;
     (void)worker;
-    project_rows(to->K + at, job->keys, e, j, n, to->W_k_panels, p->Dk, G,
+    attn_project(to->K + at, G, attn_read(job->keys, e, j), n, to->W_k_panels, p->Dk, G,
                  p->parameters[B_K]);
-    project_rows(to->V + at, job->values, e, j, n, to->W_v_panels, p->Dv, G,
-                 p->parameters[B_V]);
+    attn_project(to->V + at, G, attn_read(job->values, e, j), n, to->W_v_panels, p->Dv,
+                 G, p->parameters[B_V]);
 }
 
 int
@@ -359,7 +349,8 @@ static const attn_score_text text = {
 "``dW_o = g^T O`` and ``dO = g W_o``; then the heads as in\n"
 "`dot_product_attention_backward`; then each projection, as ``dW_q = dQ^T queries``\n"
 "and ``dqueries = dQ W_q``. Heads that share keys add up. The forward is computed\n"
-"again, so `output` saves nothing here.",
+"again, so `output` and `lse` save nothing here; the object `MultiHeadAttention` keeps\n"
+"what its backward needs.",
     .backward_example =
 ">>> import numpy as np\n"
 ">>> from attnext import multi_head_attention_backward\n"

@@ -17,6 +17,8 @@ enum {
     WAVE_ROWS = 256, /* rows in panels for dW: two panels of them fit in L1 */
     FEW_ROWS = 16,   /* fewer do not pay for panels of W in dX */
     ROW_UNITS = 64,  /* of Y of one row */
+    ALIASED = 512,   /* numbers: rows so many apart, or a multiple, share sets of L1 */
+    COPY_ROW = ATTN_CHUNK + 16,
 };
 
 static int64_t
@@ -71,6 +73,47 @@ attn_rows_in_panels(float *panels, attn_span rows, int64_t n, int64_t D)
     }
 }
 
+/* ---- rows by panels -------------------------------------------------------------- */
+
+/* C (n, columns) += the terms t .. t + count - 1 of X (n, K) Y (K, columns), or = them
+ * unless add; Y in panels. X begins at its column t. */
+static void
+multiply_terms(float *C, int64_t ldc, attn_span X, int64_t n, const float *panels,
+               int64_t K, int64_t t, int64_t count, int64_t columns, bool add)
+{
+    for (int64_t j = 0; j < columns; j += attn_simd->panel) {
+        int64_t panel = smaller(attn_in_panels(columns) - j, attn_simd->panel);
+        attn_simd->matmul(C + j, ldc, X.data, X.ld, 1, panels + j * K + t * panel,
+                          panel, n, smaller(columns - j, attn_simd->panel), count, add);
+    }
+}
+
+/* C (n, columns) = X (n, K) Y, or += if add; n at most TASK_ROWS.
+ *
+ * Rows that lie 2 or 4 KiB apart share a set or two of L1, where six of them and a
+ * panel push each other out. So they are copied to where they do not, as many terms of
+ * the sums as are summed at a time anyway. 2048 rows of 1024 numbers by 1024 units, AVX2:
+ * 73 GF/s against 48 to 60; of 512 by 512, 75 against 73. */
+static void
+multiply(float *C, int64_t ldc, attn_span X, int64_t n, const float *panels, int64_t K,
+         int64_t columns, bool add)
+{
+    float copy[TASK_ROWS * COPY_ROW];
+    if (X.ld % ALIASED != 0 || K <= ATTN_CHUNK) {
+        multiply_terms(C, ldc, X, n, panels, K, 0, K, columns, add);
+        return;
+    }
+    for (int64_t t = 0; t < K; t += ATTN_CHUNK) {
+        int64_t count = smaller(K - t, ATTN_CHUNK);
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(copy + i * COPY_ROW, X.data + i * X.ld + t,
+                   (size_t)count * sizeof(float));
+        }
+        multiply_terms(C, ldc, (attn_span){copy, COPY_ROW}, n, panels, K, t, count,
+                       columns, add || t > 0);
+    }
+}
+
 /* ---- forward --------------------------------------------------------------------- */
 
 void
@@ -85,13 +128,12 @@ attn_transpose_in_panels(float *panels, const float *W, int64_t D, int64_t H)
 
 void
 attn_project(float *Y, int64_t ldy, attn_span X, int64_t n, const float *panels,
-             int64_t D, int64_t H, bool add)
+             int64_t D, int64_t H, const float *b)
 {
-    for (int64_t h = 0; h < H; h += attn_simd->panel) {
-        attn_simd->matmul(Y + h, ldy, X.data, X.ld, 1, panels + h * D,
-                          smaller(attn_in_panels(H) - h, attn_simd->panel), n,
-                          smaller(H - h, attn_simd->panel), D, add);
+    for (int64_t i = 0; b != NULL && i < n; i++) {
+        memcpy(Y + i * ldy, b, (size_t)H * sizeof(float));
     }
+    multiply(Y, ldy, X, n, panels, D, H, b != NULL);
 }
 
 typedef struct {
@@ -111,11 +153,8 @@ project_run(const forward *f, int64_t at, int64_t end)
         int64_t row = at % together;
         float *Y = f->Y + at * f->ldy;
         n = smaller(together - row, end - at);
-        for (int64_t i = 0; f->b != NULL && i < n; i++) {
-            memcpy(Y + i * f->ldy, f->b, (size_t)y->H * sizeof(float));
-        }
         attn_project(Y, f->ldy, attn_read(&y->X, at / together, row), n, y->panels.W,
-                     y->D, y->H, f->b != NULL);
+                     y->D, y->H, f->b);
     }
 }
 
@@ -208,14 +247,13 @@ dx_task(void *ctx, int64_t task, int worker)
     for (int64_t n; at < end; at += n) {
         bool used;
         n = attn_use_run(y->use, at, end, &used);
-        for (int64_t d = 0; used && d < y->D; d += attn_simd->panel) {
-            int64_t columns = smaller(y->D - d, attn_simd->panel);
-            attn_span W = {y->panels.W + d * y->H, attn_in_panels(columns)};
-            if (y->rows < FEW_ROWS) {
-                W = (attn_span){y->W + d, y->D};
-            }
-            attn_simd->matmul(s->dX + at * y->D + d, y->D, s->dY + at * s->ldy, s->ldy,
-                              1, W.data, W.ld, n, columns, y->H, false);
+        const attn_span dY = {s->dY + at * s->ldy, s->ldy};
+        float *dX = s->dX + at * y->D;
+        if (used && y->rows < FEW_ROWS) {
+            attn_simd->matmul(dX, y->D, dY.data, dY.ld, 1, y->W, y->D, n, y->D, y->H,
+                              false);
+        } else if (used) {
+            multiply(dX, y->D, dY, n, y->panels.W, y->H, y->D, false);
         }
     }
 }

@@ -38,10 +38,10 @@ void attn_rows_in_panels(float *panels, attn_span rows, int64_t n, int64_t D);
 /* W^T in panels. */
 void attn_transpose_in_panels(float *panels, const float *W, int64_t D, int64_t H);
 
-/* Y (n, H) = X W^T, or += if add; W^T in panels, which may have columns of 0 more: H a
- * number up to the next multiple of 16. */
+/* Y (n, H) = X W^T + b; W^T in panels, which may have columns of 0 more: H a number up to
+ * the next multiple of 16; n at most 64. b may be NULL. */
 void attn_project(float *Y, int64_t ldy, attn_span X, int64_t n, const float *panels,
-                  int64_t D, int64_t H, bool add);
+                  int64_t D, int64_t H, const float *b);
 
 /* ---- all of them ----------------------------------------------------------------- */
 

@@ -382,8 +382,9 @@ int py_band(const py_window *window, PyObject *as_given, bool causal, PyObject *
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
 /* Who takes an option of py_options.def; SCALED: the backwards, of functions, the scores
- * alone too, and of the layer, of a score whose scale is a factor. */
-enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16 };
+ * alone too, and of the layer, of a score whose scale is a factor. KEEPS: the functions
+ * for attnext.torch alone (py_functions.c). */
+enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16, KEEPS = 32 };
 enum { FUNCTIONS = FORWARD | BACKWARD | SCORES };
 
 /* An exposed function. Its docstring is the signature, `before`, a paragraph for each

@@ -26,6 +26,7 @@ typedef struct {
     float eps;                          /* 0: the default */
     Py_ssize_t num_heads, num_kv_heads; /* multi-head; 0: not given */
     bool return_weights, return_lse;
+    bool return_kept; /* py_outputs.kept, which a backward may be given */
     bool return_grad_bias, return_grad_sink, return_grad_scale;
 } py_options;
 
@@ -47,9 +48,7 @@ typedef struct {
     const py_score *score;
     PyObject *given[ARG_COUNT];
     py_options options;
-    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array; and
-                              * wants py_outputs.kept */
-    PyArrayObject *kept;     /* backward: that; or NULL */
+    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array */
     const py_memory *memory; /* in the place of keys and values; NULL: they are given */
 } py_call;
 
@@ -144,7 +143,7 @@ typedef struct {
     PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
     PyArrayObject *weights; /* (..., M, N), before dropout */
     PyArrayObject *lse;     /* (..., M) */
-    PyArrayObject *kept;    /* bytes, of attn_multi_head_kept, if the call wants it */
+    PyArrayObject *kept;    /* one axis, of attn_multi_head_kept numbers */
 } py_outputs;
 
 /* New arrays, owned, each in the shape of what it belongs to; NULL where there is no

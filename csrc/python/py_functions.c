@@ -15,6 +15,10 @@
  *     def dot_product_scores_backward(grad_output, queries, ...):
  *         return scores_backward(call)             # (dq, dk, ...), or a named tuple
  *
+ *     def _multi_head_attention(queries, ..., return_kept=False):
+ *     def _multi_head_attention_backward(grad_output, ..., kept=None):
+ *         # for attnext.torch: the projections of the forward serve the backward too
+ *
  * The signatures follow from what the score says of itself and from py_options.def.
  */
 #include "py_call.h"
@@ -31,9 +35,12 @@ read_call(const attnext_state *state, const py_score *score,
     call->score = score;
     call->options = (py_options){0};
     call->keeps_inputs = false;
-    call->kept = NULL;
     call->memory = NULL;
     if (py_parse(state, signature, args, nargs, kwnames, call->given) < 0) {
+        return -1;
+    }
+    PyObject *keep = call->given[ARG_RETURN_KEPT];
+    if (keep != NULL && py_read_flag(keep, "return_kept", &call->options.return_kept)) {
         return -1;
     }
     return kwnames == NULL ? 0 : py_read_options(call); /* options are keywords */
@@ -50,33 +57,41 @@ pack(PyObject *const *objects, int count)
     return result;
 }
 
-/* output, (output, weights), (output, lse) or (output, weights, lse) */
+/* The output, or a tuple of it and what was asked for: weights, lse, kept. */
+static PyObject *
+results_of(const attnext_state *state, const py_score *score,
+           const py_signature *signature, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    py_call call;
+    py_inputs in;
+    py_outputs outputs;
+
+    if (read_call(state, score, signature, args, nargs, kwnames, &call) < 0 ||
+        py_forward(state, &call, &in, &outputs) < 0) {
+        return NULL;
+    }
+    PyArrayObject *more[] = {outputs.weights, outputs.lse, outputs.kept};
+    PyObject *parts[4] = {(PyObject *)outputs.output};
+    int count = 1;
+    for (int i = 0; i < 3; i++) {
+        if (more[i] != NULL) {
+            parts[count++] = (PyObject *)more[i];
+        }
+    }
+    PyObject *result = pack(parts, count);
+    py_inputs_clear(&in);
+    py_outputs_clear(&outputs);
+    return result;
+}
+
 static PyObject *
 forward(PyObject *module, py_score_number number, PyObject *const *args,
         Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_module(module);
     const py_score *score = &state->scores[number];
-    py_call call;
-    py_inputs in;
-    py_outputs outputs;
-
-    if (read_call(state, score, &score->forward, args, nargs, kwnames, &call) < 0 ||
-        py_forward(state, &call, &in, &outputs) < 0) {
-        return NULL;
-    }
-    PyObject *parts[3] = {(PyObject *)outputs.output};
-    int count = 1;
-    if (outputs.weights != NULL) {
-        parts[count++] = (PyObject *)outputs.weights;
-    }
-    if (outputs.lse != NULL) {
-        parts[count++] = (PyObject *)outputs.lse;
-    }
-    PyObject *result = pack(parts, count);
-    py_inputs_clear(&in);
-    py_outputs_clear(&outputs);
-    return result;
+    return results_of(state, score, &score->forward, args, nargs, kwnames);
 }
 
 static PyObject *
@@ -215,6 +230,42 @@ ATTN_SCORES(FUNCTIONS)
 FUNCTION(multi_head, forward)
 FUNCTION(multi_head, backward)
 
+/* ---- for attnext.torch alone ----------------------------------------------------- */
+
+/* A user who goes by arrays has MultiHeadAttention, which keeps the projections; these
+ * are for attnext.torch, where autograd keeps them, and so they are arrays: multi-head
+ * attention and its backward, with one option more. What is kept belongs to its call,
+ * as lse does: of another call with the same sizes it gives wrong gradients. */
+static py_signature keeping, keeping_backward;
+
+static PyObject *
+multi_head_keeping(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_module(module);
+    return results_of(state, &state->scores[SCORE_multi_head], &keeping, args, nargs,
+                      kwnames);
+}
+
+static PyObject *
+multi_head_keeping_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                            PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_module(module);
+    return gradients_of(state, &state->scores[SCORE_multi_head], &keeping_backward,
+                        args, nargs, kwnames);
+}
+
+static const py_function keeping_functions[] = {
+    {&keeping, PY_FASTCALL(multi_head_keeping),
+     "multi_head_attention, which also returns, with `return_kept`, what its backward\n"
+     "can use: one array, for attnext.torch.\n",
+     NULL},
+    {&keeping_backward, PY_FASTCALL(multi_head_keeping_backward),
+     "multi_head_attention_backward, which also takes that array: `kept`.\n", NULL},
+    {0},
+};
+
 /* ---- signatures ------------------------------------------------------------------ */
 
 typedef struct {
@@ -239,7 +290,7 @@ add_parameters(signature_writer *w, const py_score *score, bool optional)
 }
 
 /* takes: FORWARD; BACKWARD; or SCORES, for the scores alone, forward and backward; and
- * SCALED, backward, if so. */
+ * SCALED, backward, if so; and KEEPS, if so. */
 static void
 write_signature(py_signature *signature, const char *name, py_score_number number,
                 const py_score *score, int takes, bool backward)
@@ -273,6 +324,9 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
         add(w, ARG_##ID);                                          \
     }
 #include "py_options.def"
+    if (takes & KEEPS) {
+        add(w, backward ? ARG_KEPT : ARG_RETURN_KEPT);
+    }
 }
 
 /* ---- the module ------------------------------------------------------------------ */
@@ -357,6 +411,20 @@ describe_score(attnext_state *state, py_score_number number, const attn_score *w
 }
 
 static int
+add_keeping(PyObject *module, const attnext_state *state)
+{
+    static PyMethodDef methods[3]; /* functions point there */
+    const py_score *score = &state->scores[SCORE_multi_head];
+    write_signature(&keeping, "_multi_head_attention", SCORE_multi_head, score,
+                    FORWARD | KEEPS, false);
+    write_signature(&keeping_backward, "_multi_head_attention_backward",
+                    SCORE_multi_head, score, BACKWARD | SCALED | KEEPS, true);
+    return py_fill_methods(state, keeping_functions, 0, methods) < 0
+               ? -1
+               : PyModule_AddFunctions(module, methods);
+}
+
+static int
 add_table(PyObject *module, const char *name, PyObject *table)
 {
     int result = table == NULL ? -1 : PyModule_AddObjectRef(module, name, table);
@@ -400,6 +468,7 @@ py_scores_exec(PyObject *module, attnext_state *state)
         }
     }
     return PyModule_AddFunctions(module, methods) < 0 ||
+                   add_keeping(module, state) < 0 ||
                    add_table(module, "OPTIONS", py_options_dict()) < 0 ||
                    add_table(module, "SCORES", py_scores_dict(state, false)) < 0 ||
                    add_table(module, "ATTENTIONS", py_scores_dict(state, true)) < 0 ||

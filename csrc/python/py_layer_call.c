@@ -72,9 +72,9 @@ begin_call(py_call *call, const layer_core *held)
     call->options = (py_options){.has_scale = held->has_scale,
                                  .scale = (float)held->scale,
                                  .num_heads = held->num_heads,
-                                 .num_kv_heads = held->num_kv_heads};
+                                 .num_kv_heads = held->num_kv_heads,
+                                 .return_kept = held->score->about->has_heads};
     call->keeps_inputs = true;
-    call->kept = NULL;
     call->memory = NULL;
     for (int i = 0; i < held->score->parameters; i++) {
         call->given[ARG_PARAMETER_0 + i] = (PyObject *)held->parameters[i];

@@ -97,7 +97,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, PyObject 
     call->memory = context->memory.owner == NULL ? NULL : &context->memory;
     call->given[ARG_OUTPUT] = (PyObject *)context->output;
     call->given[ARG_LSE] = (PyObject *)context->lse;
-    call->kept = context->kept;
+    call->given[ARG_KEPT] = (PyObject *)context->kept;
     return 0;
 }
 
