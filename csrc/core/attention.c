@@ -306,7 +306,7 @@ dvalues_tile(attn_block *block, bool dropped)
     if (dropped) {
         drop(block, block->S);
     }
-    attn_add_pairs(block, block->dvalues, block->S, &block->dout, t->live,
+    attn_add_pairs(block, &block->dvalues, block->S, &block->dout, t->live,
                    block->P_is_0);
 }
 
@@ -331,7 +331,6 @@ gradient_tiles(attn_block *block, bool one_tile, bool P_in_S)
                                 t->live);
         }
         dscore_tile(block);
-        attn_begin_sums(block, t->k0 + t->keys);
         block->call->p->score->tile_backward(block, block->dP);
         dvalues_tile(block, dropped);
     }
@@ -447,7 +446,6 @@ attn_scores_backward_block(attn_block *block)
         if (!plain) {
             modified_tile(block);
         }
-        attn_begin_sums(block, t->k0 + t->keys);
         c->p->score->tile_backward(block, block->dP);
     }
     attn_row_store_scales(block);

@@ -56,6 +56,12 @@ attn_write(float *to, int64_t heads, int64_t rows, int64_t width, int64_t e, int
     return (attn_target){to + attn_at(&lies, e, j), lies.row};
 }
 
+static inline attn_target
+attn_row_of(attn_target to, int64_t row)
+{
+    return (attn_target){to.data + row * to.ld, to.ld};
+}
+
 /* How many heads there are in a row of what has the queries' entries; the keys'. */
 static inline int64_t
 attn_heads(const attn_problem *p)

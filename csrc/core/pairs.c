@@ -109,12 +109,30 @@ add_patch(attn_target C, attn_span X, int64_t rows, const attn_pair_rows *Y, int
     }
 }
 
+/* A row that is written once needs no 0 to begin with. One query, backward,
+ * (8, 8, 1, 1024, 64) on Zen 3: 7.1 -> 5.9 ms; on two threads 3.8 -> 3.0. With stores past the
+ * caches it would be 5.2, and whoever wants the gradients would wait for them: left out. */
+static void
+set_once(const attn_block *block, attn_key_sums *sums, attn_target C, const float *X,
+         const attn_pair_rows *Y, const uint64_t *live)
+{
+    const attn_tile *t = &block->tile;
+    attn_begin_sums(sums, t->k0);
+    attn_simd->outer(C.data, C.ld, X, Y->rows.data, t->keys, Y->D, live);
+    sums->begun = t->k0 + t->keys;
+}
+
 void
-attn_add_pairs(const attn_block *block, attn_target C, const float *X,
+attn_add_pairs(const attn_block *block, attn_key_sums *sums, const float *X,
                const attn_pair_rows *Y, const uint64_t *live, bool zeros)
 {
     const int lanes = block->lanes, keys = block->tile.keys, count = block->rows.count;
-    C.data += block->tile.k0 * C.ld;
+    const attn_target C = attn_row_of(sums->to, block->tile.k0);
+    if (sums->once) {
+        set_once(block, sums, C, X, Y, live);
+        return;
+    }
+    attn_begin_sums(sums, block->tile.k0 + keys);
     if (live != NULL && !zeros) {
         attn_simd->matmul_live(C.data, C.ld, X, lanes, Y->rows.data, Y->rows.ld, keys,
                                Y->D, count, live);

@@ -19,10 +19,10 @@ void attn_set_pairs(const attn_block *block, float *C, attn_span X, const float 
 attn_pair_rows attn_take_pair_rows(int64_t D, int lanes, attn_arena *a);
 void attn_load_pair_rows(attn_pair_rows *to, attn_span rows, int count);
 
-/* Rows C of the tile's keys (keys, D) += X^T Y over the live pairs, X [keys][lanes]. zeros:
+/* The sums of the tile's keys += X^T Y over the live pairs, X [keys][lanes]. zeros:
  * X is 0 in dead pairs and Y is finite, so that it makes no difference if they are added
  * too. A dense product costs half as much per pair. */
-void attn_add_pairs(const attn_block *block, attn_target C, const float *X,
+void attn_add_pairs(const attn_block *block, attn_key_sums *sums, const float *X,
                     const attn_pair_rows *Y, const uint64_t *live, bool zeros);
 
 bool attn_is_finite(const float *x, int64_t n);

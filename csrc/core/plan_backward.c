@@ -58,16 +58,12 @@ attn_zero_rows(attn_target to, int64_t rows, int64_t width)
 }
 
 void
-attn_begin_sums(attn_block *block, int64_t end)
+attn_begin_sums(attn_key_sums *sums, int64_t end)
 {
-    const attn_call *c = block->call;
-    const attn_target K = block->dkeys, V = block->dvalues;
-    const int64_t j = block->begun, rows = end - j;
-    if (rows > 0) {
-        attn_zero_rows((attn_target){K.data + j * K.ld, K.ld}, rows,
-                       attn_key_width(c->p));
-        attn_zero_rows((attn_target){V.data + j * V.ld, V.ld}, rows, c->p->Dv);
-        block->begun = end;
+    if (sums->begun < end) {
+        attn_zero_rows(attn_row_of(sums->to, sums->begun), end - sums->begun,
+                       sums->width);
+        sums->begun = end;
     }
 }
 
@@ -198,6 +194,14 @@ dvalues_at(const backward_plan *plan, int64_t e, int64_t j)
     return attn_write(plan->call.d->values, attn_key_heads(p), p->N, p->Dv, e, j);
 }
 
+static attn_key_sums
+sums_in(const backward_plan *plan, attn_target to, int64_t width)
+{
+    const attn_call *c = &plan->call;
+    bool once = c->lanes == 1 && c->blocks == 1 && plan->parts == 1;
+    return (attn_key_sums){to, width, .once = once};
+}
+
 static void
 group_task(void *ctx, int64_t index, int worker)
 {
@@ -211,9 +215,8 @@ group_task(void *ctx, int64_t index, int worker)
         dvalues = (attn_target){dkeys.data + N * plan->width, Dv};
     }
     attn_block *block = &c->block[worker];
-    block->dkeys = dkeys;
-    block->dvalues = dvalues;
-    block->begun = 0;
+    block->dkeys = sums_in(plan, dkeys, plan->width);
+    block->dvalues = sums_in(plan, dvalues, Dv);
     begin_modifiers(plan, block, task);
 
     int64_t blocks = c->group_queries / c->lanes, i = task % c->groups * blocks;
@@ -221,7 +224,8 @@ group_task(void *ctx, int64_t index, int worker)
     for (; i < end && !attn_stopped(c->run, worker); i++) {
         plan->walk(attn_begin_block(c, worker, b, i));
     }
-    attn_begin_sums(block, N);
+    attn_begin_sums(&block->dkeys, N);
+    attn_begin_sums(&block->dvalues, N);
 }
 
 /* ---- sums over groups, in order -------------------------------------------------- */

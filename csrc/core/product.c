@@ -73,5 +73,5 @@ attn_product_tile_backward(attn_block *block, const float *dS)
     const attn_span keys_t = s->keys(block, t->k0);
     attn_simd->pool(s->dQ, keys_t.data, keys_t.ld, dS, block->lanes, s->D, t->keys,
                     NULL, t->scored);
-    attn_add_pairs(block, block->dkeys, dS, &s->pair_rows, t->scored, s->finite);
+    attn_add_pairs(block, &block->dkeys, dS, &s->pair_rows, t->scored, s->finite);
 }

@@ -273,13 +273,14 @@ tile_backward(attn_block *block, const float *dS)
         live = all;
     }
     additive_pass pass = first_pass(block, k0, keys);
+    attn_begin_sums(&block->dkeys, k0 + keys);
     while (keys > 0 && next_pass(&pass, block, live)) {
         for (int i = 0, n; i < keys; i += n) {
             n = SUM_KEYS - (t->first + i) % SUM_KEYS;
             n = n < keys - i ? n : keys - i;
             attn_simd->additive_tile_backward(
-                s->da, s->dw, block->dkeys.data + (k0 + i) * H, pass.A, pass.B + i * H,
-                dS + (t->first + i) * block->lanes, block->lanes, n, H,
+                s->da, s->dw, block->dkeys.to.data + (k0 + i) * H, pass.A,
+                pass.B + i * H, dS + (t->first + i) * block->lanes, block->lanes, n, H,
                 (additive_regime)pass.regime, pass.live == NULL ? NULL : pass.live + i);
         }
     }

@@ -164,11 +164,12 @@ queries_backward(const attn_block *block, const float *dS, attn_span keys_t)
 
 /* dK += w^2 sum_i dS_i (q_i - k) */
 static void
-keys_backward(const attn_block *block, const float *dS, attn_span keys_t)
+keys_backward(attn_block *block, const float *dS, attn_span keys_t)
 {
     const attn_problem *p = block->call->p;
     const attn_tile *t = &block->tile;
     const attn_span queries = attn_queries_of(block); /* (count, D) */
+    attn_begin_sums(&block->dkeys, t->k0 + t->keys);
     for (int l = 0; l < block->rows.count; l += SUM) {
         int n = block->rows.count - l < SUM ? block->rows.count - l : SUM;
         uint64_t live[ATTN_KEYS];
@@ -176,7 +177,7 @@ keys_backward(const attn_block *block, const float *dS, attn_span keys_t)
             live[i] = t->scored[i] >> l;
         }
         attn_simd->difference_rows(
-            block->dkeys.data + t->k0 * p->Dk, dS + l, block->lanes,
+            block->dkeys.to.data + t->k0 * p->Dk, dS + l, block->lanes,
             queries.data + l * queries.ld, queries.ld, keys_t.data, keys_t.ld, t->keys,
             n, p->Dk, w_squared(p), t->scored == NULL ? NULL : live);
     }

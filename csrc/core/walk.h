@@ -138,6 +138,14 @@ typedef struct {
     float *panels;
 } attn_pair_rows;
 
+/* Sums over queries, a row for each key, that grow with the tiles of a group. */
+typedef struct {
+    attn_target to;
+    int64_t width;
+    int64_t begun; /* rows before this one hold a sum, were it of nothing */
+    bool once;     /* there is one query: a row is done with its first term */
+} attn_key_sums;
+
 struct attn_block {
     attn_call *call;
     int worker;
@@ -166,9 +174,7 @@ struct attn_block {
     float *dlse;         /* [lanes]  ... and the gradient of its lse */
     float *unscaled; /* [keys][lanes]  if the scale has a gradient: the scores at 1, */
     float *dscale;   /* [lanes]  sum_j dS_j unscaled_j of the row */
-    attn_target dkeys, dvalues; /* (N, key_width), (N, Dv): where the group's sums
-                                 * grow; */
-    int64_t begun;              /* those of keys before this one are begun */
+    attn_key_sums dkeys, dvalues; /* (N, key_width), (N, Dv) of the group */
 };
 
 /* attention.c: one block each. The forward also in pieces: the queries being loaded,
@@ -192,10 +198,9 @@ void attn_note_queries(const attn_block *block, uint8_t *use);
 void attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3);
 void attn_zero_rows(attn_target to, int64_t rows, int64_t width);
 
-/* The block's sums of keys before `end` are begun, with 0: tile by tile, so that they are
- * near when the tile adds to them. One query, (8, 8, 1, 1024, 64) on Zen 3: 8.2 -> 7.8
- * ms, on two threads 4.3 -> 3.8. */
-void attn_begin_sums(attn_block *block, int64_t end);
+/* Those of keys before `end` are begun, with 0: tile by tile, so that they are near when
+ * the tile adds to them. */
+void attn_begin_sums(attn_key_sums *sums, int64_t end);
 
 /* The factor of the block's scores: that of its entry. */
 static inline float

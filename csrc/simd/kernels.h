@@ -98,6 +98,11 @@ typedef struct {
                             int64_t ldy, const float *X, int64_t ldx, int rows, int K,
                             int64_t D, float factor, const uint64_t *live);
 
+    /* C[i*ldc + j] = 0 + X[i] * Y[j], i < keys, j < D; 0 where bit 0 of live[i] is not set:
+     * what the products above make of C = 0 for one lane. */
+    void (*outer)(float *C, int64_t ldc, const float *X, const float *Y, int keys,
+                  int64_t D, const uint64_t *live);
+
     /* -- layout: rows of user memory to lanes and back ----------------------------- */
 
     /* dst[c][l] = gain * src[l*lds + c], l < rows <= lanes, c < cols; 0 for rows <= l <

@@ -57,6 +57,7 @@ const attn_kernels KERNELS = {
     .distance = distance,
     .difference_lanes = difference_lanes,
     .difference_rows = difference_rows,
+    .outer = outer_query,
     .pack = pack,
     .unpack = unpack,
     .live_bytes = live_bytes,

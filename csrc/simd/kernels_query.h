@@ -345,3 +345,20 @@ difference_query(float *dQ, const float *G, const float *X, int64_t ldx, const f
         v_store_n(dQ + d, v_add(v_load_n(dQ + d, n), c), n);
     }
 }
+
+/* ---- a query's terms of what its keys sum up ------------------------------------- */
+
+static void
+outer_query(float *C, int64_t ldc, const float *X, const float *y, int keys, int64_t D,
+            const uint64_t *live)
+{
+    for (int i = 0; i < keys; i++) {
+        const bool dead = live != NULL && (live[i] & 1) == 0;
+        for (int64_t d = 0; d < D; d += VLEN) {
+            int n = lanes_left(D - d);
+            vf y_d = n == VLEN ? v_load(y + d) : v_load_n(y + d, n);
+            vf sum = v_add(v_zero(), v_fma(v_set1(X[i]), y_d, v_zero()));
+            v_store_n(C + i * ldc + d, dead ? v_zero() : sum, n);
+        }
+    }
+}

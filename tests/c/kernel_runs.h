@@ -96,6 +96,26 @@ run_difference_rows(run *r) /* rows, K, D; option: live */
     record(r, dX, (int64_t)r->a * r->c);
 }
 
+static void
+run_outer(run *r) /* keys, D; option: live */
+{
+    int64_t ldc = r->b + 3;
+    float *C = numbers(r, r->a * ldc, 2.0f), *X = numbers(r, r->a, 2.0f);
+    float *Y = numbers(r, r->b, 2.0f);
+    uint64_t *live = r->option ? live_words(r, r->a, 1) : NULL;
+    poison(X, r->a, 1, live);
+    r->set->outer(C, ldc, X, Y, r->a, r->b, live);
+    for (int64_t i = 0; i < r->a; i++) {
+        for (int64_t d = 0; d < r->b; d++) {
+            bool dead = live != NULL && (live[i] & 1) == 0;
+            float term = dead ? 0.0f : X[i] * Y[d], c = C[i * ldc + d];
+            check(r, c == term && (c != 0.0f || !signbit(c)), "not 0 + x y",
+                  i * ldc + d);
+        }
+    }
+    record(r, C, r->a * ldc);
+}
+
 /* Lanes for so many rows; one lane, if that is enough and wanted. */
 static int
 lanes_for(int rows, bool one)

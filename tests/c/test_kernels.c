@@ -61,6 +61,7 @@ static const struct {
     {"distance", run_distance, row_counts, lane_counts, chunks, 1},
     {"difference_lanes", run_difference_lanes, row_counts, lane_counts, few_rows, 2},
     {"difference_rows", run_difference_rows, few_rows, queries, widths, 2},
+    {"outer", run_outer, few_rows, widths, none, 2},
     {"pack", run_pack, queries, widths, none, 2},
     {"unpack", run_unpack, queries, widths, none, 4},
     {"live_bytes", run_live_bytes, queries, tile_keys, none, 2},
