@@ -146,14 +146,14 @@ rows_alike(const attn_masks *masks)
            masks->bias.stride_m == 0;
 }
 
-/* Both ends of what lane l attends to; neighbours that are alike are looked at once. */
+/* Both ends of what lane l attends to; lanes that are alike are looked at once. */
 static void
-find_ends(attn_rows *rows, int l)
+find_ends(attn_rows *rows, int l, bool alike)
 {
     const attn_masks *masks = &rows->p->masks;
-    if (l > 0 && rows_alike(masks)) {
-        rows->start[l] = rows->start[l - 1];
-        rows->limit[l] = rows->limit[l - 1];
+    if (l > 0 && alike) {
+        rows->start[l] = rows->start[0];
+        rows->limit[l] = rows->limit[0];
         return;
     }
     interval_of(rows->p, rows->b, rows->m0 + l, &rows->start[l], &rows->limit[l]);
@@ -218,8 +218,9 @@ attn_rows_of(attn_rows *rows, const attn_problem *p, int64_t b, int64_t m0, int 
     rows->low = rows->scored_low = rows->whole_high = p->N;
     rows->high = rows->scored_high = rows->whole_low = 0;
     rows->empty = 0;
+    const bool alike = rows_alike(&p->masks);
     for (int l = 0; l < count; l++) {
-        find_ends(rows, l);
+        find_ends(rows, l, alike);
         if (rows->start[l] >= rows->limit[l]) {
             rows->empty |= (uint64_t)1 << l;
         } else {

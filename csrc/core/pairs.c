@@ -71,8 +71,9 @@ attn_set_pairs(const attn_block *block, float *C, attn_span X, const float *Y,
     }
 }
 
-/* Rows longer than this are copied into panels: 64 rows of 128 numbers are 512 bytes apart,
- * and those of a panel share eight sets of L1. Zen 3, AVX2, two products of a backward: */
+/* Rows longer than this are copied into panels: 64 rows of 128 numbers lie 512 bytes apart
+ * and share eight sets of L1. Zen 3, dK and dV of 128 features: 74 -> 83 % of the peak. At
+ * 64 features it is 85 -> 87 %, which the copy costs. */
 enum { LONG_ROW = 64 };
 
 attn_pair_rows

@@ -7,7 +7,8 @@
 
 /* 2^f, |f| <= 1/2: degree 6 with constant term 1, relative error 2.0e-9 before
  * rounding. Each step for all n vectors: one alone is a chain of some 50 cycles, and what
- * waits for it soon fills the scheduler. */
+ * waits for it soon fills the scheduler. Zen 3, softmax of a tile: 10.6 cycles a vector
+ * one by one, 9.7 with four. */
 V_FN void
 v_exp2_fractions(int n, vf p[], const vf f[])
 {
