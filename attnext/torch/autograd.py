@@ -66,7 +66,7 @@ class _Node(Function):
 
 
 # What Function.apply comes to, which first looks for transforms; those are refused before.
-_apply: Callable[..., tuple[Tensor, ...]] = super(Function, _Node).apply  # type: ignore[misc]
+_apply: Callable[..., tuple[Tensor, ...]] = super(Function, _Node).apply
 
 
 class _FirstDerivatives(Function):
