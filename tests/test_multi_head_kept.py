@@ -39,6 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lengths, nan": {"valid_lens": [2, 0], "empty_rows": "nan", "sink": None},
     "dropout": {"dropout_p": 0.5, "seed": 3, "softcap": 2.0},
     "several groups": {"M": 70, "N": 130, "d": 8},
+    "rows apart": {"heads": 4, "d": 64, "valid_lens": [2, 0]},
     "no keys": {"N": 0},
     "no queries": {"M": 0},
     "no entries": {"lead": (0,)},

@@ -9,6 +9,8 @@ import pytest
 from helpers import Array, assert_same_bits
 from multi_headed import HeadsProblem, make_heads
 
+from attnext import MultiHeadAttention
+
 
 def padded(x: Array, columns: int) -> Array:
     return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, columns - x.shape[-1])])
@@ -48,3 +50,12 @@ def test_wide_gradients_have_the_bits_of_rows_that_are_not_copied(
         d = expected[f"d_{name}"]
         same = tuple(slice(n) for n in found[f"d_{name}"].shape)
         assert_same_bits({name: found[f"d_{name}"]}, {name: d[same]})
+
+
+@pytest.mark.parametrize("kv_heads", [None, 2])
+def test_a_memory_of_wide_rows(kv_heads: int | None, rng: np.random.Generator) -> None:
+    layer = MultiHeadAttention(5, 5, 5, 512, 4, bias=True, num_kv_heads=kv_heads, rng=0)
+    x = rng.standard_normal((2, 9, 5), dtype=np.float32)
+    memory = layer.memory(x[:, :4], x[:, :4])
+    memory.append(x[:, 4:], x[:, 4:])
+    assert_same_bits({"": layer(x, memory)}, {"": layer(x, x, x)})

@@ -10,8 +10,10 @@ from torch import Tensor
 
 import attnext.torch as ours
 from attnext import _core
+from attnext.torch.calls import RULES
 
 B, M, N, E, HEADS = 2, 5, 7, 12, 3
+INPUTS = ("queries", "keys", "values")
 
 
 def make() -> tuple[ours.MultiHeadAttention, list[Tensor]]:
@@ -88,6 +90,18 @@ def test_what_is_changed_in_place_before_the_backward_is_noticed(changed: str) -
         named[changed].zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.sum().backward()
+
+
+@pytest.mark.parametrize("H", [6, 250, 256, 512])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_its_size_is_told_without_computing_it(H: int, kv_heads: int) -> None:
+    W = {name: torch.randn(H if name in "qo" else H // 2 * kv_heads, 3) for name in "qkv"}
+    x = {name: torch.randn(2, 3, rows, 3) for name, rows in zip(INPUTS, (5, 7, 7), strict=True)}
+    x |= {f"W_{name}": weight for name, weight in W.items()} | {"W_o": torch.randn(H, H)}
+    heads = {"num_heads": 2, "num_kv_heads": kv_heads}
+    arrays = {name: tensor.numpy() for name, tensor in x.items()}
+    *_, kept = _core._multi_head_attention(**arrays, **heads, return_kept=True)
+    assert RULES["multi_head_attention"].shapes({**x, **heads})["kept"] == kept.shape
 
 
 @pytest.mark.parametrize("sizes", [(M, N), (M, 1), (1, N), (64, 33)])

@@ -15,7 +15,6 @@ from attnext._options import OPTIONS, Dropout, Extras, Masks, Pairs, Scores, Tak
 
 from .autograd import run
 from .calls import RULES, Arrays, Flow, Rule, Shape
-from .tensors import zeros_unless
 
 # What an attention returns: the output, or a tuple of the output and the extras asked for.
 Attended: TypeAlias = Any
@@ -107,9 +106,11 @@ def _gradients(
     # forward was: made = function(**inputs, **options); and the backward in C takes both
     shared = [name for name in SHARED if name in wanted]
     rule = RULES[function]
-    shape = rule.shapes({**options, **saved})["output"]
+    grad_output = flow["output"]
+    if grad_output is None:
+        grad_output = np.zeros(rule.shapes({**options, **saved})["output"], np.float32)
     d = getattr(_core, f"{rule.prefix}{function}_backward")(
-        zeros_unless(flow["output"], shape),
+        grad_output,
         **saved,
         **options,
         grad_weights=flow.get("weights"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def run(
     if compiling:
         results = operators.run(call, tensors)
     elif recorded:
-        results = _Node.apply(call, *tensors)  # type: ignore[no-untyped-call]
+        results = _apply(call, *tensors)
     else:
         results = forward(call, tensors)
     return results[0] if len(returned) == 1 else tuple(results[: len(returned)])
@@ -63,6 +63,10 @@ class _Node(Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         gradients = backward(ctx.call, ctx.saved_tensors, grads, ctx.needs_input_grad[1:])
         return None, *first_derivatives(gradients)
+
+
+# What Function.apply comes to, which first looks for transforms; those are refused before.
+_apply: Callable[..., tuple[Tensor, ...]] = super(Function, _Node).apply
 
 
 class _FirstDerivatives(Function):

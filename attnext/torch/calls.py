@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -43,26 +44,35 @@ class Call(NamedTuple):
     returned: int  # how many of them, the first, the caller gets
 
 
+@cache
+def _asked(function: str, made: tuple[str, ...]) -> dict[str, bool]:
+    """The options that ask for these results."""
+    return {f"return_{name}": True for name in made if name in RULES[function].optional}
+
+
+@cache
+def _kept(function: str, *names: str) -> tuple[bool, ...]:
+    """Which of these inputs and results the backward needs."""
+    return tuple(name not in RULES[function].drops for name in names)
+
+
 def forward(call: Call, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """What the function makes."""
-    rule = RULES[call.function]
-    asked = {f"return_{name}": True for name in call.made if name in rule.optional}
-    function = getattr(_core, rule.prefix + call.function)
+    function = getattr(_core, RULES[call.function].prefix + call.function)
+    asked = _asked(call.function, call.made)
     made = function(**to_arrays(call.names, tensors), **call.options, **asked)
     return tuple(map(to_tensor, made)) if isinstance(made, tuple) else (to_tensor(made),)
 
 
-def keep(call: Call, tensors: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
+def keep(call: Call, tensors: Sequence[Tensor], made: Sequence[Tensor]) -> Iterable[Tensor]:
     """What the backward needs."""
-    named = zip((*call.names, *call.made), (*tensors, *made), strict=True)
-    drops = RULES[call.function].drops
-    return [x for name, x in named if name not in drops]
+    return compress((*tensors, *made), _kept(call.function, *call.names, *call.made))
 
 
-def kept(call: Call) -> list[str]:
+def kept(call: Call) -> Iterable[str]:
     """The names of these."""
-    drops = RULES[call.function].drops
-    return [name for name in (*call.names, *call.made) if name not in drops]
+    names = (*call.names, *call.made)
+    return compress(names, _kept(call.function, *names))
 
 
 def backward(

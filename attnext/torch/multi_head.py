@@ -80,6 +80,8 @@ class MultiHeadAttention(Layer):
     Without sizes the numbers are drawn in the first call, unless a state dict was loaded before,
     as in `AdditiveAttention`. What is said there of state dicts and dropout holds here.
 
+    With gradients, what the projections made is kept for the backward, as d2l's code does.
+
     The linear layers are not called but read, parametrizations included. One that does more than
     multiply by its weight and add its bias, because it has hooks or another class, is called.
 
