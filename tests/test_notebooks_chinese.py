@@ -37,6 +37,11 @@ def links_from_below(text: str) -> list[str]:
     return sorted(target.removeprefix("../") for target in links(text))
 
 
+def without_summary(text: str) -> str:
+    """Without the line that leads to the other language, and the summary for readers of both."""
+    return re.sub(r"^(?:>|English \||\[English\]).*\n?", "", text, flags=re.MULTILINE)
+
+
 def unlike(english: Any, chinese: Any) -> list[str]:
     """What is not the same in two notebooks, besides the language of the prose."""
     if [cell.id for cell in english.cells] != [cell.id for cell in chinese.cells]:
@@ -49,10 +54,11 @@ def unlike(english: Any, chinese: Any) -> list[str]:
             continue
         if not re.search("[一-鿿]", other.source):
             found.append(f"cell {one.id}: no Chinese")
+        texts = [without_summary(cell.source) for cell in (one, other)]
         here = {"headings": headings, "formulas": formulas, "links": links}
         there: dict[str, Callable[[str], Any]] = {**here, "links": links_from_below}
         for what in here:
-            a, b = here[what](one.source), there[what](other.source)
+            a, b = here[what](texts[0]), there[what](texts[1])
             if a != b:
                 found.append(f"cell {one.id}: {what} {a} and {b}")
     return found
@@ -62,7 +68,10 @@ def unlike(english: Any, chinese: Any) -> list[str]:
 def test_the_same_notebook(path: Path) -> None:
     english = path.parent.parent / path.name
     assert english in ENGLISH
-    assert unlike(*(nbformat.read(p, as_version=4) for p in (english, path))) == []
+    notebooks = [nbformat.read(p, as_version=4) for p in (english, path)]
+    assert unlike(*notebooks) == []
+    assert f"\nEnglish | [简体中文](zh-CN/{path.name})\n" in notebooks[0].cells[0].source
+    assert f"\n[English](../{path.name}) | 简体中文\n" in notebooks[1].cells[0].source
 
 
 # ---- what the comparison finds, and what `write` does --------------------------------------------
