@@ -34,12 +34,12 @@ CHINESE = EXAMPLES / "zh-CN"
 
 # The most that is stored: a picture's bytes, an explanation's HTML (or else there is its name),
 # what is printed, and a whole file.
-PICTURE, HTML, TEXT, NOTEBOOK = 60_000, 40_000, 10_000, 500_000
+PICTURE, HTML, TEXT, NOTEBOOK = 60_000, 40_000, 10_000, 600_000
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-COLOURS = 64  # of a picture: curves, a colour map, the edges of letters
+COLOURS = 128  # of a picture; each pixel within 8 of 255 of what it was, which is not seen
 
 # How far numbers may be apart, measured by themselves or by 1, and pictures, measured by their ink.
 # A rounding of float32 is 6e-8, and a result has some hundred. Trainings on other instruction sets,
@@ -114,8 +114,9 @@ def light(outputs: Outputs) -> Outputs:
 
 
 def light_picture(png: str) -> str:
-    """The same picture in few colours, a third as large."""
-    picture = decoded(png).quantize(COLOURS, dither=Image.Dither.NONE)
+    """The same picture in as many colours as look the same, a third as large."""
+    few = dict(colors=COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    picture = decoded(png).quantize(**few)
     file = BytesIO()
     picture.save(file, "PNG", optimize=True)
     return b64encode(file.getvalue()).decode()

@@ -106,6 +106,8 @@ def test_a_light_picture_is_smaller_and_looks_the_same() -> None:
     assert len(light) < 0.6 * len(png)
     assert script.decoded(light).size == script.decoded(png).size
     assert script.distance(light, png) < script.PICTURES[""] / 2
+    pixels = (np.asarray(script.decoded(picture)).astype(int) for picture in (png, light))
+    assert np.abs(np.subtract(*pixels)).max() <= 8  # of 255
 
 
 # ---- comparing -----------------------------------------------------------------------------------
