@@ -243,8 +243,8 @@ def write(path: Path) -> list[str]:
     for cell, outputs in zip(code_cells(notebook), fresh, strict=True):
         cell.outputs, cell.execution_count = nbformat.from_dict(outputs), None
     nbformat.write(notebook, path)
-    chinese = CHINESE / path.name
-    if path.parent == EXAMPLES and chinese.exists():
+    chinese = CHINESE / path.relative_to(EXAMPLES)
+    if chinese.exists():
         nbformat.write(in_chinese(notebook, nbformat.read(chinese, as_version=4)), chinese)
     return faults(path)
 

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXTS = sorted(
-    path
-    for pattern in ("*.md", "docs/*.md", "attnext/**/*.py", "csrc/**/*.[ch]", "examples/**/*.ipynb")
-    for path in ROOT.glob(pattern)
-)
+
+
+def texts(*patterns: str) -> dict[str, str]:
+    paths = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+
+
+def prose(text: str) -> str:
+    """What a reader sees of a page: no blocks of code; of a notebook its cells of text."""
+    if text.startswith("{"):
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def hits(pattern: str, texts: dict[str, str]) -> Iterator[str]:
+    for name, text in texts.items():
+        for line in text.splitlines():
+            for match in re.finditer(pattern, line):
+                yield f"{name}: {line[max(match.start() - 12, 0) : match.end() + 12]}"
+
+
+TEXTS = texts("*.md", "docs/*.md", "attnext/**/*.py", "csrc/**/*.[ch]", "examples/**/*.ipynb")
+PAGES = texts("*.zh-CN.md", "docs/*.zh-CN.md", "examples/zh-CN/**/*.ipynb")
+CHINESE, LATIN = "[一-鿿]", "[A-Za-z0-9`$]"
 
 
 @pytest.mark.parametrize(
@@ -28,10 +50,18 @@ TEXTS = sorted(
 def test_one_term_for_one_thing(other: str, term: str) -> None:
     """That of the Chinese edition of Dive into Deep Learning."""
     assert len(TEXTS) > 50
-    found = [
-        f"{path.relative_to(ROOT)}: {line[max(match.start() - 12, 0) : match.end() + 12]}"
-        for path in TEXTS
-        for line in path.read_text(encoding="utf-8").splitlines()
-        for match in re.finditer(other, line)
-    ]
-    assert found == [], f"expected {term}"
+    assert list(hits(other, TEXTS)) == [], f"expected {term}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        (f"{CHINESE}[,;:?!]", "Chinese punctuation after Chinese"),
+        (rf"{CHINESE}\**{LATIN}|{LATIN}\**{CHINESE}", "a space between Chinese and Latin"),
+    ],
+)
+def test_one_typography(fault: str, rule: str) -> None:
+    """Pages by several people, from one to the next of which a reader goes."""
+    assert len(PAGES) > 5
+    pages = {name: prose(text) for name, text in PAGES.items()}
+    assert list(hits(fault, pages)) == [], f"expected {rule}"

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from helpers import REPOSITORY
 from numpydoc.validate import validate
+from pairs import IN_CHINESE, destinations, without_blocks
 
 import attnext
 from attnext import _options, reference
@@ -139,27 +140,26 @@ def python_blocks(text: str) -> list[str]:
     return re.findall(r"^```(?:python|pycon)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def outline(text: str) -> dict[str, Any]:
+def outline(page: Path) -> dict[str, Any]:
     """What a translation leaves as it is."""
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = page.read_text(encoding="utf-8")
+    prose = without_blocks(text)
     return {
         "levels of headings": re.findall(r"^(#+) ", prose, re.MULTILINE),
         "rows and columns of tables": [
             line.count(" | ") for line in prose.splitlines() if line.startswith("|")
         ],
-        "links": sorted(re.findall(r"\]\(([^)]+)\)", prose)),
+        "links": destinations(prose, page),
         "examples": [re.sub(r"  +#.*", "", block) for block in python_blocks(text)],
         "code": sorted(set(re.findall(r"`[^`\n]+`", prose))),
+        "formulas": sorted(re.findall(r"\$[^$\n]+\$", prose)),
     }
 
 
-@pytest.mark.parametrize("name", ["README", "CONTRIBUTING"])
-def test_the_page_in_chinese_is_the_page(name: str) -> None:
-    """Links to a page in Chinese, and to the other of the pair, stand for those in English."""
-    ours, theirs = (
-        outline((REPOSITORY / page).read_text(encoding="utf-8").replace(".zh-CN.md", ".md"))
-        for page in (f"{name}.md", f"{name}.zh-CN.md")
-    )
+@pytest.mark.parametrize("page", [p for p in IN_CHINESE if p.suffix == ".md"], ids=lambda p: p.stem)
+def test_the_page_in_chinese_is_the_page(page: Path) -> None:
+    """tests/test_notebooks_chinese.py says it of the notebooks."""
+    ours, theirs = outline(page), outline(IN_CHINESE[page])
     for part in ours:
         assert theirs[part] == ours[part], part
 

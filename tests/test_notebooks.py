@@ -31,7 +31,7 @@ def load_script() -> ModuleType:
 script = load_script()
 ENGLISH = sorted((REPOSITORY / "examples").glob("*.ipynb"))
 SOLUTIONS = sorted((REPOSITORY / "examples/solutions").glob("*.ipynb"))
-CHINESE = sorted((REPOSITORY / "examples/zh-CN").glob("*.ipynb"))
+CHINESE = sorted((REPOSITORY / "examples/zh-CN").glob("**/*.ipynb"))
 
 
 def name(path: Path) -> str:

@@ -9,41 +9,35 @@ from typing import Any
 
 import nbformat
 import pytest
-from test_notebooks import CHINESE, ENGLISH, script
+from helpers import REPOSITORY
+from pairs import IN_CHINESE, destinations
+from test_notebooks import name, script
 
+EXAMPLES = REPOSITORY / "examples"
 CELL = nbformat.v4.new_markdown_cell
 CODE = nbformat.v4.new_code_cell
 
 
-def headings(text: str) -> list[int]:
+def headings(text: str, _page: Path) -> list[int]:
     """The levels of the headings, in their order."""
     return [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)]
 
 
-def formulas(text: str) -> list[str]:
+def formulas(text: str, _page: Path) -> list[str]:
     """Without spaces, and without the words in them, which are translated."""
     found = re.findall(r"\$\$.+?\$\$|\$[^$\n]+(?:\n[^$\n]+)?\$", text, re.DOTALL)
     return sorted(re.sub(r"\\text\{[^}]*\}|\s", "", formula) for formula in found)
 
 
-def links(text: str) -> list[str]:
-    """Targets, as they are in the folder examples/; d2l has a site for each language."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", text)
-    return sorted(target.replace("https://zh.d2l.ai", "https://d2l.ai") for target in targets)
+WHAT: dict[str, Callable[[str, Path], Any]] = {
+    "headings": headings,
+    "formulas": formulas,
+    "links": destinations,
+}
 
 
-def links_from_below(text: str) -> list[str]:
-    """The same, of a notebook that lies in a folder of examples/."""
-    return sorted(target.removeprefix("../") for target in links(text))
-
-
-def without_summary(text: str) -> str:
-    """Without the line that leads to the other language, and the summary for readers of both."""
-    return re.sub(r"^(?:>|English \||\[English\]).*\n?", "", text, flags=re.MULTILINE)
-
-
-def unlike(english: Any, chinese: Any) -> list[str]:
-    """What is not the same in two notebooks, besides the language of the prose."""
+def unlike(english: Any, chinese: Any, path: str = "made_up.ipynb") -> list[str]:
+    """What is not the same in two notebooks of this path, besides the language of the prose."""
     if [cell.id for cell in english.cells] != [cell.id for cell in chinese.cells]:
         return ["their cells have other ids, or another order"]
     found = []
@@ -54,24 +48,17 @@ def unlike(english: Any, chinese: Any) -> list[str]:
             continue
         if not re.search("[一-鿿]", other.source):
             found.append(f"cell {one.id}: no Chinese")
-        texts = [without_summary(cell.source) for cell in (one, other)]
-        here = {"headings": headings, "formulas": formulas, "links": links}
-        there: dict[str, Callable[[str], Any]] = {**here, "links": links_from_below}
-        for what in here:
-            a, b = here[what](texts[0]), there[what](texts[1])
+        for what, of in WHAT.items():
+            a, b = of(one.source, EXAMPLES / path), of(other.source, EXAMPLES / "zh-CN" / path)
             if a != b:
                 found.append(f"cell {one.id}: {what} {a} and {b}")
     return found
 
 
-@pytest.mark.parametrize("path", CHINESE, ids=lambda path: path.stem)
-def test_the_same_notebook(path: Path) -> None:
-    english = path.parent.parent / path.name
-    assert english in ENGLISH
-    notebooks = [nbformat.read(p, as_version=4) for p in (english, path)]
-    assert unlike(*notebooks) == []
-    assert f"\nEnglish | [简体中文](zh-CN/{path.name})\n" in notebooks[0].cells[0].source
-    assert f"\n[English](../{path.name}) | 简体中文\n" in notebooks[1].cells[0].source
+@pytest.mark.parametrize("english", [p for p in IN_CHINESE if p.suffix == ".ipynb"], ids=name)
+def test_the_same_notebook(english: Path) -> None:
+    ours, theirs = (nbformat.read(p, as_version=4) for p in (english, IN_CHINESE[english]))
+    assert unlike(ours, theirs, str(english.relative_to(EXAMPLES))) == []
 
 
 # ---- what the comparison finds, and what `write` does --------------------------------------------

@@ -3,8 +3,6 @@ API from the docstrings. ``sphinx-build -W -c docs/site . SITE`` in the clone bu
 between documents are those that work in the repository too.
 """
 
-import re
-
 import attnext
 
 project = "attnext"
@@ -27,6 +25,7 @@ include_patterns = [
     "docs/*.md",
     "docs/site/*.md",
     "docs/site/api/*.md",
+    "examples/*.ipynb",
     "examples/**/*.ipynb",
 ]
 
@@ -36,8 +35,10 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath", "amsmath"]
 nb_execution_mode = "off"  # notebooks are shown with the outputs that are stored in them
 
-# README.md stays as GitHub and PyPI show it; here it is the first page, with the contents.
-CONTENTS = """
+# README.md stays as GitHub and PyPI show it; here it is the first page, with the contents, and
+# README.zh-CN.md is that of what there is in Chinese.
+CONTENTS = {
+    "README": """
 
 ```{toctree}
 :hidden:
@@ -48,14 +49,33 @@ Notebooks <docs/site/notebooks>
 Guides <docs/site/guides>
 简体中文 <README.zh-CN>
 ```
-"""
+""",
+    "README.zh-CN": """
+
+```{toctree}
+:hidden:
+:maxdepth: 1
+
+笔记本 <docs/site/notebooks.zh-CN>
+docs/semantics.zh-CN
+CONTRIBUTING.zh-CN
+```
+""",
+}
+
+
+PAGE_OF = {  # on the site a folder has no page
+    "examples/": "docs/site/notebooks.md",
+    "examples/solutions/": "docs/site/notebooks.md#solutions",
+    "examples/zh-CN/": "docs/site/notebooks.zh-CN.md",
+}
 
 
 def adapt(_app: object, docname: str, source: list[str]) -> None:
-    if docname.startswith("README"):  # a folder has no page
-        source[0] = re.sub(r"\]\(examples/[^.)]*\)", "](docs/site/notebooks.md)", source[0])
-    if docname == root_doc:
-        source[0] += CONTENTS
+    if docname in CONTENTS:
+        for folder, page in PAGE_OF.items():
+            source[0] = source[0].replace(f"]({folder})", f"]({page})")
+        source[0] += CONTENTS[docname]
 
 
 # ---- API -----------------------------------------------------------------------------------------
