@@ -208,13 +208,21 @@ def number(text: str) -> float:
 
 
 def distance(old: str, new: str) -> float:
-    """How far two pictures are apart, seen from where letters are grey, as a part of their ink."""
-    pictures = decoded(old), decoded(new)
-    width, height = pictures[0].size
-    if np.abs(np.subtract((width, height), pictures[1].size)).max() > 0.02 * max(width, height):
+    """How far two pictures are apart, as a part of their ink."""
+    a, b = decoded(old), decoded(new)
+    if np.abs(np.subtract(a.size, b.size)).max() > 0.02 * max(a.size):
         return np.inf
+    return apart(ink(a), ink(b.resize(a.size)))
+
+
+def ink(picture: Image.Image) -> np.ndarray:
+    """How dark a picture is, seen from where letters are grey."""
+    width, height = picture.size
     size = max(1, width // 8), max(1, height // 8)
-    a, b = (1 - np.asarray(x.resize(size, Image.Resampling.BOX)) / 255 for x in pictures)
+    return 1 - np.asarray(picture.resize(size, Image.Resampling.BOX)) / 255
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.linalg.norm(a - b) / max(np.linalg.norm(a), np.linalg.norm(b), 1e-9))
 
 
