@@ -34,12 +34,12 @@ CHINESE = EXAMPLES / "zh-CN"
 
 # The most that is stored: a picture's bytes, an explanation's HTML (or else there is its name),
 # what is printed, and a whole file.
-PICTURE, HTML, TEXT, NOTEBOOK = 60_000, 40_000, 10_000, 500_000
+PICTURE, HTML, TEXT, NOTEBOOK = 60_000, 40_000, 10_000, 600_000
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-COLOURS = 64  # of a picture: curves, a colour map, the edges of letters
+COLOURS = 128  # of a picture; each pixel within 8 of 255 of what it was, which is not seen
 
 # How far numbers may be apart, measured by themselves or by 1, and pictures, measured by their ink.
 # A rounding of float32 is 6e-8, and a result has some hundred. Trainings on other instruction sets,
@@ -114,8 +114,9 @@ def light(outputs: Outputs) -> Outputs:
 
 
 def light_picture(png: str) -> str:
-    """The same picture in few colours, a third as large."""
-    picture = decoded(png).quantize(COLOURS, dither=Image.Dither.NONE)
+    """The same picture in as many colours as look the same, a third as large."""
+    few = dict(colors=COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    picture = decoded(png).quantize(**few)
     file = BytesIO()
     picture.save(file, "PNG", optimize=True)
     return b64encode(file.getvalue()).decode()
@@ -207,13 +208,21 @@ def number(text: str) -> float:
 
 
 def distance(old: str, new: str) -> float:
-    """How far two pictures are apart, seen from where letters are grey, as a part of their ink."""
-    pictures = decoded(old), decoded(new)
-    width, height = pictures[0].size
-    if np.abs(np.subtract((width, height), pictures[1].size)).max() > 0.02 * max(width, height):
+    """How far two pictures are apart, as a part of their ink."""
+    a, b = decoded(old), decoded(new)
+    if np.abs(np.subtract(a.size, b.size)).max() > 0.02 * max(a.size):
         return np.inf
+    return apart(ink(a), ink(b.resize(a.size)))
+
+
+def ink(picture: Image.Image) -> np.ndarray:
+    """How dark a picture is, seen from where letters are grey."""
+    width, height = picture.size
     size = max(1, width // 8), max(1, height // 8)
-    a, b = (1 - np.asarray(x.resize(size, Image.Resampling.BOX)) / 255 for x in pictures)
+    return 1 - np.asarray(picture.resize(size, Image.Resampling.BOX)) / 255
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.linalg.norm(a - b) / max(np.linalg.norm(a), np.linalg.norm(b), 1e-9))
 
 

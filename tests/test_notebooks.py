@@ -106,6 +106,8 @@ def test_a_light_picture_is_smaller_and_looks_the_same() -> None:
     assert len(light) < 0.6 * len(png)
     assert script.decoded(light).size == script.decoded(png).size
     assert script.distance(light, png) < script.PICTURES[""] / 2
+    pixels = (np.asarray(script.decoded(picture)).astype(int) for picture in (png, light))
+    assert np.abs(np.subtract(*pixels)).max() <= 8  # of 255
 
 
 # ---- comparing -----------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_differences_name_the_cell() -> None:
 def test_no_stored_picture_passes_for_another() -> None:
     """Not even where the comparison is loosest: the bounds tell what they are to tell."""
     pictures = [
-        (f"{name(path)} {cell.id}", script.decoded(png).reduce(16).size, png)
+        (f"{name(path)} {cell.id}", script.ink(script.decoded(png)))
         for path in [*ENGLISH, *SOLUTIONS]
         for cell in script.code_cells(nbformat.read(path, as_version=4))
         for output in cell.outputs
@@ -173,10 +175,9 @@ def test_no_stored_picture_passes_for_another() -> None:
     assert len(pictures) > 50
     alike = [
         (one, other)
-        for i, (one, size, png) in enumerate(pictures)
-        for other, other_size, other_png in pictures[:i]
-        if np.abs(np.subtract(size, other_size)).max() <= 2
-        and script.distance(png, other_png) <= script.PICTURES["trained"]
+        for i, (one, a) in enumerate(pictures)
+        for other, b in pictures[:i]
+        if a.shape == b.shape and script.apart(a, b) <= script.PICTURES["trained"]
     ]
     assert alike == []
 

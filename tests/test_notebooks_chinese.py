@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from helpers import REPOSITORY
 from pairs import IN_CHINESE, destinations
-from test_notebooks import name, script
+from test_notebooks import ENGLISH, markdown, name, script
 
 EXAMPLES = REPOSITORY / "examples"
 CELL = nbformat.v4.new_markdown_cell
@@ -59,6 +59,12 @@ def unlike(english: Any, chinese: Any, path: str = "made_up.ipynb") -> list[str]
 def test_the_same_notebook(english: Path) -> None:
     ours, theirs = (nbformat.read(p, as_version=4) for p in (english, IN_CHINESE[english]))
     assert unlike(ours, theirs, str(english.relative_to(EXAMPLES))) == []
+
+
+@pytest.mark.parametrize("english", ENGLISH, ids=name)
+def test_a_line_leads_to_the_other_language(english: Path) -> None:
+    assert f"\nEnglish | [简体中文](zh-CN/{english.name})\n" in markdown(english)
+    assert f"\n[English](../{english.name}) | 简体中文\n" in markdown(IN_CHINESE[english])
 
 
 # ---- what the comparison finds, and what `write` does --------------------------------------------

@@ -25,6 +25,7 @@ include_patterns = [
     "docs/*.md",
     "docs/site/*.md",
     "docs/site/api/*.md",
+    "examples/*.ipynb",
     "examples/**/*.ipynb",
 ]
 
