@@ -5,41 +5,110 @@
  * prints the errors stated here.
  */
 
-/* 2^f, |f| <= 1/2: degree 6 with constant term 1, relative error 2.0e-9 before
+/* Powers are raised of n <= TOGETHER vectors, step by step: each is a chain of some 55
+ * cycles, and one chain after the other leaves the pipes half empty, as the CPU looks no
+ * further ahead than two or three. A loop for each step: what the compiler is given
+ * together it leaves together, and half of the gain is gone. Zen 3, rows of 512 in a cache: 1.2 -> 0.76 ns a number;
+ * two at once 0.86. */
+enum { TOGETHER = VLEN == 1 ? 16 : 4 };
+
+/* p = 2^f, |f| <= 1/2: degree 6 with constant term 1, relative error 2.0e-9 before
  * rounding. */
-V_FN vf
-v_exp2_fraction(vf f)
+V_FN void
+v_exp2_fractions(int n, vf *p, const vf *f)
 {
-    vf p = v_set1(0x1.41fbbcp-13f);
-    p = v_fma(p, f, v_set1(0x1.5f3e52p-10f));
-    p = v_fma(p, f, v_set1(0x1.3b2d4cp-7f));
-    p = v_fma(p, f, v_set1(0x1.c6aee8p-5f));
-    p = v_fma(p, f, v_set1(0x1.ebfbdcp-3f));
-    p = v_fma(p, f, v_set1(0x1.62e43p-1f));
-    return v_fma(p, f, v_set1(1.0f));
+    static const float coefficients[] = {0x1.5f3e52p-10f, 0x1.3b2d4cp-7f,
+                                         0x1.c6aee8p-5f,  0x1.ebfbdcp-3f,
+                                         0x1.62e43p-1f,   1.0f};
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        p[i] = v_set1(0x1.41fbbcp-13f);
+    }
+    UNROLL
+    for (int k = 0; k < 6; k++) {
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            p[i] = v_fma(p[i], f[i], v_set1(coefficients[k]));
+        }
+    }
 }
 
-/* 2^t within 1 ulp. Results below 2^-126 are exactly 0, t above 127 counts as 127, NaN
+/* t = 2^t within 1 ulp. Results below 2^-126 are exactly 0, t above 127 counts as 127, NaN
  * stays NaN. */
+V_FN void
+v_exp2_all(int n, vf *t)
+{
+    vf power[TOGETHER], f[TOGETHER], p[TOGETHER];
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        t[i] = v_min(v_set1(127.0f), t[i]);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        f[i] = v_round(t[i], &power[i]);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        f[i] = v_sub(t[i], f[i]);
+    }
+    v_exp2_fractions(n, p, f);
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        t[i] = v_scale(v_not_lt(t[i], v_set1(-126.0f)), p[i], power[i]);
+    }
+}
+
 V_FN vf
 v_exp2(vf t)
 {
-    vf n, u = v_min(v_set1(127.0f), t), f = v_sub(u, v_round(u, &n));
-    return v_scale(v_not_lt(u, v_set1(-126.0f)), v_exp2_fraction(f), n);
+    v_exp2_all(1, &t);
+    return t;
 }
 
-/* e^x within 1.15 ulp for x <= 87: x - n ln 2 is taken in two steps, of which the
+/* x = e^x within 1.15 ulp for x <= 87: x - n ln 2 is taken in two steps, of which the
  * first is exact with or without fused multiply-add (13 bits of ln 2 times 8 of n),
  * and is what 2^f is made of. */
+V_FN void
+v_exp_all(int n, vf *x)
+{
+    const vf log2e = v_set1(0x1.715476p0f);
+    vf t[TOGETHER], power[TOGETHER], f[TOGETHER], p[TOGETHER];
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        t[i] = v_mul(x[i], log2e);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        t[i] = v_min(v_set1(127.0f), t[i]);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        f[i] = v_round(t[i], &power[i]);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        x[i] = v_fnma(f[i], v_set1(0x1.62ep-1f), x[i]);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        x[i] = v_fnma(f[i], v_set1(0x1.0bfbe8p-15f), x[i]);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        f[i] = v_mul(x[i], log2e);
+    }
+    v_exp2_fractions(n, p, f);
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        x[i] = v_scale(v_not_lt(t[i], v_set1(-126.0f)), p[i], power[i]);
+    }
+}
+
 V_FN vf
 v_exp(vf x)
 {
-    const vf log2e = v_set1(0x1.715476p0f);
-    vf n, t = v_min(v_set1(127.0f), v_mul(x, log2e)), whole = v_round(t, &n);
-    vf rest = v_fnma(whole, v_set1(0x1.62ep-1f), x);
-    rest = v_fnma(whole, v_set1(0x1.0bfbe8p-15f), rest);
-    return v_scale(v_not_lt(t, v_set1(-126.0f)), v_exp2_fraction(v_mul(rest, log2e)),
-                   n);
+    v_exp_all(1, &x);
+    return x;
 }
 
 /* Where tanh changes from one formula to another: up to here it is x + x z Q(z), z =
