@@ -380,12 +380,29 @@ additive_tile_backward(float *dA, float *C, float *dB, const float *A, const flo
 
 /* ---- the operands' forms --------------------------------------------------------- */
 
+V_FN void
+exp_form_step(float *out, const float *x, int64_t n)
+{
+    vf e[TOGETHER];
+    load_vectors(TOGETHER, e, x, n);
+    UNROLL
+    for (int v = 0; v < TOGETHER; v++) {
+        e[v] = v_mul(v_set1(2.0f), e[v]);
+    }
+    v_exp_all(TOGETHER, e);
+    store_vectors(TOGETHER, out, e, n);
+}
+
 static void
 exp_form(float *out, const float *x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += VLEN) {
-        int k = lanes_left(n - i);
-        v_store_n(out + i, v_exp(v_mul(v_set1(2.0f), v_load_n(x + i, k))), k);
+    enum { STEP = TOGETHER * VLEN };
+    int64_t i = 0;
+    for (; i + STEP <= n; i += STEP) {
+        exp_form_step(out + i, x + i, STEP);
+    }
+    if (i < n) {
+        exp_form_step(out + i, x + i, n - i);
     }
 }
 

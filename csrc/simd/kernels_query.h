@@ -86,8 +86,9 @@ softmax_query(float *S, int keys, float *m, float *l, float *alpha,
         load_keys(g, S, i, keys, live, v_set1(-INFINITY)); /* 2^-inf is 0 */
         UNROLL
         for (int v = 0; v < GROUP; v++) {
-            g[v] = v_exp2(v_sub(g[v], origin));
+            g[v] = v_sub(g[v], origin);
         }
+        v_exp2_all(GROUP, g);
         store_group(S + i, g, keys - i);
     }
     vf a = v_exp2(v_sub(before, origin));
@@ -105,7 +106,12 @@ prob_query(float *S, int keys, float m, float inv, const uint64_t *live)
         load_keys(g, S, i, keys, NULL, v_zero());
         UNROLL
         for (int v = 0; v < GROUP; v++) {
-            g[v] = v_mul(v_exp2(v_sub(g[v], v_set1(m))), v_set1(inv));
+            g[v] = v_sub(g[v], v_set1(m));
+        }
+        v_exp2_all(GROUP, g);
+        UNROLL
+        for (int v = 0; v < GROUP; v++) {
+            g[v] = v_mul(g[v], v_set1(inv));
         }
         if (live != NULL) {
             fill_dead(g, query_bits(live, i, keys), v_zero());
@@ -200,56 +206,92 @@ scale_row(float *to, const float *from, int64_t n, float gain, bool plus_zero)
 
 /* ---- a query against the rows of a matrix ---------------------------------------- */
 
-/* Rows of X that are asked for while those before them are summed: a sum waits for its own
- * chain, and the rows of a long cache come from memory. (8, 8, 1, 1024, 64) on Zen 3: 2.11
- * -> 1.74 ms; 16 rows ahead 1.85, 24 1.88. */
-enum { ROWS_AHEAD = 8 };
+/* Two blocks of VLEN rows are summed side by side, far from each other: a row's sum is one
+ * chain, which waits for each of its terms, and Zen 3 reads two streams of memory at 25 GB
+ * a second where it reads one at 21. Rows are asked for ROWS_AHEAD rows before, in the
+ * order in which they lie and a few lines at a time; a line of each row in turn, or all
+ * lines at once, is slower. (8, 8, 1, 1024, 64), kernels alone: 2.26 -> 1.92 ms, 2.04 ->
+ * 1.84 where L3 has some of it. */
+enum { BLOCKS = 2, ROWS_AHEAD = 8 };
 
-/* c, one row of X in each lane: c += x y, or c += (y - x)^2, for t < K; `rows` of VLEN
- * are there. Squares of X are transposed in registers, so that each row's sum is one
- * chain. */
+/* c, one row of X in each lane: c += x y, or c += (y - x)^2, over n <= VLEN terms; `rows`
+ * of VLEN are there. Squares of X are transposed in registers, so that each row's sum is
+ * one chain. */
 V_FN vf
-row_sums(bool distance, bool whole, const float *X, int64_t ldx, const float *y,
-         int rows, int64_t K)
+row_terms(vf c, bool distance, const float *X, int64_t ldx, const float *y, int rows,
+          int n)
 {
-    vf c = v_zero();
-    for (int64_t t = 0; t < K; t += VLEN) {
-        vf x[VLEN];
-        int n = lanes_left(K - t);
-        UNROLL
-        for (int i = 0; i < VLEN; i++) {
-            const float *x_i = X + i * ldx + t;
-            if (t % 16 == 0) {
-                fetch(x_i, ROWS_AHEAD * ldx);
-            }
-            x[i] = whole && n == VLEN  ? v_load(x_i)
-                   : whole || i < rows ? v_load_n(x_i, n)
-                                       : v_zero();
-        }
-        v_transpose(x);
-        UNROLL
-        for (int f = 0; f < VLEN; f++) {
-            if (f < n) {
-                vf q = v_set1(y[t + f]), d = distance ? v_sub(q, x[f]) : x[f];
-                c = v_fma(d, distance ? d : q, c);
-            }
+    vf x[VLEN];
+    UNROLL
+    for (int i = 0; i < VLEN; i++) {
+        const float *x_i = X + i * ldx;
+        x[i] = i >= rows ? v_zero() : n == VLEN ? v_load(x_i) : v_load_n(x_i, n);
+    }
+    v_transpose(x);
+    UNROLL
+    for (int f = 0; f < VLEN; f++) {
+        if (f < n) {
+            vf q = v_set1(y[f]), d = distance ? v_sub(q, x[f]) : x[f];
+            c = v_fma(d, distance ? d : q, c);
         }
     }
     return c;
 }
 
-/* out[i] (+)= factor * the sum of row i. */
+/* out[i] (+)= factor * the sum of row i: of up to VLEN rows, and of as many in each
+ * further block, `apart` rows from the one before. */
+V_FN void
+row_sums(int blocks, bool distance, bool add, float *out, const float *X, int64_t ldx,
+         int64_t apart, const float *y, int rows, int64_t K, float factor)
+{
+    vf c[BLOCKS];
+    int64_t t = 0, ahead = ROWS_AHEAD * ldx,
+            column = 0; /* of the next line to ask for */
+    UNROLL
+    for (int b = 0; b < blocks; b++) {
+        c[b] = v_zero();
+    }
+    for (; t + VLEN <= K; t += VLEN) {
+        for (int line = 0; line < VLEN * VLEN / 16; line++) {
+            for (int b = 0; b < blocks; b++) {
+                fetch(X + b * apart * ldx, ahead + column);
+            }
+            column += 16;
+            if (column >= K) {
+                column = 0;
+                ahead += ldx;
+            }
+        }
+        UNROLL
+        for (int b = 0; b < blocks; b++) {
+            c[b] = row_terms(c[b], distance, X + b * apart * ldx + t, ldx, y + t, rows,
+                             VLEN);
+        }
+    }
+    UNROLL
+    for (int b = 0; b < blocks; b++) {
+        float *to = out + b * apart;
+        if (t < K) {
+            c[b] = row_terms(c[b], distance, X + b * apart * ldx + t, ldx, y + t, rows,
+                             (int)(K - t));
+        }
+        c[b] = distance ? v_mul(c[b], v_set1(factor)) : c[b];
+        v_store_n(to, add ? v_add(v_load_n(to, rows), c[b]) : c[b], rows);
+    }
+}
+
 V_FN void
 all_row_sums(bool distance, bool add, float *out, const float *X, int64_t ldx,
              const float *y, int64_t rows, int64_t K, float factor)
 {
-    for (int64_t i = 0; i < rows; i += VLEN) {
-        int n = lanes_left(rows - i);
-        const float *X_i = X + i * ldx;
-        vf c = n == VLEN ? row_sums(distance, true, X_i, ldx, y, n, K)
-                         : row_sums(distance, false, X_i, ldx, y, n, K);
-        c = distance ? v_mul(c, v_set1(factor)) : c;
-        v_store_n(out + i, add ? v_add(v_load_n(out + i, n), c) : c, n);
+    const int64_t apart = rows / (BLOCKS * VLEN) * VLEN;
+    for (int64_t i = 0; i < apart; i += VLEN) {
+        row_sums(BLOCKS, distance, add, out + i, X + i * ldx, ldx, apart, y, VLEN, K,
+                 factor);
+    }
+    for (int64_t i = BLOCKS * apart; i < rows; i += VLEN) {
+        row_sums(1, distance, add, out + i, X + i * ldx, ldx, 0, y,
+                 lanes_left(rows - i), K, factor);
     }
 }
 

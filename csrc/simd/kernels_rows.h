@@ -5,16 +5,6 @@
 
 enum { GROUP = 16 / VLEN }; /* vectors that hold the 16 canonical lanes */
 
-static void
-prob_row(float *w, int64_t n, float m, float inv)
-{
-    for (int64_t j = 0; j < n; j += VLEN) {
-        int k = lanes_left(n - j);
-        vf p = v_exp2(v_sub(v_load_n(w + j, k), v_set1(m)));
-        v_store_n(w + j, v_mul(p, v_set1(inv)), k);
-    }
-}
-
 V_FN void
 set_group(vf g[GROUP], vf x)
 {
@@ -34,28 +24,71 @@ fill_dead(vf g[GROUP], uint64_t live, vf rest)
     }
 }
 
-/* The next 16 numbers of a row, n of them present. Inlined with a constant 16 there is
- * nothing to decide; so every loop over a row takes its whole groups first. */
+/* The next numbers of a row in so many vectors, n of them present. Inlined with a constant
+ * n that fills them there is nothing to decide; so every loop over a row takes its whole
+ * groups first. */
+V_FN void
+load_vectors(int vectors, vf *to, const float *x, int64_t n)
+{
+    UNROLL
+    for (int v = 0; v < vectors; v++) {
+        to[v] = n >= vectors * VLEN ? v_load(x + v * VLEN)
+                                    : v_load_n(x + v * VLEN, lanes_left(n - v * VLEN));
+    }
+}
+
+V_FN void
+store_vectors(int vectors, float *out, const vf *from, int64_t n)
+{
+    UNROLL
+    for (int v = 0; v < vectors; v++) {
+        if (n >= vectors * VLEN) {
+            v_store(out + v * VLEN, from[v]);
+        } else {
+            v_store_n(out + v * VLEN, from[v], lanes_left(n - v * VLEN));
+        }
+    }
+}
+
 V_FN void
 load_group(vf g[GROUP], const float *x, int64_t n)
 {
-    UNROLL
-    for (int v = 0; v < GROUP; v++) {
-        g[v] = n >= 16 ? v_load(x + v * VLEN)
-                       : v_load_n(x + v * VLEN, lanes_left(n - v * VLEN));
-    }
+    load_vectors(GROUP, g, x, n);
 }
 
 V_FN void
 store_group(float *out, const vf g[GROUP], int64_t n)
 {
+    store_vectors(GROUP, out, g, n);
+}
+
+V_FN void
+prob_step(float *w, int64_t n, vf m, vf inv)
+{
+    vf p[TOGETHER];
+    load_vectors(TOGETHER, p, w, n);
     UNROLL
-    for (int v = 0; v < GROUP; v++) {
-        if (n >= 16) {
-            v_store(out + v * VLEN, g[v]);
-        } else {
-            v_store_n(out + v * VLEN, g[v], lanes_left(n - v * VLEN));
-        }
+    for (int v = 0; v < TOGETHER; v++) {
+        p[v] = v_sub(p[v], m);
+    }
+    v_exp2_all(TOGETHER, p);
+    UNROLL
+    for (int v = 0; v < TOGETHER; v++) {
+        p[v] = v_mul(p[v], inv);
+    }
+    store_vectors(TOGETHER, w, p, n);
+}
+
+static void
+prob_row(float *w, int64_t n, float m, float inv)
+{
+    enum { STEP = TOGETHER * VLEN };
+    int64_t j = 0;
+    for (; j + STEP <= n; j += STEP) {
+        prob_step(w + j, STEP, v_set1(m), v_set1(inv));
+    }
+    if (j < n) {
+        prob_step(w + j, n - j, v_set1(m), v_set1(inv));
     }
 }
 

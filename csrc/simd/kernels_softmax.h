@@ -31,10 +31,10 @@ exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *l
         vf p[WAYS];
         UNROLL
         for (int w = 0; w < WAYS; w++) {
-            p[w] = i + w < count ? v_sub(v_load(S + (i + w) * lanes), origin)
-                                 : v_zero();
+            vf s = i + w < count ? v_load(S + (i + w) * lanes) : v_zero();
+            p[w] = v_sub(s, origin);
         }
-        v_exp2s(WAYS, p);
+        v_exp2_all(WAYS, p);
         UNROLL
         for (int w = 0; w < WAYS; w++) {
             if (i + w < count) {
@@ -119,6 +119,26 @@ softmax_tile(float *S, int lanes, int rows, float *m, float *l, float *alpha,
     }
 }
 
+/* One vector of lanes of so many keys, WAYS at most. */
+V_FN void
+prob_keys(int keys, float *S, int lanes, vf m, vf inv, const uint64_t *live, int lane)
+{
+    vf p[WAYS];
+    UNROLL
+    for (int i = 0; i < keys; i++) {
+        p[i] = v_sub(v_load(S + i * lanes), m);
+    }
+    v_exp2_all(keys, p);
+    UNROLL
+    for (int i = 0; i < keys; i++) {
+        p[i] = v_mul(p[i], inv);
+        if (live != NULL) {
+            p[i] = v_select(live_lanes(live, i, lane), p[i], v_zero());
+        }
+        v_store(S + i * lanes, p[i]);
+    }
+}
+
 static void
 prob_tile(float *S, int lanes, int rows, const float *m, const float *inv,
           const uint64_t *live)
@@ -127,12 +147,15 @@ prob_tile(float *S, int lanes, int rows, const float *m, const float *inv,
         prob_query(S, rows, *m, *inv, live);
         return;
     }
-    for (int i = 0; i < rows; i++) {
-        for (int j = 0; j < lanes; j += VLEN) {
-            float *s = S + i * lanes + j;
-            vf p = v_mul(v_exp2(v_sub(v_load(s), v_load(m + j))), v_load(inv + j));
-            v_store(s,
-                    live == NULL ? p : v_select(live_lanes(live, i, j), p, v_zero()));
+    for (int j = 0; j < lanes; j += VLEN) {
+        int i = 0;
+        for (; i + WAYS <= rows; i += WAYS) {
+            prob_keys(WAYS, S + i * lanes + j, lanes, v_load(m + j), v_load(inv + j),
+                      live == NULL ? NULL : live + i, j);
+        }
+        for (; i < rows; i++) {
+            prob_keys(1, S + i * lanes + j, lanes, v_load(m + j), v_load(inv + j),
+                      live == NULL ? NULL : live + i, j);
         }
     }
 }

@@ -55,6 +55,8 @@ max_of_row(float *out, const float *x, const row_shape *s, bool masked)
     return v_set1(v_max16(top));
 }
 
+/* A group at a time: twice as many numbers together make a row of 512 another 7 % faster,
+ * but one of 80, with its rest of 16, 12 % slower. */
 V_FN void
 exp_step(float *out, const float *x, int64_t n, vf m, vf sum[GROUP])
 {
@@ -62,8 +64,9 @@ exp_step(float *out, const float *x, int64_t n, vf m, vf sum[GROUP])
     load_group(g, x, n);
     UNROLL
     for (int v = 0; v < GROUP; v++) {
-        g[v] = v_exp(v_sub(g[v], m));
+        g[v] = v_sub(g[v], m);
     }
+    v_exp_all(GROUP, g);
     if (n < 16) {
         fill_dead(g, live_word(NULL, 0, n), v_zero());
     }
@@ -177,6 +180,27 @@ load_short(short_rows *s, const float *x, int64_t N, const int64_t *n, bool alik
     return top;
 }
 
+/* TOGETHER columns from c on, as many of them as there are: with more lanes than that,
+ * those from `longest` on are -inf. */
+V_FN void
+exp_columns(short_rows *s, int64_t c, vf top, vf *sum)
+{
+    vf e[TOGETHER];
+    UNROLL
+    for (int i = 0; i < TOGETHER; i++) {
+        bool there = (int)VLEN >= (int)TOGETHER || c + i < s->longest;
+        e[i] = there ? v_sub(v_load(s->column + (c + i) * VLEN), top) : v_zero();
+    }
+    v_exp_all(TOGETHER, e);
+    UNROLL
+    for (int i = 0; i < TOGETHER; i++) {
+        if ((int)VLEN >= (int)TOGETHER || c + i < s->longest) {
+            v_store(s->column + (c + i) * VLEN, e[i]);
+            sum[i] = v_add(sum[i], e[i]);
+        }
+    }
+}
+
 /* column = exp(column - top); the sum of each row, on its 16 canonical lanes. */
 V_FN vf
 exp_short(short_rows *s, vf top)
@@ -188,12 +212,9 @@ exp_short(short_rows *s, vf top)
     }
     for (int64_t c = 0; c < s->longest; c += 16) {
         UNROLL
-        for (int l = 0; l < 16; l++) {
+        for (int l = 0; l < 16; l += TOGETHER) {
             if (c + l < s->longest) {
-                float *x = s->column + (c + l) * VLEN;
-                vf e = v_exp(v_sub(v_load(x), top));
-                v_store(x, e);
-                sum[l] = v_add(sum[l], e);
+                exp_columns(s, c + l, top, sum + l);
             }
         }
     }
