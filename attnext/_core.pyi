@@ -929,8 +929,9 @@ class Memory:
 
 @type_check_only
 class _Layer:
+    # None before the first call, and after one with need_weights=False
     @property
-    def attention_weights(self) -> _Array | None: ...
+    def attention_weights(self) -> _Array | Any: ...
     @property
     def context(self) -> Context | None: ...
     @property

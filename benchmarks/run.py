@@ -143,7 +143,13 @@ def parsed() -> argparse.Namespace:
     add("--paste", action="store_true", help="into the READMEs and docs/performance.md")
     add("--root", type=Path, default=CLONE, help="of these documents; default: the clone")
     add("--worker", nargs=2, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    for cpu in options.cpu or ():
+        from suite.narrower import refused  # attnext: only for those who ask
+
+        if reason := refused(cpu):
+            parser.error(f"argument --cpu: {reason}")
+    return options
 
 
 def main() -> None:

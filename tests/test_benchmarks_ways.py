@@ -85,25 +85,46 @@ def test_narrower_vectors(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert core is not sys.modules["attnext._core"]
     else:
         assert makers == {}
-        assert missing[name].startswith("ValueError: ")
+        assert missing[name].startswith(f"AttributeError: attnext uses {SETS['chosen']} here")
     assert os.environ["ATTNEXT_CPU"] == "scalar"
     assert attnext.show_config("dicts")["instruction_set"] == SETS
 
 
-def test_a_run_with_narrower_vectors(tmp_path: Path) -> None:
-    """--cpu: a column, or the reason why there is none; it is asked for by itself."""
-    file = tmp_path / "out.json"
+def test_other_names_are_no_vectors() -> None:
+    """What looks through all modules for a name of its own, as torch does, finds none."""
+    from suite import narrower
+
+    for name in ("__wrapped__", "call", "no identifier", SETS["chosen"]):
+        assert not hasattr(narrower, name)
+
+
+def with_narrower(*cpus: str, file: Path) -> subprocess.CompletedProcess[str]:
     run = [sys.executable, "-P", str(BENCHMARKS / "run.py"), "--quick", "--threads", "1"]
     run += ["--case", "dot-toy", "--peer", "NumPy", "--json", str(file)]
-    asked = [text for cpu in CPUS for text in ("--cpu", cpu)]
-    done = subprocess.run([*run, *asked], capture_output=True, text=True, timeout=120)
+    asked = [text for cpu in cpus for text in ("--cpu", cpu)]
+    return subprocess.run([*run, *asked], capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_with_narrower_vectors(tmp_path: Path) -> None:
+    """--cpu: columns, which are asked for by themselves."""
+    file = tmp_path / "out.json"
+    done = with_narrower(*NARROWER, file=file)
     assert done.returncode == 0, done.stderr
     made = json.loads(file.read_text())
     columns = [f"attnext {cpu}" for cpu in NARROWER]
     for row in made["rows"]:
         assert [name for name in row["times"] if name in OURS] == ["attnext", *columns]
-    for cpu in CPUS:
-        assert (f"Left out: attnext {cpu} (ValueError" in done.stdout) is (cpu not in NARROWER)
+
+
+def test_vectors_that_are_not_narrower_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At once and in a sentence; generic is what attnext is then told to use."""
+    monkeypatch.setenv("ATTNEXT_CPU", "generic")
+    done = with_narrower("generic", file=tmp_path / "out.json")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    expected = "argument --cpu: attnext uses generic here, expected one of scalar, got generic"
+    assert done.stderr.splitlines()[-1].endswith(expected)
 
 
 # ---- the tables ----------------------------------------------------------------------------------

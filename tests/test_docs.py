@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import doctest
 import importlib
 import inspect
 import io
-import pkgutil
 import re
 import sys
-import typing
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,9 +17,10 @@ import pytest
 from helpers import REPOSITORY
 from numpydoc.validate import validate
 from pairs import IN_CHINESE, destinations, without_blocks
+from public import public_modules, public_objects, resolve
 
 import attnext
-from attnext import _options, reference
+from attnext import reference
 
 # Not asked for: an extended summary, a See Also, a bare type as the first line of Returns (results
 # have names here), and an infinitive at the start, which numpydoc takes "Gradients of" not to be.
@@ -33,35 +30,7 @@ FUNCTIONS = [name for name in attnext.__all__ if inspect.isroutine(getattr(attne
 ABOUT_THE_PROCESS = ("set_num_threads", "get_num_threads", "empty_cache", "show_config")
 
 
-def public_modules() -> list[str]:
-    names = ["attnext"]
-    for module in pkgutil.walk_packages(attnext.__path__, "attnext."):
-        if not any(part.startswith("_") for part in module.name.split(".")):
-            names.append(module.name)
-    return names
-
-
-def public_objects() -> Iterator[str]:
-    """Full names of everything public, methods and properties of classes included."""
-    for module_name in public_modules():
-        module = importlib.import_module(module_name)
-        for name in getattr(module, "__all__", ()):
-            yield f"{module_name}.{name}"
-            value = getattr(module, name)
-            if inspect.isclass(value) and not issubclass(value, tuple):
-                for member in vars(value):
-                    if not member.startswith("_"):
-                        yield f"{module_name}.{name}.{member}"
-
-
 OBJECTS = list(public_objects())
-
-
-def resolve(name: str) -> Any:
-    value: Any = attnext
-    for part in name.split(".")[1:]:
-        value = getattr(value, part)
-    return value
 
 
 def docstrings() -> dict[str, str]:
@@ -179,44 +148,3 @@ def test_examples_of_the_readme_run(
         else:
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile(block, f"block {i} of {name}", "exec"), namespace)
-
-
-# ---- the stub ------------------------------------------------------------------------------------
-
-STUB = ast.parse(Path(attnext.__file__).with_name("_core.pyi").read_text(encoding="utf-8"))
-OVERLOADED = [node.name for node in STUB.body if isinstance(node, ast.FunctionDef)]
-ATTENTIONS = sorted(
-    {name for name in OVERLOADED if re.search(r"_(attention|(attention|scores)_backward)$", name)}
-)
-
-
-def options_of(name: str) -> set[str]:
-    """The keys of a TypedDict of the stub, or of attnext/_options.py where the stub has it from."""
-    for node in STUB.body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            own = {
-                ast.unparse(line.target) for line in node.body if isinstance(line, ast.AnnAssign)
-            }
-            return own.union(*(options_of(ast.unparse(base)) for base in node.bases))
-    return set(typing.get_type_hints(getattr(_options, name))) if name != "TypedDict" else set()
-
-
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_the_stub_has_every_argument(name: str) -> None:
-    """In each overload: what stubtest does not see of an overload that takes Unpack[...]."""
-    shown = inspect.signature(getattr(attnext._core, name)).parameters.values()
-    positional = [p.name for p in shown if p.kind is p.POSITIONAL_OR_KEYWORD]
-    required = [p.name for p in shown if p.default is p.empty and p.name in positional]
-    overloads = [n for n in STUB.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    for node in overloads:
-        args = node.args
-        assert [a.arg for a in args.args] == positional
-        assert positional[: len(args.args) - len(args.defaults)] == required
-        keywords = {a.arg for a in args.kwonlyargs}
-        if args.kwarg is not None:
-            assert isinstance(args.kwarg.annotation, ast.Subscript)
-            options = options_of(ast.unparse(args.kwarg.annotation.slice))
-            assert not keywords & options
-            keywords |= options
-        assert keywords == {p.name for p in shown if p.kind is p.KEYWORD_ONLY}
-    assert len(ATTENTIONS) == 3 * len(attnext._core.SCORES) + 2 + 2  # multi-head; merge

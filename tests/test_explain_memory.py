@@ -91,6 +91,9 @@ def test_the_last_query_stands_at_the_last_key() -> None:
     trace = explain.layer(attn, QUERIES, memory, causal=True, causal_offset=-1)
     assert_array_equal(trace["takes_part"].values[0].sum(-1), [0, 1, 2])
     assert "causal_offset=-1" in trace.call
+    for offset in (0, 4):  # the default of a call without a memory, and of this one
+        trace = explain.layer(attn, QUERIES, memory, causal=True, causal_offset=offset)
+        assert trace.call.endswith(f", causal=True, causal_offset={offset})")
 
 
 @pytest.mark.parametrize(

@@ -91,3 +91,14 @@ def test_the_list_of_the_c_files_is_whole(name: str) -> None:
     named = set(re.findall(r"\w+\.(?:c|h|def|py)\b", block)) - {"Python.h"}
     named |= {f"{stem}.h" for stem in re.findall(r"(\w+)\.c  \.h", block)}
     assert named == {path.name for path in REPOSITORY.glob("csrc/*/*.*")}
+
+
+# ---- tools ---------------------------------------------------------------------------------------
+
+
+def test_hooks_have_the_versions_of_the_steps() -> None:
+    """What pre-commit installs for each hook is what .ci/run installs."""
+    (repository,) = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"]
+    of_hooks = {x for hook in repository["hooks"] for x in hook.get("additional_dependencies", ())}
+    assert of_hooks <= set(read(".ci/requirements.txt").splitlines()) and len(of_hooks) == 4
+    assert all("==" in requirement for requirement in of_hooks)

@@ -110,7 +110,8 @@ def _explain_step(attn: Any, memory: Memory, given: Arguments, lang: str) -> Tra
     call = {"queries": queries, "memory": recalled["keys"], **given}
     call |= dict.fromkeys(("keys", "values", "valid_lens"))
     call = {name: _detached(x) for name, x in call.items()}
-    return remembered(replace(trace, call=call_text(type(attn).__name__, call)), recalled)
+    text = call_text(type(attn).__name__, call, shown=place.keys() & given.keys())
+    return remembered(replace(trace, call=text), recalled)
 
 
 def _explain(attn: Any, arguments: Arguments, lang: str) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,12 @@ def as_float64(x: Any) -> NDArray[np.float64]:
         return np.asarray(x).astype(np.float32).astype(np.float64)
 
 
-def call_text(function: str, arguments: Arguments) -> str:
-    """The call: numbers as they are, arrays as shapes; what is as by default is left out."""
-    given = {name: x for name, x in arguments.items() if not is_default(name, x)}
+def call_text(function: str, arguments: Arguments, shown: Collection[str] = ()) -> str:
+    """The call: numbers as they are, arrays as shapes; what is as by default is left out.
+
+    shown: what is said in any case, because it has another default in this call.
+    """
+    given = {n: x for n, x in arguments.items() if n in shown or not is_default(n, x)}
     return f"{function}({', '.join(_argument(name, x) for name, x in given.items())})"
 
 

@@ -108,7 +108,7 @@ def finish(figure: Figure) -> Figure:
     chinese = [
         text
         for text in figure.findobj(Text)
-        if isinstance(text, Text) and any(letter >= CHINESE for letter in text.get_text())
+        if any(letter >= CHINESE for letter in text.get_text())
     ]
     if chinese:
         installed = set(font_manager.get_font_names())

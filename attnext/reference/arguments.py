@@ -256,7 +256,7 @@ def as_offset(name: str, value: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.
     return offset.reshape(offset.shape + (1,) * (len(rows) - 1) * offset.ndim)
 
 
-def as_window(window: tuple[int, int] | list[int] | None) -> tuple[int | None, int | None]:
+def as_window(window: object) -> tuple[int | None, int | None]:
     """How many keys before and after the diagonal are seen; None for no bound."""
     if window is None:
         return None, None

@@ -31,7 +31,7 @@ The files::
     modules.py      AdditiveAttention, DotProductAttention; layer.py, what layers share;
                     editions.py, what d2l calls them with; projections.py, what their linear
                     layers are to the functions
-    multi_head.py   MultiHeadAttention
+    multi_head.py   MultiHeadAttention; layouts.py, its state dict under torch's own names
 
 Examples
 --------

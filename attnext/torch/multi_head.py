@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from attnext.reference.arguments import as_size
 from .attention import TAKEN_BY_HEADS_LAYERS, HeadsLayerOptions
 from .editions import Editions
 from .layer import Layer
+from .layouts import check_torch, from_torch, is_torch, to_torch
 from .memory import Engine, Memory
 from .modules import DotProductAttention
 from .projections import identity, is_its_weight, materialize, part, projected
@@ -75,7 +76,8 @@ class MultiHeadAttention(Layer):
     -----
     The names, the shapes and, for a given seed of torch, the initial numbers of the parameters are
     those of the class of that edition of *Dive into Deep Learning* (1.0 (en) 11.5, 2nd ed. (zh)
-    10.5): state dicts load either way. One of torch.nn.MultiheadAttention loads too.
+    10.5): state dicts load either way. One of torch.nn.MultiheadAttention loads too, and
+    ``state_dict(layout="torch")`` is one.
 
     Without sizes the numbers are drawn in the first call, unless a state dict was loaded before,
     as in `AdditiveAttention`. What is said there of state dicts and dropout holds here.
@@ -283,18 +285,63 @@ class MultiHeadAttention(Layer):
             materialize(layer, x.shape[-1])
         materialize(self.W_o, self.W_q.out_features)
 
+    def state_dict(
+        self,
+        *args: Any,
+        destination: Any = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        layout: Literal["d2l", "torch"] = "d2l",
+    ) -> Any:
+        """
+        Give the parameters by name, as every module does, or as torch's own class has them.
+
+        Parameters
+        ----------
+        *args, destination, prefix, keep_vars : optional
+            As in torch.nn.Module.state_dict.
+        layout : {'d2l', 'torch'}, optional
+            Whose names and shapes: those of the MultiHeadAttention of *Dive into Deep Learning*,
+            or those of torch.nn.MultiheadAttention. The state dict of a model that has the layer
+            as a part is in the former; `load_state_dict` reads both.
+
+        Returns
+        -------
+        state_dict : dict
+            'd2l': ``W_q.weight``, ``W_k.weight``, ``W_v.weight``, ``W_o.weight`` and, with a bias,
+            ``W_q.bias`` and so on. 'torch': ``in_proj_weight`` (3 H, H), or ``q_proj_weight``,
+            ``k_proj_weight`` and ``v_proj_weight`` if the sizes of queries, keys and values
+            differ, ``out_proj.weight`` and, with a bias, ``in_proj_bias`` and ``out_proj.bias``.
+            Where parts are joined to one, they are copied.
+
+        Raises
+        ------
+        ValueError
+            torch's class has no such layer: heads share keys, or `query_size` is not
+            `num_hiddens`, or the layer has no sizes yet, or a projection is more than linear.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from attnext.torch import MultiHeadAttention
+        >>> attention = MultiHeadAttention(8, 8, 8, 8, num_heads=2)
+        >>> theirs = torch.nn.MultiheadAttention(8, 2, bias=False)
+        >>> theirs.load_state_dict(attention.state_dict(layout="torch"))
+        <All keys matched successfully>
+        """
+        torch_names = is_torch(layout)
+        if torch_names:
+            check_torch(self)
+        state = super().state_dict(
+            *args, destination=destination, prefix=prefix, keep_vars=keep_vars
+        )
+        if torch_names:
+            to_torch(state, prefix or "".join(args[1:2]))  # an older torch's callers: by position
+        return state
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         """Also that of a torch.nn.MultiheadAttention: its names become ours."""
-        for name in ("in_proj_weight", "in_proj_bias"):
-            if (joined := state_dict.pop(prefix + name, None)) is not None:
-                kind = name.removeprefix("in_proj_")
-                for part, x in zip("qkv", joined.chunk(3), strict=True):
-                    state_dict[f"{prefix}W_{part}.{kind}"] = x
-        renamed = {f"{part}_proj_weight": f"W_{part}.weight" for part in "qkv"}
-        renamed |= {f"out_proj.{kind}": f"W_o.{kind}" for kind in ("weight", "bias")}
-        for name, ours in renamed.items():
-            if prefix + name in state_dict:
-                state_dict[prefix + ours] = state_dict.pop(prefix + name)
+        from_torch(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:

@@ -76,7 +76,8 @@ def weight_of_score(layer: nn.Module) -> Tensor:
         return W
     # Hooks may have changed the weight, or what is made of it: (H, 1), the score of each unit.
     scores: Tensor = layer(torch.eye(layer.in_features, dtype=torch.float32))
-    return (scores if layer.bias is None else scores - layer.bias).T
+    bias = part(layer, "bias")
+    return (scores if bias is None else scores - bias).T
 
 
 def is_its_weight(layer: nn.Module, and_bias: bool = False) -> TypeGuard[nn.Linear]:

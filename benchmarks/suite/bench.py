@@ -71,6 +71,7 @@ class Bench:
         for name, maker in self.makers.items():
             if not peers.takes(name, problem):
                 continue
+            results = None
             try:
                 with at_most(self.patience):
                     call = maker(problem, work, self.threads)

@@ -20,15 +20,20 @@ from .peers import Maker
 
 
 def __getattr__(cpu: str) -> Maker:
-    """narrower.generic: its calls."""
-    if not cpu.isidentifier() or cpu.startswith("_"):
-        raise AttributeError(cpu)
-    sets = _core.show_config("dicts")["instruction_set"]
-    if cpu not in sets["available"]:
-        raise ValueError(f"not available here: {', '.join(sets['available'])}")
-    if sets["available"].index(cpu) >= sets["available"].index(sets["chosen"]):
-        raise ValueError(f"attnext itself uses {sets['chosen']} here")
+    """narrower.generic: its calls. Whoever looks for any other name finds none."""
+    if reason := refused(cpu):
+        raise AttributeError(reason)
     return partial(of, loaded(cpu))
+
+
+def refused(cpu: str) -> str:
+    """Why there is nothing to measure with this instruction set, or nothing."""
+    sets = _core.show_config("dicts")["instruction_set"]
+    own = sets["chosen"]
+    narrower = sets["available"][: sets["available"].index(own)]
+    if cpu in narrower:
+        return ""
+    return f"attnext uses {own} here, expected one of {', '.join(narrower) or 'none'}, got {cpu}"
 
 
 def loaded(cpu: str) -> Any:

@@ -197,6 +197,8 @@ memory_repr(PyObject *self)
 }
 
 PyDoc_STRVAR(memory_doc,
+"Memory()\n"
+"--\n\n"
 "Keys and values that stay while queries come step by step.\n"
 "\n"
 "`memory` of AdditiveAttention, DotProductAttention and MultiHeadAttention makes one. It\n"
@@ -247,7 +249,9 @@ PyDoc_STRVAR(memory_doc,
 ">>> len(memory)\n"
 "8\n");
 
-static const char reduce_doc[] = PyDoc_STR("Refuse: a memory belongs to its object.");
+static const char reduce_doc[] = PyDoc_STR("__reduce__($self)\n"
+                                           "--\n\n"
+                                           "Refuse: a memory belongs to its object.");
 
 PyMethodDef memory_methods[MEMORY_METHODS] = {
     {"backward", memory_backward, METH_NOARGS, backward_doc},

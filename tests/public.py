@@ -1,0 +1,39 @@
+"""What is public: modules, and by full name what they make public."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import attnext
+
+
+def public_modules() -> list[str]:
+    names = ["attnext"]
+    for module in pkgutil.walk_packages(attnext.__path__, "attnext."):
+        if not any(part.startswith("_") for part in module.name.split(".")):
+            names.append(module.name)
+    return names
+
+
+def public_objects() -> Iterator[str]:
+    """Full names of everything public, methods and properties of classes included."""
+    for module_name in public_modules():
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", ()):
+            yield f"{module_name}.{name}"
+            value = getattr(module, name)
+            if inspect.isclass(value) and not issubclass(value, tuple):
+                for member in vars(value):
+                    if not member.startswith("_"):
+                        yield f"{module_name}.{name}.{member}"
+
+
+def resolve(name: str) -> Any:
+    value: Any = attnext
+    for part in name.split(".")[1:]:
+        value = getattr(value, part)
+    return value
