@@ -14,7 +14,6 @@ that only it finds:
 
 from __future__ import annotations
 
-import fcntl
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -68,6 +67,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
     The first that asks makes them, for all processes of the run; the others wait.
     """
+    fcntl = pytest.importorskip("fcntl")  # POSIX's alone
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent  # a worker has a folder of its own in the run's
