@@ -38,6 +38,7 @@ def pytest_configure() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(optionalhook=True)  # wheels are tested without pytest-xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker for each CPU that a container or an affinity leaves; none for named files or -s."""
     named = all(Path(argument.partition("::")[0]).is_file() for argument in config.args)
