@@ -14,7 +14,6 @@ that only it finds:
 
 from __future__ import annotations
 
-import fcntl
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ def pytest_configure() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(optionalhook=True)  # wheels are tested without pytest-xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker for each CPU that a container or an affinity leaves; none for named files or -s."""
     named = all(Path(argument.partition("::")[0]).is_file() for argument in config.args)
@@ -68,6 +68,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
     The first that asks makes them, for all processes of the run; the others wait.
     """
+    fcntl = pytest.importorskip("fcntl")  # POSIX's alone
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent  # a worker has a folder of its own in the run's

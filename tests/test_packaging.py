@@ -60,6 +60,29 @@ def test_addresses_are_the_owners_to_give() -> None:
         assert re.fullmatch(r"https://(?!.*example)\S+\.\S+", address)
 
 
+# ---- wheels --------------------------------------------------------------------------------------
+
+
+def test_a_wheel_runs_on_every_cpu() -> None:
+    """The instruction set is chosen at run time; flags for this machine would be in its wheel."""
+    assert not re.findall(r"-m(?:arch|cpu|tune|avx)", read("setup.py"))
+    assert "-target x86_64-windows-gnu" in read("setup.py")  # or zig compiles for its own CPU
+
+
+def test_free_threaded_wheels_wait_for_the_module() -> None:
+    """Importing a module that does not claim Py_mod_gil switches the GIL of such a Python on."""
+    claimed = "Py_mod_gil" in read("csrc/python/py_module.c")
+    assert claimed != ("cp3*t-*" in PYPROJECT["tool"]["cibuildwheel"]["skip"])
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".ci").exists(), reason="an sdist has no CI")
+def test_the_workflow_runs_every_step() -> None:
+    (steps,) = re.findall(r"^steps=\((.*?)^\)", read(".ci/run"), re.MULTILINE | re.DOTALL)
+    workflow = yaml.safe_load(read(".github/workflows/ci.yml"))
+    matrix = workflow["jobs"]["step"]["strategy"]["matrix"]["step"]
+    assert matrix == re.findall(r'^    "(\w+)', steps, re.MULTILINE)
+
+
 # ---- the citation --------------------------------------------------------------------------------
 
 

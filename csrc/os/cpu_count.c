@@ -2,6 +2,7 @@
  * cpu_count.c -- how many threads are worth having: the CPUs this process may run on,
  * or fewer if the cgroup it lives in (a container, a batch job) has a smaller quota.
  */
+#ifndef _WIN32
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* Linux: sched_getaffinity */
 #endif
@@ -153,4 +154,8 @@ attn_cpu_count(void)
     return cpus_online();
 }
 
+#endif
+
+#else
+typedef int attn_no_cgroups; /* windows.c counts there */
 #endif

@@ -18,13 +18,17 @@
 
 #include "memory.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __wasm__
+#include "threads.h"
+
+#if defined(__wasm__)
 #include <stdlib.h>
+#elif defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
 #else
 #include <sys/mman.h>
 #endif
@@ -43,7 +47,7 @@ static atomic_uint hand; /* the slot that is emptied next when room is needed */
 
 /* ---- from the system and back ---------------------------------------------------- */
 
-#ifdef __wasm__ /* no pages: no part of a mapping could be given back */
+#if defined(__wasm__) /* no pages: no part of a mapping could be given back */
 
 static block_header *
 map(size_t bytes)
@@ -59,6 +63,25 @@ static void
 unmap(block_header *block)
 {
     free(block);
+}
+
+#elif defined(_WIN32) /* no part of a mapping can go, and huge pages want a privilege */
+
+static block_header *
+map(size_t bytes)
+{
+    block_header *block = VirtualAlloc(NULL, bytes, MEM_RESERVE | MEM_COMMIT,
+                                       PAGE_READWRITE);
+    if (block != NULL) {
+        block->bytes = bytes;
+    }
+    return block;
+}
+
+static void
+unmap(block_header *block)
+{
+    VirtualFree(block, 0, MEM_RELEASE);
 }
 
 #else
@@ -97,8 +120,11 @@ unmap(block_header *block)
 static void
 offer_pages(block_header *block)
 {
-#ifdef MADV_FREE
+#if defined(MADV_FREE)
     madvise((char *)block + HUGE_PAGE, block->bytes - HUGE_PAGE, MADV_FREE);
+#elif defined(MEM_RESET)
+    VirtualAlloc((char *)block + HUGE_PAGE, block->bytes - HUGE_PAGE, MEM_RESET,
+                 PAGE_READWRITE);
 #else
     (void)block;
 #endif
@@ -206,7 +232,7 @@ attn_memory_set_limit(size_t bytes)
     static atomic_flag registered = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&registered)) {
         /* A child would pay for a copy of each page that it writes to. */
-        pthread_atfork(NULL, NULL, attn_memory_release);
+        attn_after_fork(attn_memory_release);
     }
     atomic_store(&limit, bytes);
 }

@@ -29,22 +29,16 @@
  * the caller's CPU, and the median call took 207 us; kept off that CPU (threads.c), it
  * came in time for nine of ten, and the median call took 78.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* clock_gettime, which C11 alone does not declare */
-#endif
-
 #include "parallel.h"
 
 #include <fenv.h>
-#include <pthread.h>
-#include <time.h>
+#include <stddef.h>
 
 #include "threads.h"
 
 #define WORTH_US 25.0             /* work that makes it worth waking one thread */
 #define SPIN_NS INT64_C(100000)   /* about what it costs to be woken */
 #define POLL_NS INT64_C(20000000) /* between questions about interrupts */
-#define WORKERS_MAX 255           /* as many as eight bits of the word can count */
 
 /* ---- the word -------------------------------------------------------------------- */
 
@@ -101,29 +95,16 @@ static struct {
     _Alignas(64) _Atomic uint64_t word; /* on a cache line of its own */
     _Alignas(64) struct job job;
 
-    atomic_bool busy; /* a call has the pool; that call alone uses the next three */
+    atomic_bool busy; /* a call has the pool; that call alone uses the next one */
     bool handles_fork;
-    int workers; /* threads started */
-    pthread_t worker[WORKERS_MAX];
 
-    pthread_mutex_t lock; /* held from the last look at the word until asleep */
-    pthread_cond_t opened, emptied;
-    atomic_int sleepers; /* workers that wait for opened */
+    /* The lock is held from the last look at the word until asleep. */
+    atomic_int sleepers; /* workers that wait for ATTN_OPENED */
     atomic_bool caller_sleeps;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER,
-          .opened = PTHREAD_COND_INITIALIZER,
-          .emptied = PTHREAD_COND_INITIALIZER};
+} pool;
 
 static _Thread_local bool is_worker;    /* this thread belongs to the pool */
 static _Thread_local attn_run *led_run; /* the call for which it has the pool */
-
-static int64_t
-now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static int64_t
 least(int64_t a, int64_t b)
@@ -135,32 +116,22 @@ least(int64_t a, int64_t b)
 
 static void give_up(void *run);
 
-/* The question may end the thread instead of coming back: so does CPython to one that
- * asks for the GIL of an interpreter that is shutting down. */
-static bool
-ask(attn_run *run)
-{
-    bool yes;
-    pthread_cleanup_push(give_up, run);
-    yes = run->interrupted(run->arg);
-    pthread_cleanup_pop(0);
-    return yes;
-}
-
 /* is_worker: a call nested in a task numbers its only thread 0, whoever that is. */
 bool
 attn_stopped(attn_run *run, int worker)
 {
     bool may_ask = worker == 0 && !is_worker && run->interrupted != NULL;
     if (may_ask && !atomic_load(&run->stop)) {
-        int64_t now = now_ns();
+        int64_t now = attn_now_ns();
         if (run->next_poll_ns == 0) {
             run->next_poll_ns = now + POLL_NS;
         } else if (now >= run->next_poll_ns) {
-            if (ask(run)) {
+            /* The question may end the thread instead of coming back: so does CPython
+             * to one that asks for the GIL of an interpreter that is shutting down. */
+            if (attn_ask(run->interrupted, run->arg, give_up, run)) {
                 atomic_store(&run->stop, true);
             }
-            run->next_poll_ns = now_ns() + POLL_NS;
+            run->next_poll_ns = attn_now_ns() + POLL_NS;
         }
     }
     return atomic_load(&run->stop);
@@ -196,9 +167,9 @@ work(const struct job *job, uint64_t word, int worker)
 static bool
 spin_until(condition *holds)
 {
-    int64_t end = now_ns() + SPIN_NS;
+    int64_t end = attn_now_ns() + SPIN_NS;
     bool held = holds(atomic_load(&pool.word));
-    while (!held && now_ns() < end) {
+    while (!held && attn_now_ns() < end) {
         held = holds(atomic_load(&pool.word));
     }
     return held;
@@ -218,10 +189,10 @@ wake_two(void)
     int64_t wanted = least(least(places_left(word), tasks_left(word)), 2);
     wanted = least(wanted, atomic_load(&pool.sleepers));
     if (wanted > 0) {
-        pthread_mutex_lock(&pool.lock);
-        pthread_mutex_unlock(&pool.lock);
+        attn_lock();
+        attn_unlock();
         for (; wanted > 0; wanted--) {
-            pthread_cond_signal(&pool.opened);
+            attn_signal(ATTN_OPENED);
         }
     }
 }
@@ -231,13 +202,13 @@ wake_two(void)
 static void
 sleep_until_open(void)
 {
-    pthread_mutex_lock(&pool.lock);
+    attn_lock();
     atomic_fetch_add(&pool.sleepers, 1);
     while (!is_open(atomic_load(&pool.word))) {
-        pthread_cond_wait(&pool.opened, &pool.lock);
+        attn_wait(ATTN_OPENED, ATTN_FOREVER);
     }
     atomic_fetch_sub(&pool.sleepers, 1);
-    pthread_mutex_unlock(&pool.lock);
+    attn_unlock();
 }
 
 /* Works on the job joined at `word`. Returns whether to spin for the next one. The
@@ -252,9 +223,9 @@ help(uint64_t word)
     work(&pool.job, word, worker);
     if (nobody_inside(atomic_fetch_sub(&pool.word, ONE_INSIDE) - ONE_INSIDE) &&
         atomic_load(&pool.caller_sleeps)) {
-        pthread_mutex_lock(&pool.lock);
-        pthread_mutex_unlock(&pool.lock);
-        pthread_cond_signal(&pool.emptied);
+        attn_lock();
+        attn_unlock();
+        attn_signal(ATTN_EMPTIED);
     }
     return roomy;
 }
@@ -286,27 +257,21 @@ reset_after_fork(void)
         atomic_store(&led_run->stop, true);
         led_run = NULL;
     }
-    pool.workers = 0;
+    attn_threads_forget();
     atomic_store(&pool.word, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.caller_sleeps, false);
-    pthread_mutex_init(&pool.lock, NULL);
-    pthread_cond_init(&pool.opened, NULL);
-    pthread_cond_init(&pool.emptied, NULL);
     atomic_store(&pool.busy, false);
 }
 
-/* Brings the pool up to `workers` threads, or to as many as can be had. */
-static void
+/* Brings the pool up to `workers` threads, or to as many as can be had: how many. */
+static int
 grow(int workers)
 {
-    if (!pool.handles_fork && workers > 0) {
-        pool.handles_fork = pthread_atfork(NULL, NULL, reset_after_fork) == 0;
+    if (!pool.handles_fork) {
+        pool.handles_fork = attn_after_fork(reset_after_fork);
     }
-    if (pool.handles_fork) {
-        pool.workers = attn_threads_start(pool.worker, pool.workers, workers,
-                                          worker_main);
-    }
+    return pool.handles_fork ? attn_threads_start(workers, worker_main) : 0;
 }
 
 /* ---- the caller ------------------------------------------------------------------ */
@@ -317,7 +282,7 @@ useful_threads(int threads, int64_t tasks, double work_us)
     if (tasks >= (int64_t)ONE_PLACE || !(work_us >= 2 * WORTH_US)) {
         return 1; /* too many to count, too little to share, or not a number */
     }
-    threads = (int)least(least(threads, tasks), WORKERS_MAX + 1);
+    threads = (int)least(least(threads, tasks), ATTN_THREADS_MAX + 1);
     return work_us < WORTH_US * threads ? (int)(work_us / WORTH_US) : threads;
 }
 
@@ -329,21 +294,16 @@ wait_for_workers(attn_run *run, bool roomy)
     if (roomy && spin_until(nobody_inside)) {
         return;
     }
-    pthread_mutex_lock(&pool.lock);
+    attn_lock();
     atomic_store(&pool.caller_sleeps, true);
     while (led_run == run && !nobody_inside(atomic_load(&pool.word))) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until); /* the only clock every system takes */
-        until.tv_nsec += POLL_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&pool.emptied, &pool.lock, &until);
-        pthread_mutex_unlock(&pool.lock);
+        attn_wait(ATTN_EMPTIED, POLL_NS);
+        attn_unlock();
         attn_stopped(run, 0);
-        pthread_mutex_lock(&pool.lock);
+        attn_lock();
     }
     atomic_store(&pool.caller_sleeps, false);
-    pthread_mutex_unlock(&pool.lock);
+    attn_unlock();
 }
 
 /* The call no longer has the pool, and no worker holds anything of it. In a child
@@ -374,9 +334,8 @@ give_up(void *run)
 static void
 lead(struct job job)
 {
-    grow(job.places);
-    job.places = (int)least(job.places, pool.workers);
-    job.roomy = attn_threads_place(pool.worker, pool.workers, job.places);
+    job.places = (int)least(job.places, grow(job.places));
+    job.roomy = attn_threads_place(job.places);
     fegetenv(&job.float_mode);
     led_run = job.run;
     pool.job = job;

@@ -132,17 +132,17 @@ py_give_scratch(void *scratch, size_t bytes)
 /* ---- the setting ----------------------------------------------------------------- */
 
 /* What is kept unless the environment says otherwise: four results of 64 MiB. */
-static const unsigned long KEPT_MIB = 256;
+static const unsigned long long KEPT_MIB = 256;
 
 int
 py_read_memory_limit(void)
 {
     const char *wanted = getenv("ATTNEXT_CACHE_MIB");
-    unsigned long mib = KEPT_MIB;
+    unsigned long long mib = KEPT_MIB;
     if (wanted != NULL && *wanted != '\0') {
         char *end;
         errno = 0;
-        mib = strtoul(wanted, &end, 10);
+        mib = strtoull(wanted, &end, 10);
         if (errno != 0 || *end != '\0' || strchr(wanted, '-') != NULL ||
             mib > SIZE_MAX >> 20) {
             PyObject *text = PyUnicode_DecodeFSDefault(wanted);

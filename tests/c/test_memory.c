@@ -1,7 +1,7 @@
 /*
  * test_memory.c -- large blocks of memory come, go and are kept, on any system.
  *
- *     cc -std=c11 -pthread tests/c/test_memory.c csrc/os/memory.c
+ *     cc -std=c11 -pthread tests/c/test_memory.c csrc/os/(all).c
  *
  * More is taken in all than a 32-bit machine has: what is given back is really back.
  */
