@@ -136,7 +136,14 @@ py_output_width(const py_inputs *in)
     return in->problem.heads > 0 ? in->problem.H : in->problem.Dv;
 }
 
-/* ---- run (py_attention.c) -------------------------------------------------------- */
+/* Without values it is a call of the scores alone, and their gradient that flows in. */
+static inline bool
+py_is_of_scores(const py_inputs *in)
+{
+    return in->arrays[ARG_VALUES] == NULL;
+}
+
+/* ---- results (py_results.c) ------------------------------------------------------ */
 
 /* New arrays, owned; NULL where not asked for. */
 typedef struct {
@@ -157,6 +164,25 @@ typedef struct {
     PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
 } py_gradients;
 
+/* On failure what was made so far is there, for the caller to clear. out: in the place
+ * of a new output, or NULL. */
+int py_make_outputs(const py_call *call, const py_inputs *in, PyArrayObject *out,
+                    py_outputs *outputs);
+int py_make_gradients(const py_call *call, const py_inputs *in, py_gradients *d);
+
+/* How many numbers multi-head attention keeps for its backward. */
+npy_intp py_kept_size(const py_inputs *in);
+
+void py_outputs_clear(py_outputs *outputs);
+void py_gradients_clear(py_gradients *gradients);
+
+/* Arrays for the gradients of a memory's keys and values that an earlier backward has no
+ * more use for, if there are any; written afresh they need no pages of the system's
+ * (py_layer_memory_back.c). */
+void py_memory_spare(const py_memory *memory, py_gradients *d);
+
+/* ---- run (py_attention.c) -------------------------------------------------------- */
+
 /* On failure everything is cleared; on success the caller clears inputs, outputs,
  * gradients. */
 int py_forward(const attnext_state *state, const py_call *call, py_inputs *in,
@@ -164,14 +190,6 @@ int py_forward(const attnext_state *state, const py_call *call, py_inputs *in,
 int py_backward(const attnext_state *state, const py_call *call, py_inputs *in,
                 py_gradients *gradients);
 PyArrayObject *py_scores(const attnext_state *state, const py_call *call);
-
-/* Arrays for the gradients of a memory's keys and values that an earlier backward has no
- * more use for, if there are any; written afresh they need no pages of the system's
- * (py_layer_memory_back.c). */
-void py_memory_spare(const py_memory *memory, py_gradients *d);
-
-void py_outputs_clear(py_outputs *outputs);
-void py_gradients_clear(py_gradients *gradients);
 
 /* ---- options (py_options.c) ------------------------------------------------------ */
 
