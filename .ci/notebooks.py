@@ -88,9 +88,12 @@ def run(path: Path) -> list[Outputs]:
 
 
 def light(outputs: Outputs) -> Outputs:
-    """Outputs without what differs from run to run or is large; text in one piece."""
+    """Outputs without what differs from run to run or is large; text in one piece. Nothing of stderr,
+    where libraries talk about the machine: that an environment is new, or lacks a widget."""
     kept: Outputs = []
     for output in outputs:
+        if output.get("name") == "stderr":
+            continue
         if output["output_type"] == "stream":
             if kept and kept[-1].get("name") == output["name"]:
                 kept[-1]["text"] += output["text"]

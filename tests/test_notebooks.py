@@ -78,6 +78,7 @@ WIGGLE = RISING + 0.005 * np.sin(40 * RISING)  # about the width of the line
 def test_light_keeps_what_is_read_and_nothing_that_changes() -> None:
     raw = [
         printed("epoch 1\n"),
+        {**printed("a new environment\n"), "name": "stderr"},
         printed("epoch 2\n"),
         {
             **shown(plain="<Figure>", png=drawn(RISING)),
