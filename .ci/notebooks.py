@@ -88,8 +88,8 @@ def run(path: Path) -> list[Outputs]:
 
 
 def light(outputs: Outputs) -> Outputs:
-    """Outputs without what differs from run to run or is large; text in one piece. Nothing of stderr,
-    where libraries talk about the machine: that an environment is new, or lacks a widget."""
+    """Outputs without what differs from run to run or is large; text in one piece. Nothing of
+    stderr, where libraries talk about the machine: it is new, or lacks a widget."""
     kept: Outputs = []
     for output in outputs:
         if output.get("name") == "stderr":

@@ -98,7 +98,7 @@ def test_light_keeps_what_is_read_and_nothing_that_changes() -> None:
     assert picture["output_type"] == "display_data" and "execution_count" not in picture
     assert picture["metadata"] == {"image/png": {"width": 288, "height": 216}}
     assert trace == shown(plain="Trace") and bar == shown(plain="bar")
-    assert raw[1] == printed("epoch 2\n")  # what the kernel gave is left as it was
+    assert raw[2] == printed("epoch 2\n")  # what the kernel gave is left as it was
 
 
 def test_a_light_picture_is_smaller_and_looks_the_same() -> None:

@@ -2,8 +2,9 @@
  * py_results.c -- the arrays that a call returns, made through NumPy before the core
  * fills them: the outputs of a forward, the gradients of a backward.
  */
+#include "py_call.h" /* Python.h is the first header of all */
+
 #include "../core/arena.h"
-#include "py_call.h"
 
 #include <string.h>
 
