@@ -21,6 +21,7 @@ def read(name: str) -> str:
 
 
 PYPROJECT = tomllib.loads(read("pyproject.toml"))
+in_a_clone = pytest.mark.skipif(not (REPOSITORY / ".ci").exists(), reason="an sdist has no CI")
 PROJECT: dict[str, Any] = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
@@ -75,7 +76,7 @@ def test_free_threaded_wheels_wait_for_the_module() -> None:
     assert claimed != ("cp3*t-*" in PYPROJECT["tool"]["cibuildwheel"]["skip"])
 
 
-@pytest.mark.skipif(not (REPOSITORY / ".ci").exists(), reason="an sdist has no CI")
+@in_a_clone
 def test_the_workflow_runs_every_step() -> None:
     (steps,) = re.findall(r"^steps=\((.*?)^\)", read(".ci/run"), re.MULTILINE | re.DOTALL)
     workflow = yaml.safe_load(read(".github/workflows/ci.yml"))
@@ -119,6 +120,7 @@ def test_the_list_of_the_c_files_is_whole(name: str) -> None:
 # ---- tools ---------------------------------------------------------------------------------------
 
 
+@in_a_clone
 def test_hooks_have_the_versions_of_the_steps() -> None:
     """What pre-commit installs for each hook is what .ci/run installs."""
     (repository,) = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"]
