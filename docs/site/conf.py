@@ -15,6 +15,7 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx_copybutton",
+    "sphinx-mathjax-offline",  # or the formulas wait for a server that not every country reaches
 ]
 root_doc = "README"
 include_patterns = [
@@ -103,6 +104,15 @@ html_extra_path = ["root"]
 html_theme_options = {"show_toc_level": 2, "navbar_align": "left", "show_prev_next": True}
 
 
+def speak(
+    _app: object, pagename: str, _template: str, context: dict[str, object], _doctree: object
+) -> None:
+    """A browser chooses the glyphs by the language of the page."""
+    if "zh-CN" in pagename:
+        context["language"] = "zh-CN"
+
+
 def setup(app: object) -> None:
+    app.connect("html-page-context", speak)  # type: ignore[attr-defined]
     app.connect("source-read", adapt)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", examples_of_a_module)  # type: ignore[attr-defined]
