@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 import attnext
 import attnext.torch
+from attnext.kernel_regression import NWKernelRegression
 
 Array = NDArray[np.float32]
 q = k = v = np.ones((2, 3, 4), np.float32)
@@ -54,10 +55,11 @@ assert_type(attn(q, k, v, need_weights=False), Array)
 assert_type(attn(q, attn.memory(k, v, 2)), Array)
 assert_type(attn.attention_weights, Array | Any)  # to look at without a check for None
 assert_type(attnext.MultiHeadAttention(4, 4, 4, 4, 2).state_dict("torch"), dict[str, Array])
+assert_type(NWKernelRegression().attention_weights, Array | Any)
 assert_type(attnext.show_config("dicts")["threads"]["chosen"], int)
 
 # ---- tensors -------------------------------------------------------------------------------------
 
 layer = attnext.torch.MultiHeadAttention(4, 2)
-assert_type(layer.attention_weights, torch.Tensor | None)
+assert_type(layer.attention_weights, torch.Tensor | Any)
 assert_type(layer.state_dict(layout="torch"), Any)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,7 +67,7 @@ class NWKernelRegression:
     True
     """
 
-    attention_weights: Array | None
+    attention_weights: Array | Any  # to look at without a check for None
     grads: dict[str, Array]
 
     def __init__(

@@ -19,7 +19,7 @@ class Layer(nn.Module):
     """What they share. A layer sets its `dropout` after its projections, as d2l's do."""
 
     _taken = TAKEN_BY_LAYERS  # the options of its call
-    attention_weights: Tensor | None
+    attention_weights: Tensor | Any  # to look at without a check for None
     dropout: nn.Dropout
 
     def __init__(self) -> None:
