@@ -34,6 +34,8 @@ def types(session: nox.Session) -> None:
     """The type checkers alone."""
     session.install("-r", ".ci/requirements.txt", ".[test]")
     session.run("mypy")
+    session.run("python", "-P", ".ci/notebooks.py", "code")
+    session.run("python", "-P", ".ci/readme.py", "build/readme.py")
     session.run("pyright", *session.posargs)
 
 

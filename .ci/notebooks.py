@@ -2,6 +2,7 @@
 
     python -P .ci/notebooks.py write [NOTEBOOK...]    run them and store what they give
     python -P .ci/notebooks.py check [NOTEBOOK...]    run them and compare that with what is stored
+    python -P .ci/notebooks.py code [NOTEBOOK...]     their code into build/notebooks, for pyright
 
 in an environment of ``pip install '.[lab]'``; without a NOTEBOOK it is all of them. A notebook runs
 from top to bottom in a kernel of its own. Of what it gives, `light` keeps text, HTML and pictures,
@@ -31,6 +32,7 @@ from PIL import Image
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 CHINESE = EXAMPLES / "zh-CN"
+MODULES = EXAMPLES.parent / "build" / "notebooks"
 
 # The most that is stored: a picture's bytes, an explanation's HTML (or else there is its name),
 # what is printed, and a whole file.
@@ -246,7 +248,21 @@ def in_chinese(english: Notebook, chinese: Notebook) -> Notebook:
     return nbformat.from_dict({**english, "cells": cells})
 
 
-# ---- the two commands ----------------------------------------------------------------------------
+# ---- for a type checker --------------------------------------------------------------------------
+
+# What a notebook may do: show a value by a line of its own, go on with what a loop has left, and
+# import what only '.[lab]' brings.
+ALLOWED = ("UnusedExpression", "PossiblyUnboundVariable", "MissingImports")
+
+
+def as_module(notebook: Notebook) -> str:
+    """The code of a notebook in one piece, without its magics."""
+    rules = ", ".join(f"report{rule}=false" for rule in ALLOWED)
+    cells = [f"# cell {cell.id}\n{cell.source}\n" for cell in code_cells(notebook)]
+    return "\n".join([f"# pyright: {rules}\n", *(re.sub("(?m)^%", "# %", cell) for cell in cells)])
+
+
+# ---- the three commands --------------------------------------------------------------------------
 
 
 def write(path: Path) -> list[str]:
@@ -264,11 +280,18 @@ def check(path: Path) -> list[str]:
     return faults(path) + differences(nbformat.read(path, as_version=4), run(path))
 
 
+def code(path: Path) -> list[str]:
+    module = MODULES / path.relative_to(EXAMPLES).with_suffix(".py")
+    module.parent.mkdir(parents=True, exist_ok=True)
+    module.write_text(as_module(nbformat.read(path, as_version=4)), encoding="utf-8")
+    return []
+
+
 def main(command: str, *names: str) -> int:
     failed = 0
     for path in [Path(name).resolve() for name in names] or notebooks():
         start = time.perf_counter()
-        found = {"write": write, "check": check}[command](path)
+        found = {"write": write, "check": check, "code": code}[command](path)
         failed |= bool(found)
         verdict = "FAILED" if found else "ok"
         print(f"{verdict:<7}{time.perf_counter() - start:5.0f} s", path.relative_to(EXAMPLES))

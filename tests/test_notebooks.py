@@ -216,6 +216,19 @@ def test_heavy_outputs_are_found(tmp_path: Path) -> None:
     assert [re.match("cell (.)", line)[1] for line in found] == list("deabc")  # type: ignore[index]
 
 
+def test_their_code_as_a_module() -> None:
+    new = nbformat.v4.new_code_cell
+    cells = [
+        nbformat.v4.new_markdown_cell("text"),
+        new("import math\n\n%config x = 1", id="a"),
+        new("math.pi", id="b"),
+    ]
+    module = script.as_module(nbformat.v4.new_notebook(cells=cells))
+    assert module.startswith("# pyright: report")
+    lines = [line for line in module.splitlines()[1:] if line]
+    assert lines == ["# cell a", "import math", "# %config x = 1", "# cell b", "math.pi"]
+
+
 # ---- the order in which they are read ------------------------------------------------------------
 
 
