@@ -4,10 +4,11 @@
     python -P .ci/notebooks.py check [NOTEBOOK...]    run them and compare that with what is stored
     python -P .ci/notebooks.py code [NOTEBOOK...]     their code into build/notebooks, for pyright
 
-in an environment of ``pip install '.[lab]'``; without a NOTEBOOK it is all of them. A notebook runs
-from top to bottom in a kernel of its own. Of what it gives, `light` keeps text, HTML and pictures,
-in bounded sizes, and nothing that is different every time. A comparison allows for other machines,
-whose libraries add in another order; a cell whose results differ by more than that has a tag:
+in an environment of ``pip install '.[lab]'``, code in one of '.[test]' too; without a NOTEBOOK it
+is all of them. A notebook runs from top to bottom in a kernel of its own. Of what it gives, `light`
+keeps text, HTML and pictures, in bounded sizes, and nothing that is different every time. A
+comparison allows for other machines, whose libraries add in another order; a cell whose results
+differ by more than that has a tag:
 
     trained    what training makes of other roundings: the same words, numbers and curves near by
     varies     times, and what else the machine decides: only the kinds of its outputs are compared
