@@ -11,7 +11,7 @@ import numpy as np
 
 ROUNDS = 5  # at least
 LOOP = 0.002  # seconds: calls that take less are repeated until this long
-REST = 0.003  # seconds: with several threads, until those of the last callee are asleep
+REST = 0.03  # seconds: with several threads, until the last callee's have stopped spinning
 WARM = 0.01  # seconds of untimed calls after the rest, until all threads are awake again
 
 
