@@ -254,7 +254,7 @@ _BACKWARD = {
     "again": Words(
         "weights = softmax(scores)",
         ("Attention weights", "Those of the forward; its own trace shows how they come about."),
-        ("注意力权重", "前向传播的权重；其来历见前向的各个步骤。"),
+        ("注意力权重", "前向传播的权重；其来历见前向传播的各个步骤。"),
     ),
     "d_weights": Words(
         "d_weights = grad_output @ values^T{more}",
@@ -265,7 +265,7 @@ _BACKWARD = {
         ),
         (
             "权重的梯度",
-            "前向为output = weights @ values，因此等于各个值与输出梯度的点积。",
+            "前向计算为output = weights @ values，因此等于各个值与输出梯度的点积。",
         ),
     ),
     "mean": Words(
@@ -297,7 +297,7 @@ _BACKWARD = {
     "d_queries": Words(
         "d_queries = {scale} * d_scores @ keys",
         ("Gradient of the queries", "The forward was scores = scale * queries @ keys^T."),
-        ("查询的梯度", "前向为scores = scale * queries @ keys^T。"),
+        ("查询的梯度", "前向计算为scores = scale * queries @ keys^T。"),
     ),
     "d_keys": Words(
         "d_keys = {scale} * d_scores^T @ queries",
@@ -315,12 +315,15 @@ _BACKWARD = {
     "d_bias": Words(
         "d_bias = d_scores, summed to {to}",
         ("Gradient of the bias", "The forward was scores + bias, with the bias broadcast."),
-        ("偏置的梯度", "前向为scores + bias，其中偏置经过广播，因此对广播的轴求和。"),
+        ("偏置的梯度", "前向计算为scores + bias，其中偏置经过广播，因此对广播的轴求和。"),
     ),
     "d_scale": Words(
         "d_scale = d_scores * (queries @ keys^T), summed to {to}",
         ("Gradient of the scale", "The forward was scores = scale * queries @ keys^T."),
-        ("缩放系数的梯度", "前向为scores = scale * queries @ keys^T，因此对共用它的所有位置求和。"),
+        (
+            "缩放系数的梯度",
+            "前向计算为scores = scale * queries @ keys^T，因此对共用它的所有位置求和。",
+        ),
     ),
     "d_sink": Words(
         "d_sink = weight_of_sink * (0 - mean){more}, summed to {to}",
