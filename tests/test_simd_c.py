@@ -96,7 +96,7 @@ def accuracy(program: Path) -> dict[tuple[str, str], list[float]]:
 def test_accuracy_of_exp_tanh_and_softcap(
     function: str, accuracy: dict[tuple[str, str], list[float]], program: Path
 ) -> None:
-    unfused = "near" in run([str(program), "prob_row"])  # what the generic kernels are here
+    unfused = "near" in run([str(program), "prob_tile"])  # what the generic kernels are here
     for (name, what), (error, *_) in accuracy.items():
         if what == function:
             bounds = UNFUSED if name == "generic" and unfused else FUSED

@@ -27,6 +27,7 @@
 #include "row.h"
 #include "sums.h"
 #include "walk.h"
+#include "weights.h"
 
 /* S of the tile at hand. Rows that are empty under "uniform" score 0 everywhere; keys
  * that only they reach are not scored (nor read, nor projected). */
@@ -92,22 +93,16 @@ start_sums(attn_block *block, bool sinks)
 static void
 forward_tiles(attn_block *block)
 {
-    const attn_call *c = block->call;
-    const int64_t N = c->p->N, Dv = c->p->Dv;
-    float *weights_b = c->weights == NULL ? NULL
-                                          : c->weights + attn_row_offset(block, N);
+    const int64_t Dv = block->call->p->Dv;
     attn_tile *t = &block->tile;
 
     for (attn_first_tile(t, &block->rows);
          attn_next_tile(t, &block->rows) && !stopped(block);) {
+        attn_weights_place(block);
         score_tile(block);
-        if (weights_b !=
-            NULL) { /* raw for now: their final max and sum are not known yet */
-            attn_simd->unpack(weights_b + t->k0, N, block->S, block->lanes,
-                              block->rows.count, t->keys, NULL);
-        }
         attn_simd->softmax_tile(block->S, block->lanes, t->keys, block->max, block->sum,
                                 block->alpha, t->live);
+        attn_weights_keep(block);
         if (decide_dropout(block)) {
             drop(block, block->S);
         }
@@ -140,7 +135,7 @@ attn_forward_end(attn_block *block)
     attn_simd->unpack(to.data, to.ld, block->O, block->lanes, block->rows.count, Dv,
                       block->sum);
     if (c->weights != NULL) {
-        attn_row_weights(block, c->weights + attn_row_offset(block, c->p->N));
+        attn_weights_end(block);
     }
 }
 

@@ -227,7 +227,7 @@ typedef struct {
  * With heads h > 1 the output is (B / h, M, h, Dv), and so are its gradient and that of
  * the queries; those of keys and values are (B / h, N, h / group, ...). So heads are
  * written where they lie, too: of the dot product and the cosine. */
-size_t attn_forward_workspace(const attn_problem *p, int threads);
+size_t attn_forward_workspace(const attn_problem *p, bool weights, int threads);
 int attn_forward(float *output, float *weights, float *lse, const attn_inputs *in,
                  const attn_problem *p, void *workspace, attn_run *run);
 
@@ -304,7 +304,8 @@ extern const attn_score_info attn_multi_head;
 
 double attn_multi_head_work(const attn_problem *p, bool backward);
 size_t attn_multi_head_kept(const attn_problem *p);
-size_t attn_multi_head_workspace(const attn_problem *p, bool kept, int threads);
+size_t attn_multi_head_workspace(const attn_problem *p, bool kept, bool weights,
+                                 int threads);
 int attn_multi_head_forward(float *output, float *weights, float *lse, void *kept,
                             const attn_inputs *in, const attn_problem *p,
                             void *workspace, attn_run *run);

@@ -268,20 +268,20 @@ attn_multi_head_make(const attn_multi_head_call *m, float *weights, float *lse,
 }
 
 static void
-lay_out(attn_multi_head_call *m, const void *kept, bool is_kept, int threads,
-        attn_arena *a)
+lay_out(attn_multi_head_call *m, const void *kept, bool is_kept, bool weights,
+        int threads, attn_arena *a)
 {
-    size_t workspace = attn_forward_workspace(&m->inner, threads);
+    size_t workspace = attn_forward_workspace(&m->inner, weights, threads);
     attn_multi_head_lay_out(m, kept, is_kept, false, a);
     m->workspace = attn_take(a, 1, (int64_t)workspace, 1);
 }
 
 size_t
-attn_multi_head_workspace(const attn_problem *p, bool kept, int threads)
+attn_multi_head_workspace(const attn_problem *p, bool kept, bool weights, int threads)
 {
     attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_over(NULL);
-    lay_out(&m, NULL, kept, threads, &a);
+    lay_out(&m, NULL, kept, weights, threads, &a);
     return attn_arena_size(&a);
 }
 
@@ -295,7 +295,7 @@ attn_multi_head_forward(float *output, float *weights, float *lse, void *kept,
     if (p->B == 0 || p->M == 0) { /* however large the other sizes are */
         return 0;
     }
-    lay_out(&m, kept, kept != NULL, run->threads, &a);
+    lay_out(&m, kept, kept != NULL, weights != NULL, run->threads, &a);
     bool done = attn_multi_head_make(&m, weights, lse, in, run) &&
                 project(&m, in, W_O, output, run);
     return done ? 0 : ATTN_INTERRUPTED;

@@ -190,7 +190,7 @@ static size_t
 workspace_of(const attn_multi_head_call *m, const attn_gradients *d,
              const attn_grad_outputs *grad, bool kept, int threads)
 {
-    size_t forward = kept ? 0 : attn_forward_workspace(&m->inner, threads);
+    size_t forward = kept ? 0 : attn_forward_workspace(&m->inner, false, threads);
     size_t backward = attn_backward_workspace(&m->inner, d, grad, threads);
     return forward > backward ? forward : backward;
 }

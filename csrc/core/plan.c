@@ -12,6 +12,7 @@
 
 #include "pairs.h"
 #include "plan.h"
+#include "weights.h"
 
 const attn_score_info *
 attn_about(const attn_score *score)
@@ -156,6 +157,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
         block->sum = attn_take_floats(a, 1, c->lanes);
         block->alpha = attn_take_floats(a, 1, c->lanes);
         block->O = c->backward ? NULL : attn_take_floats(a, p->Dv, c->lanes);
+        attn_take_pending(block, a);
         block->part = c->parts > 1 ? attn_take_floats(a, p->Dv + 2, c->lanes) : NULL;
         block->dO = c->backward ? attn_take_floats(a, p->Dv, c->lanes) : NULL;
         block->dout = attn_take_pair_rows(p->Dv, c->backward ? c->lanes : 0, a);
@@ -254,9 +256,9 @@ walk_scores(attn_call *c)
 }
 
 static size_t
-workspace(const attn_problem *p, int threads)
+workspace(const attn_problem *p, bool weights, int threads)
 {
-    attn_call c = {.p = p};
+    attn_call c = {.p = p, .returns_weights = weights};
     attn_arena a = attn_arena_over(NULL);
     attn_find_modifiers(&c);
     attn_lay_out(&c, &a, threads);
@@ -274,9 +276,9 @@ run_call(attn_call *c, void *memory, bool (*walk)(attn_call *c))
 }
 
 size_t
-attn_forward_workspace(const attn_problem *p, int threads)
+attn_forward_workspace(const attn_problem *p, bool weights, int threads)
 {
-    return workspace(p, threads);
+    return workspace(p, weights, threads);
 }
 
 int
@@ -289,6 +291,7 @@ attn_forward(float *output, float *weights, float *lse, const attn_inputs *in,
                    .in = in,
                    .output = output,
                    .weights = weights,
+                   .returns_weights = weights != NULL,
                    .lse = lse};
     bool nothing = p->Dv == 0 && lse == NULL && (weights == NULL || p->N == 0);
     if (p->B == 0 || p->M == 0 || nothing) { /* however large the other sizes are */
@@ -300,7 +303,7 @@ attn_forward(float *output, float *weights, float *lse, const attn_inputs *in,
 size_t
 attn_scores_workspace(const attn_problem *p, int threads)
 {
-    return workspace(p, threads);
+    return workspace(p, false, threads);
 }
 
 int

@@ -8,6 +8,7 @@
  */
 #include "plan.h"
 #include "sums.h"
+#include "weights.h"
 
 bool
 attn_is_split(const attn_call *c)
@@ -20,7 +21,7 @@ attn_take_parts(attn_call *c, attn_arena *a)
 {
     const attn_problem *p = c->p;
     int64_t tasks = 0;
-    c->part_sums = NULL;
+    c->part_sums = c->part_tops = NULL;
     c->parts = c->backward || p->N <= ATTN_PART ? 1 : attn_ceil_div(p->N, ATTN_PART);
     if (!attn_is_split(c)) {
         return;
@@ -30,12 +31,20 @@ attn_take_parts(attn_call *c, attn_arena *a)
         return;
     }
     c->part_sums = attn_take_floats(a, tasks, attn_sums_size(p->Dv, c->lanes));
+    if (c->returns_weights) {
+        c->part_tops = attn_take_floats(a, p->B * c->blocks, attn_tiles(p->N));
+    }
 }
 
 static attn_block *
 begin(attn_call *c, int64_t index, int worker)
 {
-    return attn_begin_block(c, worker, index / c->blocks, index % c->blocks);
+    attn_block *block = attn_begin_block(c, worker, index / c->blocks,
+                                         index % c->blocks);
+    if (c->part_tops != NULL) {
+        block->pending.tops = c->part_tops + index * attn_tiles(c->p->N);
+    }
+    return block;
 }
 
 static float *

@@ -154,27 +154,6 @@ attn_row_end(attn_block *block, float *lse)
     }
 }
 
-void
-attn_row_weights(const attn_block *block, float *weights)
-{
-    const int64_t N = block->call->p->N;
-    const attn_rows *rows = &block->rows;
-    for (int l = 0; l < rows->count; l++) {
-        float *row = weights + l * N;
-        int64_t start = rows->start[l], limit = rows->limit[l];
-        if (has(rows->nan, l)) {
-            for (int64_t j = 0; j < N; j++) {
-                row[j] = NAN;
-            }
-            continue;
-        }
-        memset(row, 0, (size_t)start * sizeof(float));
-        attn_simd->prob_row(row + start, limit - start, block->max[l], block->sum[l]);
-        attn_zero_holes(row, rows, l);
-        memset(row + limit, 0, (size_t)(N - limit) * sizeof(float));
-    }
-}
-
 /* P = exp(s - lse) is wrong by the rounding of lse, which is half its last digit: a
  * relative 2^-19 up to here, and anything at all for an lse of -1e9. The origin of the
  * exponents, lse in units of log2(e), is rounded too, by up to 2^-18 at 64 log2(e) = 92;
@@ -242,7 +221,7 @@ attn_row_store_sinks(const attn_block *block)
     for (int l = 0; dsinks != NULL && l < block->rows.count; l++) {
         float *dsink = dsinks + attn_row_offset(block, 1) + l, sink = sink_of(block, l);
         float P = in_units(sink);
-        attn_simd->prob_row(&P, 1, block->max[l], block->sum[l]);
+        attn_simd->prob_tile(&P, 1, 1, &block->max[l], &block->sum[l], NULL);
         *dsink = sink == -INFINITY           ? 0.0f
                  : has(block->rows.empty, l) ? block->dlse[l]
                                              : P * (block->dlse[l] - block->dots[l]);

@@ -16,9 +16,6 @@ void attn_row_start(attn_block *block, bool sinks);
  * P = 2^(S - max) * sum the weights; writes lse (count) if it is not NULL. */
 void attn_row_end(attn_block *block, float *lse);
 
-/* weights (count, N): from raw scores to weights; 0 where no pair takes part. */
-void attn_row_weights(const attn_block *block, float *weights);
-
 /* max and sum as attn_row_end would leave them, from the saved lse; false: that is too
  * large to be accurate, and nothing was done. dots from the saved output. */
 bool attn_row_restore(attn_block *block);

@@ -108,8 +108,10 @@ struct attn_call {
     /* (B / group, N)  ATTN_UNUSED for keys that no query needs; NULL: nobody asks */
     uint8_t *key_use;
     float *output, *weights, *lse; /* forward; weights also takes attn_scores' result */
+    bool returns_weights;          /* forward */
     int64_t parts;                 /* of ATTN_PART keys each, forward */
-    float *part_sums; /* plan_split.c: (B, blocks, parts, attn_sums_size), or NULL */
+    /* plan_split.c: (B, blocks, parts, attn_sums_size) and (B, blocks, tiles), or NULL */
+    float *part_sums, *part_tops;
 
     const attn_gradients *d; /* backward */
     const attn_grad_outputs *grad;
@@ -146,6 +148,12 @@ typedef struct {
     bool once;     /* there is one query: a row is done with its first term */
 } attn_key_sums;
 
+/* weights.c, forward: what becomes the weights when their rows' max and sum are known. */
+typedef struct {
+    float *P; /* [N][lanes]  S of all tiles, if they are few enough to wait; or NULL */
+    float *tops; /* [tiles][lanes]  the maximum that the P of each are relative to */
+} attn_pending;
+
 struct attn_block {
     attn_call *call;
     int worker;
@@ -164,6 +172,7 @@ struct attn_block {
     float *max, *sum, *alpha;
     float *O;    /* [Dv][lanes]  forward: the pooled values */
     float *part; /* forward: the sums of the parts before, if there are more than one */
+    attn_pending pending; /* forward, if weights are wanted */
 
     bool P_is_0; /* backward: P of dead pairs is 0, and dO is finite */
     float *dO;   /* [Dv][lanes]  backward: the gradient of the output, transposed, */

@@ -41,9 +41,10 @@ forward_workspace(const void *context, int threads)
 {
     const forward_context *f = context;
     const attn_problem *p = &f->in->problem;
-    return p->heads > 0
-               ? attn_multi_head_workspace(p, f->outputs->kept != NULL, threads)
-               : attn_forward_workspace(p, threads);
+    const bool weights = f->outputs->weights != NULL;
+    return p->heads > 0 ? attn_multi_head_workspace(p, f->outputs->kept != NULL,
+                                                    weights, threads)
+                        : attn_forward_workspace(p, weights, threads);
 }
 
 static int

@@ -162,9 +162,6 @@ typedef struct {
     /* P *= scale where the bit of keep is set, P *= 0 elsewhere (NaN stays NaN). */
     void (*keep_tile)(float *P, int lanes, int rows, float scale, const uint64_t *keep);
 
-    /* w[j] = 2^(w[j] - m) * inv, j < n. */
-    void (*prob_row)(float *w, int64_t n, float m, float inv);
-
     /* -- masked softmax as its own function, rows in memory ------------------------ */
 
     /* Rows i < rows of N >= 1 numbers each. Element j < n[i] of row i is live iff

@@ -70,7 +70,6 @@ const attn_kernels KERNELS = {
     .dot_tile = dot_tile,
     .dscore_tile = dscore_tile,
     .keep_tile = keep_tile,
-    .prob_row = prob_row,
     .softmax_rows = softmax_rows,
     .softmax_rows_backward = softmax_rows_backward,
     .dot_row = dot_row,

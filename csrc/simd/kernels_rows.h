@@ -62,36 +62,6 @@ store_group(float *out, const vf g[GROUP], int64_t n)
     store_vectors(GROUP, out, g, n);
 }
 
-V_FN void
-prob_step(float *w, int64_t n, vf m, vf inv)
-{
-    vf p[TOGETHER];
-    load_vectors(TOGETHER, p, w, n);
-    UNROLL
-    for (int v = 0; v < TOGETHER; v++) {
-        p[v] = v_sub(p[v], m);
-    }
-    v_exp2_all(TOGETHER, p);
-    UNROLL
-    for (int v = 0; v < TOGETHER; v++) {
-        p[v] = v_mul(p[v], inv);
-    }
-    store_vectors(TOGETHER, w, p, n);
-}
-
-static void
-prob_row(float *w, int64_t n, float m, float inv)
-{
-    enum { STEP = TOGETHER * VLEN };
-    int64_t j = 0;
-    for (; j + STEP <= n; j += STEP) {
-        prob_step(w + j, STEP, v_set1(m), v_set1(inv));
-    }
-    if (j < n) {
-        prob_step(w + j, n - j, v_set1(m), v_set1(inv));
-    }
-}
-
 /* One row: its first n elements, of which those with a byte of 0 in the mask, if there
  * is one, are dead. `ahead` numbers further begins a row to come soon, of which the
  * cache is told in time; 0: this row itself. */

@@ -226,7 +226,7 @@ compute_attention(results *r, const problem *c)
 {
     const attn_problem *p = &c->p;
     attn_run run = {.threads = c->threads};
-    void *work = nan_bytes(attn_forward_workspace(p, c->threads));
+    void *work = nan_bytes(attn_forward_workspace(p, true, c->threads));
     const attn_inputs in = inputs_of(c);
     attn_forward(r->of[OUTPUT], r->of[WEIGHTS], r->of[LSE], &in, p, work, &run);
 

@@ -13,7 +13,7 @@ check_output_alone(const problem *c, const results *r)
     const attn_problem *p = &c->p;
     attn_run run = {.threads = 1};
     float *output = nan_floats(r->n[OUTPUT]);
-    void *work = nan_bytes(attn_forward_workspace(p, 1));
+    void *work = nan_bytes(attn_forward_workspace(p, false, 1));
     const attn_inputs in = inputs_of(c);
     attn_forward(output, NULL, NULL, &in, p, work, &run);
     check(same_bits(output, r->of[OUTPUT], r->n[OUTPUT]), c, r->set, OUTPUT,

@@ -313,14 +313,6 @@ run_keep_tile(run *r) /* rows, lanes */
     record(r, P, (int64_t)r->a * r->b);
 }
 
-static void
-run_prob_row(run *r) /* n */
-{
-    float *w = numbers(r, r->a, 140.0f);
-    r->set->prob_row(w, r->a, 3.5f, 0.3f);
-    record(r, w, r->a);
-}
-
 /* Rows of a softmax: r->b rows of r->a elements, of which live[] says who takes part. */
 typedef struct {
     int64_t n[ATTN_LANES];

@@ -144,7 +144,7 @@ write_forward(const problem *c, int threads)
     array weights = nan_floats(p->B * p->M * p->N);
     array lse = nan_floats(p->B * p->M);
     attn_run run = {.threads = threads};
-    void *work = nan_bytes(attn_forward_workspace(p, threads));
+    void *work = nan_bytes(attn_forward_workspace(p, true, threads));
     attn_forward(output.numbers, weights.numbers, lse.numbers, &c->in, p, work, &run);
     write_floats(output);
     write_floats(weights);

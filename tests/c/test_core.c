@@ -155,10 +155,12 @@ check_prepared_memory(void)
     attn_problem p = dot_problem(1, 1, 1 << 20, 64, 1);
     p.score = &attn_score_additive;
     p.H = 64;
-    check((double)attn_forward_workspace(&p, 1) > 256.0 * MIB, "keys take no memory");
+    check((double)attn_forward_workspace(&p, false, 1) > 256.0 * MIB,
+          "keys take no memory");
     check((double)attn_prepared_size(&p, p.N) > 256.0 * MIB, "keys take no memory");
     p.prepared = &p; /* only whether there are any counts */
-    check((double)attn_forward_workspace(&p, 1) < MIB, "prepared keys take memory");
+    check((double)attn_forward_workspace(&p, false, 1) < MIB,
+          "prepared keys take memory");
 }
 
 /* ---- sizes that overflow --------------------------------------------------------- */
@@ -175,10 +177,10 @@ check_overflow(void)
                       .H = 1,
                       .group = INT64_C(1) << 62,
                       .score = &attn_score_additive};
-    check(attn_forward_workspace(&p, 1) == SIZE_MAX, "B * M overflows");
+    check(attn_forward_workspace(&p, false, 1) == SIZE_MAX, "B * M overflows");
     p.B = p.group = 1;
     p.M = 1;
-    check(attn_forward_workspace(&p, 1) != SIZE_MAX, "nothing overflows");
+    check(attn_forward_workspace(&p, false, 1) != SIZE_MAX, "nothing overflows");
     check(attn_prepared_size(&p, 8) != SIZE_MAX, "nothing overflows");
     check(attn_prepared_size(&p, INT64_MAX / 2) == SIZE_MAX, "the capacity overflows");
     p.B = 4;
@@ -190,15 +192,17 @@ check_overflow(void)
     p.H = 0;
     p.B = p.group = INT64_C(1) << 60;
     p.N = 1 << 20;
-    check(attn_forward_workspace(&p, 1) == SIZE_MAX, "parts of the keys overflow");
+    check(attn_forward_workspace(&p, false, 1) == SIZE_MAX,
+          "parts of the keys overflow");
     p.M = 1 << 20;
     const attn_gradients d = {.queries = NULL};
     const attn_grad_outputs grad = {.output = NULL};
     check(attn_backward_workspace(&p, &d, &grad, 1) == SIZE_MAX, "groups overflow");
     p = heads_problem(1, 1, 1);
-    check(attn_multi_head_workspace(&p, false, 1) != SIZE_MAX, "nothing overflows");
+    check(attn_multi_head_workspace(&p, false, false, 1) != SIZE_MAX,
+          "nothing overflows");
     p.H = INT64_C(1) << 31;
-    check(attn_multi_head_workspace(&p, false, 1) == SIZE_MAX &&
+    check(attn_multi_head_workspace(&p, false, false, 1) == SIZE_MAX &&
               attn_multi_head_prepared_size(&p, 8) == SIZE_MAX,
           "hidden units are too many for an int");
 }
@@ -228,7 +232,7 @@ check_masks_are_read_once(void)
     double fastest[2] = {1e9, 1e9};
     for (int i = 0; i < 7; i++) {
         attn_run run = {.threads = 1};
-        void *work = allocate(attn_forward_workspace(&p, 1));
+        void *work = allocate(attn_forward_workspace(&p, false, 1));
         clock_t start = clock();
         attn_forward(output, NULL, NULL, &in, &p, work, &run);
         fastest[0] = fmin(fastest[0], seconds_since(start));
@@ -311,7 +315,7 @@ check_stop_multi_head(void)
     const attn_grad_outputs grad = {.output = numbers(p.M * p.H)};
     const attn_saved saved = {NULL, NULL, NULL};
     attn_run run = {1, always, NULL, .next_poll_ns = 1};
-    void *work = allocate(attn_multi_head_workspace(&p, false, 1));
+    void *work = allocate(attn_multi_head_workspace(&p, false, false, 1));
     check(attn_multi_head_forward(output, NULL, NULL, NULL, &in, &p, work, &run) ==
               ATTN_INTERRUPTED,
           "the forward went on to its end");

@@ -74,7 +74,6 @@ static const struct {
     {"dot_tile", run_dot_tile, tile_keys, lane_counts, none, 2},
     {"dscore_tile", run_dscore_tile, tile_keys, lane_counts, none, 2},
     {"keep_tile", run_keep_tile, tile_keys, lane_counts, none, 1},
-    {"prob_row", run_prob_row, widths, none, none, 1},
     {"softmax_rows", run_softmax_rows, row_widths, row_counts, none, 8},
     {"softmax_rows_backward", run_softmax_rows_backward, row_widths, few_rows, none, 4},
     {"dot_row", run_dot_row, widths, none, none, 1},
@@ -228,7 +227,8 @@ static void
 exp2_of(const attn_kernels *k, float *out, const float *x, int64_t n)
 {
     memcpy(out, x, (size_t)n * sizeof *x);
-    k->prob_row(out, n, 0.0f, 1.0f);
+    const float origin = 0.0f, factor = 1.0f;
+    k->prob_tile(out, 1, (int)n, &origin, &factor, NULL);
 }
 
 static void
