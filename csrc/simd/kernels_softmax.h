@@ -20,13 +20,26 @@ sum_ways(const vf way[WAYS])
     return v_add(v_add(way[0], way[2]), v_add(way[1], way[3]));
 }
 
+V_FN vf
+sum_group(int count, const float *P, int lanes)
+{
+    vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
+    UNROLL
+    for (int i = 0; i < ATTN_GROUP; i++) {
+        if (i < count) {
+            way[i % WAYS] = v_add(way[i % WAYS], v_load(P + i * lanes));
+        }
+    }
+    return sum_ways(way);
+}
+
 /* 2^(S - origin) of one vector of lanes and the `count` keys of a group, in place; the
- * sum. */
+ * sum. That comes afterwards: its chains would take the registers that exponentials are
+ * raised in. Zen 3, with whole fours in top_of_column: 9.3 -> 8.4 cycles a vector. */
 V_FN vf
 exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *live,
           int lane)
 {
-    vf way[WAYS] = {v_zero(), v_zero(), v_zero(), v_zero()};
     for (int i = 0; i < count; i += WAYS) {
         vf p[WAYS];
         UNROLL
@@ -42,11 +55,10 @@ exp_group(int count, bool all, float *S, int lanes, vf origin, const uint64_t *l
                     p[w] = v_select(live_lanes(live, i + w, lane), p[w], v_zero());
                 }
                 v_store(S + (i + w) * lanes, p[w]);
-                way[w] = v_add(way[w], p[w]);
             }
         }
     }
-    return sum_ways(way);
+    return sum_group(count, S, lanes);
 }
 
 V_FN vf
@@ -66,6 +78,13 @@ exp_column(bool all, float *S, int lanes, int rows, vf origin, const uint64_t *l
     return total;
 }
 
+V_FN vf
+top_of_key(bool all, const float *S, vf before, const uint64_t *live, int i, int lane)
+{
+    vf top = v_max(v_load(S), before);
+    return all ? top : v_select(live_lanes(live, i, lane), top, before);
+}
+
 /* The largest live score of a column, at least `before`. One chain of maxima would take
  * as long as all the rest: 4 cycles a key. */
 V_FN vf
@@ -73,15 +92,15 @@ top_of_column(bool all, const float *S, int lanes, int rows, vf before,
               const uint64_t *live, int lane)
 {
     vf way[WAYS] = {before, before, before, before};
-    for (int i = 0; i < rows; i += WAYS) {
+    int i = 0;
+    for (; i + WAYS <= rows; i += WAYS) {
         UNROLL
         for (int w = 0; w < WAYS; w++) {
-            if (i + w < rows) {
-                vf s = v_load(S + (i + w) * lanes), top = v_max(s, way[w]);
-                way[w] = all ? top
-                             : v_select(live_lanes(live, i + w, lane), top, way[w]);
-            }
+            way[w] = top_of_key(all, S + (i + w) * lanes, way[w], live, i + w, lane);
         }
+    }
+    for (; i < rows; i++) {
+        way[0] = top_of_key(all, S + i * lanes, way[0], live, i, lane);
     }
     return v_max(v_max(way[0], way[2]), v_max(way[1], way[3]));
 }
