@@ -387,7 +387,7 @@ exp_form_step(float *out, const float *x, int64_t n)
     load_vectors(TOGETHER, e, x, n);
     UNROLL
     for (int v = 0; v < TOGETHER; v++) {
-        e[v] = v_mul(v_set1(2.0f), e[v]);
+        e[v] = v_min(v_set1(88.0f), v_mul(v_set1(2.0f), e[v]));
     }
     v_exp_all(TOGETHER, e);
     store_vectors(TOGETHER, out, e, n);

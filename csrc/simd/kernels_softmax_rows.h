@@ -118,15 +118,13 @@ divide_step(float *x, int64_t n, vf total, vf factor)
     store_group(x, g, n);
 }
 
+/* What is left of a row once its exponentials have a sum. */
 V_FN void
-softmax_row(float *out, const float *x, const row_shape *s)
+divide_row(float *out, const row_shape *s, float sum)
 {
-    const bool masked = s->mask != NULL;
-    vf m = masked ? max_of_row(out, x, s, true) : max_of_row(out, x, s, false);
-    float sum = exp_row(out, x, masked ? out : x, s, m);
     vf total = v_set1(sum), factor = v_div(v_set1(1.0f), total);
     int64_t j = 0;
-    if (masked && isnan(sum)) { /* so is the row, but not where it is dead */
+    if (s->mask != NULL && isnan(sum)) { /* so is the row, but not where it is dead */
         for (; j < s->n; j++) {
             out[j] = s->mask[j] != 0 ? NAN : 0.0f;
         }
@@ -298,24 +296,52 @@ zero_rest(float *out, int64_t n, int64_t N)
     }
 }
 
+V_FN row_shape
+shape_of_row(int64_t N, int i, const int64_t *n, const uint8_t *const *mask)
+{
+    return (row_shape){n[i], mask != NULL ? mask[i] : NULL, fetch_ahead(N)};
+}
+
+V_FN vf
+top_of_row(float *out, const float *x, const row_shape *s)
+{
+    return s->mask != NULL ? max_of_row(out, x, s, true) : max_of_row(out, x, s, false);
+}
+
+/* The maximum of a row is found before the row before it is divided: neither then waits for
+ * a reduction over lanes. */
+V_FN void
+softmax_long(float *out, const float *x, int64_t N, int rows, const int64_t *n,
+             const uint8_t *const *mask)
+{
+    row_shape s = shape_of_row(N, 0, n, mask);
+    vf top = top_of_row(out, x, &s);
+    for (int i = 0; i < rows; i++, out += N, x += N) {
+        row_shape next = s;
+        float sum = exp_row(out, x, s.mask != NULL ? out : x, &s, top);
+        if (i + 1 < rows) {
+            next = shape_of_row(N, i + 1, n, mask);
+            top = top_of_row(out + N, x + N, &next);
+        }
+        divide_row(out, &s, sum);
+        zero_rest(out, s.n, N);
+        s = next;
+    }
+}
+
 static void
 softmax_rows(float *out, const float *x, int64_t N, int rows, const int64_t *n,
              const uint8_t *const *mask)
 {
     short_rows together;
-    row_shape s = {.ahead = fetch_ahead(N)};
     int i = 0;
     for (; i + VLEN <= rows && find_short(&together, n + i, mask ? mask + i : NULL);
          i += VLEN) {
         softmax_short(out + i * N, x + i * N, N, n + i, &together);
     }
-    for (; i < rows; i++) {
-        s.n = n[i];
-        s.mask = mask != NULL ? mask[i] : NULL;
-        if (s.n > 0) {
-            softmax_row(out + i * N, x + i * N, &s);
-        }
-        zero_rest(out + i * N, s.n, N);
+    if (i < rows) {
+        softmax_long(out + i * N, x + i * N, N, rows - i, n + i,
+                     mask ? mask + i : NULL);
     }
 }
 
