@@ -6,6 +6,7 @@ Comparisons are exact, but for NaN: any NaN equals any other.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +415,29 @@ def test_extras_asked_for(
         with_bias = problem.backward(return_grad_bias=True)
         assert with_bias.pop("d_bias").shape == masks["bias"].shape
         assert_same_bits(with_bias, problem.backward())
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_weights_that_wait_for_their_rows_and_those_that_do_not(
+    score: str, rng: np.random.Generator
+) -> None:
+    """P of few keys is kept, that of many, of one query or under dropout is written at once."""
+    problem = make_problem(score, rng, lead=(), M=20, N=17_000)
+
+    def weights(n: int, **more: Any) -> Array:
+        cut = {name: problem.inputs[name][:n] for name in ("keys", "values")}
+        inputs = problem.inputs | cut | more.pop("inputs", {})
+        found: Array = replace(problem, inputs=inputs).forward(return_weights=True, **more)[1]
+        return bits(found)
+
+    for n in (300, 5000, 17_000):
+        expected = weights(n)
+        padded = weights(17_000, valid_lens=n)
+        np.testing.assert_array_equal(padded[:, :n], expected)
+        assert not padded[:, n:].any()
+        np.testing.assert_array_equal(weights(n, dropout_p=0.5, seed=1), expected)
+        alone = {"queries": problem.inputs["queries"][7:8]}
+        np.testing.assert_array_equal(weights(n, inputs=alone), expected[7:8])
 
 
 @pytest.mark.parametrize("score", SCORES)
