@@ -155,6 +155,22 @@ context_get_seed(PyObject *self, void *Py_UNUSED(closure))
     Py_RETURN_NONE;
 }
 
+/* Without it protocols 0 and 1 would write a Context with nothing in it. */
+static PyObject *
+context_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    PyErr_Format(PyExc_TypeError,
+                 "cannot pickle '%s' object: it belongs to the object that made it",
+                 Py_TYPE(self)->tp_name);
+    return NULL;
+}
+
+static PyMethodDef context_methods[] = {
+    {"__reduce__", context_reduce, METH_NOARGS,
+     PyDoc_STR("__reduce__($self)\n--\n\nRefuse: a context belongs to its object.")},
+    {0},
+};
+
 static PyGetSetDef context_properties[] = {
     {"seed", context_get_seed, NULL, seed_doc, NULL},
     {0},
@@ -211,7 +227,8 @@ PyDoc_STRVAR(context_doc,
 static PyType_Slot context_slots[] = {
     {Py_tp_doc, (void *)context_doc}, {Py_tp_dealloc, context_dealloc},
     {Py_tp_repr, context_repr},       {Py_tp_getset, context_properties},
-    {Py_tp_members, context_members}, {0},
+    {Py_tp_members, context_members}, {Py_tp_methods, context_methods},
+    {0},
 };
 
 /* Not known to the garbage collector: arrays of numbers lead nowhere. */
