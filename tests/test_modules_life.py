@@ -246,6 +246,20 @@ def test_subclasses_with_slots_or_a_state_of_their_own(how: str) -> None:
     assert twin.dropout == 0.5
 
 
+@pytest.mark.parametrize("how", COPIES)
+def test_copying_leaves_the_gradients_as_they_are(how: str) -> None:
+    """Whatever the user put there: the copy has what counts as zeros as zeros."""
+    layer = additive()
+    as_list = np.arange(24.0).reshape(6, 4).tolist()
+    layer.grads.update(W_q=None, W_k=as_list)
+    del layer.grads["w_v"]
+    twin = COPIES[how](layer)
+    assert list(layer.grads) == ["W_q", "W_k", "b_h"]
+    assert layer.grads["W_q"] is None
+    assert layer.grads["W_k"] is as_list
+    assert [twin.grads[name].any() for name in ("W_q", "W_k", "w_v")] == [False, True, False]
+
+
 def test_pickle_with_buffers_out_of_band() -> None:
     layer, buffers = additive(), list[pickle.PickleBuffer]()
     data = pickle.dumps(layer, 5, buffer_callback=buffers.append)

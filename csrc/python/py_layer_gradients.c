@@ -50,9 +50,10 @@ converted(const layer_core *core, int which, PyObject *entry)
     return copy;
 }
 
-/* grads[name], fit to be added to. None or no entry counts as zeros, as in torch. */
+/* grads[name], fit to be added to: the entry itself, or a new array, which is the entry
+ * from then on if it is to stay. None or no entry counts as zeros, as in torch. */
 static PyArrayObject *
-accumulator(const attnext_state *state, const layer_core *core, int which)
+accumulator(const attnext_state *state, const layer_core *core, int which, bool stays)
 {
     PyObject *name = layer_name(state, core, which);
     npy_intp dims[PY_PARAMETER_AXES];
@@ -67,7 +68,8 @@ accumulator(const attnext_state *state, const layer_core *core, int which)
     }
     PyArrayObject *fresh = py_is_given(entry) ? converted(core, which, entry)
                                               : zeros_like(core, which);
-    if (fresh != NULL && PyDict_SetItem(core->grads, name, (PyObject *)fresh) < 0) {
+    if (stays && fresh != NULL &&
+        PyDict_SetItem(core->grads, name, (PyObject *)fresh) < 0) {
         Py_CLEAR(fresh);
     }
     return fresh;
@@ -94,7 +96,7 @@ layer_gradient_dict(const attnext_state *state, const layer_core *core)
         if (core->parameters[i] == NULL) {
             continue;
         }
-        PyObject *sum = (PyObject *)accumulator(state, core, i);
+        PyObject *sum = (PyObject *)accumulator(state, core, i, false);
         if (sum == NULL || PyDict_SetItem(dict, layer_name(state, core, i), sum) < 0) {
             Py_CLEAR(dict);
         }
@@ -126,7 +128,7 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
 
     for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
         if (from[i] != NULL) {
-            to[i] = accumulator(state, core, i);
+            to[i] = accumulator(state, core, i, true);
             result = to[i] == NULL ? -1 : 0;
         }
     }
