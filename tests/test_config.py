@@ -70,6 +70,41 @@ def test_an_unknown_set_is_an_import_error_that_lists_the_choices(
     )
 
 
+def test_a_set_that_failed_may_be_chosen_again() -> None:
+    code = """
+import os
+try:
+    import attnext
+except ImportError:
+    os.environ["ATTNEXT_CPU"] = "scalar"
+    import attnext
+print(attnext.show_config("dicts")["instruction_set"]["chosen"])
+"""
+    assert run_python("-c", code, ATTNEXT_CPU="sse2").stdout == "scalar\n"
+
+
+def test_the_set_is_chosen_once_a_process(instruction_sets: list[str]) -> None:
+    """A memory keeps its keys as the kernels that made it read them."""
+    code = """
+import importlib, os, sys
+import numpy as np
+from attnext import _core
+
+x = np.random.default_rng(0).standard_normal((1, 40, 24), dtype=np.float32)
+layer = _core.MultiHeadAttention(24, 24, 24, 72, 2, rng=0).eval()
+memory = layer.memory(x[:, :39], x[:, :39])
+expected = layer(x, x, x)
+del sys.modules["attnext._core"]
+os.environ["ATTNEXT_CPU"] = "scalar"
+again = importlib.import_module("attnext._core")
+memory.append(x[:, 39:], x[:, 39:])
+assert np.array_equal(layer(x, memory), expected)
+print(again is _core, again.show_config("dicts")["instruction_set"]["chosen"])
+"""
+    widest = instruction_sets[-1]
+    assert run_python("-c", code, ATTNEXT_CPU=widest).stdout == f"False {widest}\n"
+
+
 def test_importing_from_the_source_folder_says_what_to_do(tmp_path: Path) -> None:
     """The folder attnext/ of a clone shadows the installed package; it has no compiled module."""
     not_compiled = shutil.ignore_patterns("*.so", "__pycache__")

@@ -44,12 +44,19 @@ py_state_of_type(PyTypeObject *type)
 
 /* ---- start-up -------------------------------------------------------------------- */
 
+/* Once a process: memories and contexts that an earlier import of the module made are
+ * laid out for the kernels of then. */
 static int
 select_instruction_set(void)
 {
+    static bool selected;
+    if (selected) {
+        return 0;
+    }
     const char *wanted = getenv("ATTNEXT_CPU");
     const char *message = attn_cpu_select(wanted);
-    if (message == NULL) {
+    selected = message == NULL;
+    if (selected) {
         return 0;
     }
     PyObject *text = PyUnicode_DecodeFSDefault(wanted);
