@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -410,6 +411,68 @@ def test_cycles_are_collected() -> None:
     assert all(reference() is not None for reference in alive)
     gc.collect()
     assert all(reference() is None for reference in alive)
+
+
+class WithAttributes(np.ndarray):
+    """The collector sees its attributes, but not through an array that has it as its base."""
+
+    owner: Any = None
+
+    @classmethod
+    def owning(cls, values: Any) -> WithAttributes:
+        array = cls(np.shape(values), np.asarray(values).dtype)
+        array[...] = values
+        return array
+
+
+class Exporter:
+    def __init__(self, array: Any) -> None:
+        self.array, self.__array_interface__ = array, array.__array_interface__
+
+
+def with_owner(owner: Any, x: Any) -> Any:
+    x.owner = owner
+    return x
+
+
+SUBCLASSED: dict[str, Callable[[Any, Any], Any]] = {
+    "of its own memory": lambda x, me: with_owner(me, WithAttributes.owning(x)),
+    "a view": lambda x, me: with_owner(me, x.copy().view(WithAttributes)),
+    "a view of one": lambda x, me: np.asarray(with_owner(me, WithAttributes.owning(x))),
+    "broadcast": lambda x, me: with_owner(
+        me, np.broadcast_to(x.copy().view(WithAttributes), x.shape, subok=True)
+    ),
+    "an owner that is no array": lambda x, me: np.asarray(with_owner(me, Exporter(x))),
+}
+
+
+@pytest.mark.parametrize("how", SUBCLASSED)
+def test_arrays_with_attributes_that_lead_back_are_collected(how: str) -> None:
+    """A context keeps their numbers, and nothing else of them; its backward is the same."""
+    layer, mask = DotProductAttention(), np.arange(15).reshape(3, 5) % 4 > 0
+    expected = layer(QUERIES, KEYS, KEYS, mask=mask), *layer.backward(ONES)
+    queries, values, rows = (SUBCLASSED[how](x, layer) for x in (QUERIES, KEYS, mask))
+    output = layer(queries, KEYS, values, mask=rows)
+    alive = weakref.ref(layer)
+    for got, wanted in zip((output, *layer.backward(ONES)), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    del layer, queries, values, rows
+    gc.collect()
+    assert alive() is None
+
+
+def test_plain_arrays_and_files_are_kept_as_they_are(tmp_path: Path) -> None:
+    """By reference: what is written into them is what the backward reads."""
+    layer = DotProductAttention()
+    for i, kind in enumerate(("array", "view", "memmap")):
+        values = np.memmap(tmp_path / str(i), np.float32, "w+", shape=KEYS.shape)
+        values = values if kind == "memmap" else np.array(KEYS)[:]
+        layer(QUERIES, KEYS, values)
+        values[...] = 0
+        dq, _, _ = layer.backward(ONES)
+        assert not dq.any(), kind
+        values[...] = KEYS
+        assert layer.backward(ONES)[0].any(), kind
 
 
 def test_del_may_call_the_object_one_last_time() -> None:

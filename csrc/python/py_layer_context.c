@@ -1,12 +1,12 @@
 /*
  * py_layer_context.c -- the type Context: what a forward keeps for its backward.
  *
- * The inputs are kept by reference. The output is copied, because the caller got it and
- * may write into it before the backward (`error = attn(...); error -= y;
- * attn.backward(error)`). The parameters are not kept: the layer has them, and a
- * context is of use with its layer only, which it knows by the layer's identity. So
- * nothing here leads back to the layer, and dropping the layer frees both at once,
- * without the garbage collector.
+ * The inputs are kept by reference, but for those whose memory an object owns that may
+ * have attributes. The output is copied, because the caller got it and may write into it
+ * before the backward (`error = attn(...); error -= y; attn.backward(error)`). The
+ * parameters are not kept: the layer has them, and a context is of use with its layer
+ * only, which it knows by the layer's identity. So nothing here leads back to the layer,
+ * and dropping the layer frees both at once, without the garbage collector.
  */
 #include "py_layer.h"
 
@@ -34,6 +34,66 @@ copy_of(PyArrayObject *a)
     return copy;
 }
 
+static int
+stop_at_any(PyObject *object, void *type)
+{
+    return object != type;
+}
+
+/* Can no reference to anything but arrays of numbers come from here, now or later? An
+ * owner of memory that Python's code cannot add attributes to, as an mmap, is so. */
+static bool
+leads_nowhere(PyObject *owner)
+{
+    if (owner == NULL || !PyObject_IS_GC(owner)) {
+        return true;
+    }
+    PyTypeObject *type = Py_TYPE(owner);
+    bool fixed = !PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) ||
+                 PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE);
+    return fixed && type->tp_dictoffset == 0 &&
+           type->tp_traverse(owner, stop_at_any, type) == 0;
+}
+
+/* The array itself, in nearly every case; or one with the same numbers, a view or a copy,
+ * which keeps alive nothing that may lead back to the layer: an array of a subclass may
+ * have attributes. The collector cannot see through an array. */
+static PyArrayObject *
+kept_input(PyArrayObject *a)
+{
+    PyObject *owner = (PyObject *)a;
+    bool plain = true;
+    while (owner != NULL && PyArray_Check(owner)) {
+        PyArrayObject *array = (PyArrayObject *)owner;
+        plain = plain && PyArray_CheckExact(owner);
+        if (PyArray_BASE(array) == NULL) {
+            break;
+        }
+        owner = PyArray_BASE(array);
+    }
+    bool safe = leads_nowhere(owner);
+    if (plain && safe) {
+        return (PyArrayObject *)Py_NewRef(a);
+    }
+    if (!safe) {
+        PyObject *copy = PyArray_NewLikeArray(a, NPY_KEEPORDER, NULL, 0);
+        if (copy != NULL && PyArray_CopyInto((PyArrayObject *)copy, a) < 0) {
+            Py_CLEAR(copy);
+        }
+        return (PyArrayObject *)copy;
+    }
+    PyArray_Descr *dtype = PyArray_DESCR(a);
+    Py_INCREF(dtype);
+    PyObject *view = PyArray_NewFromDescr(
+        &PyArray_Type, dtype, PyArray_NDIM(a), PyArray_DIMS(a), PyArray_STRIDES(a),
+        PyArray_DATA(a), PyArray_FLAGS(a) & ~NPY_ARRAY_OWNDATA, NULL);
+    if (view != NULL &&
+        PyArray_SetBaseObject((PyArrayObject *)view, Py_NewRef(owner)) < 0) {
+        Py_CLEAR(view);
+    }
+    return (PyArrayObject *)view;
+}
+
 static bool
 is_parameter(int arg)
 {
@@ -53,7 +113,10 @@ layer_context_new(const attnext_state *state, const layer_core *core,
     context->end = py_inputs_end(in);
     for (int i = ARG_QUERIES; i < context->end; i++) {
         PyArrayObject *input = is_parameter(i) ? NULL : in->arrays[i];
-        context->inputs[i] = (PyArrayObject *)Py_XNewRef(input);
+        if (input != NULL && (context->inputs[i] = kept_input(input)) == NULL) {
+            Py_DECREF(context);
+            return NULL;
+        }
     }
     context->options = call->options;
     if (call->memory != NULL) {
@@ -225,9 +288,12 @@ PyDoc_STRVAR(context_doc,
 "<Context: queries (1, 3), keys (3, 3), values (3, 3)>\n");
 
 static PyType_Slot context_slots[] = {
-    {Py_tp_doc, (void *)context_doc}, {Py_tp_dealloc, context_dealloc},
-    {Py_tp_repr, context_repr},       {Py_tp_getset, context_properties},
-    {Py_tp_members, context_members}, {Py_tp_methods, context_methods},
+    {Py_tp_doc, (void *)context_doc},
+    {Py_tp_dealloc, context_dealloc},
+    {Py_tp_repr, context_repr},
+    {Py_tp_getset, context_properties},
+    {Py_tp_members, context_members},
+    {Py_tp_methods, context_methods},
     {0},
 };
 
