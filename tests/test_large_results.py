@@ -13,7 +13,7 @@ from helpers import Array, bits, run_python
 import attnext
 
 MIB = 1 << 20
-LEAST = 16  # MiB: a result below it is malloc's
+LEAST = 8  # MiB: a result below it is malloc's
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_a_block_much_too_large_is_not_taken() -> None:
 def test_never_more_is_kept_than_the_limit_and_the_newest_stays() -> None:
     limit = attnext.show_config("dicts")["memory"]["limit"]
     assert limit == 256 * MIB
-    X = scores(4 * LEAST)
+    X = scores(64)
     results = [attnext.masked_softmax(X) for _ in range(5)]
     newest = results[-1].ctypes.data
     while results:

@@ -3,17 +3,18 @@
  *
  * The kernel clears every page before a process sees it. For results of 64 MiB that is
  * a third of the time of a masked softmax; memory that was used before comes without.
- * malloc keeps what is smaller than ATTN_LARGE by itself, most often: of two gradients of
- * 16 MiB that go together it may return both, and whether it does depends on what else
- * the process allocates. One query against (8, 8, 1024, 64) keys, backward, Zen 3: 10.1 ms
- * where it did, 6.2 where it did not and with blocks.
+ * malloc keeps what is smaller than ATTN_LARGE by itself, most often: of gradients that go
+ * together it may return all, and whether it does depends on what else the process
+ * allocates. (8, 8, 512, 512, 64) backward, whose three gradients have 8 MiB each: 81.0 ms
+ * where blocks began at 16 MiB, 76.8 now, on two threads 42.4 -> 38.9 (Sapphire Rapids). From
+ * 4 MiB on, a softmax of that size takes 15 % longer (Zen 5).
  */
 #ifndef ATTN_MEMORY_H
 #define ATTN_MEMORY_H
 
 #include <stddef.h>
 
-#define ATTN_LARGE ((size_t)16 << 20) /* bytes */
+#define ATTN_LARGE ((size_t)8 << 20) /* bytes */
 
 /* A block of so many bytes, at a multiple of 64, contents undefined. NULL: there is no
  * memory. Any thread may call any of these at any time. */

@@ -134,7 +134,7 @@ PyDoc_STRVAR(empty_cache_doc,
 "\n"
 "Notes\n"
 "-----\n"
-"When an array of 16 MiB or more that a call returned is gone, its memory is kept, and\n"
+"When an array of 8 MiB or more that a call returned is gone, its memory is kept, and\n"
 "a later call of that size need not wait until the system has cleared new pages: a\n"
 "masked softmax takes a third less time. At most 256 MiB are kept, or as many as the\n"
 "environment variable ``ATTNEXT_CACHE_MIB`` said at import; 0 keeps nothing. When\n"
