@@ -2,9 +2,9 @@
  * py_memory.c -- where large arrays and large scratch lie: in the blocks of
  * ../os/memory.h, which are kept for the next call.
  *
- * An array is told so by NumPy's way of choosing an allocator (NEP 49): a capsule that
- * it refers to, and that frees its memory wherever and whenever the array dies. The
- * capsule points to static data, so arrays may outlive the module.
+ * An array is told so as NumPy tells its own (NEP 49): by a capsule that it refers to,
+ * and that frees its memory wherever and whenever the array dies. The capsule points to
+ * static data, so arrays may outlive the module.
  */
 #include "py_run.h"
 
@@ -15,22 +15,6 @@
 #include "../os/memory.h"
 
 /* ---- NumPy's view of the blocks -------------------------------------------------- */
-
-static void *
-handler_malloc(void *Py_UNUSED(context), size_t bytes)
-{
-    return attn_memory_take(bytes);
-}
-
-static void *
-handler_calloc(void *Py_UNUSED(context), size_t count, size_t size)
-{
-    if (size != 0 && count > SIZE_MAX / size) {
-        return NULL;
-    }
-    void *block = attn_memory_take(count * size);
-    return block == NULL ? NULL : memset(block, 0, count * size);
-}
 
 static void
 handler_free(void *Py_UNUSED(context), void *block, size_t Py_UNUSED(bytes))
@@ -50,67 +34,75 @@ handler_realloc(void *Py_UNUSED(context), void *block, size_t bytes)
     return moved;
 }
 
+/* The domain in which NumPy tells tracemalloc of the memory of arrays. */
+enum { NUMPY_TRACES = 389047 };
+
 static PyDataMem_Handler handler = {
     .name = "attnext",
     .version = 1,
-    .allocator = {NULL, handler_malloc, handler_calloc, handler_realloc, handler_free},
+    .allocator = {.realloc = handler_realloc, .free = handler_free}, /* never current */
 };
 
 /* ---- arrays and scratch ---------------------------------------------------------- */
 
-/* Does an array of this shape belong into a block? If sizes overflow, the error is
- * NumPy's. */
-static bool
-is_large(int ndim, const npy_intp *dims)
+/* How many bytes an array of this shape has; 0: its sizes overflow. */
+static size_t
+bytes_of(int ndim, const npy_intp *dims)
 {
     npy_intp count = PyArray_OverflowMultiplyList((npy_intp *)dims, ndim);
-    return count >= (npy_intp)(ATTN_LARGE / sizeof(float));
+    bool fits = count >= 0 && count <= NPY_MAX_INTP / (npy_intp)sizeof(float);
+    return fits ? (size_t)count * sizeof(float) : 0;
 }
 
-/* Makes NumPy allocate in blocks; returns what it did before, for choose_handler. An
- * allocator that the user chose is left to work: Py_None. */
-static PyObject *
-choose_blocks(void)
+/* Does NumPy allocate as it does by itself? An allocator that the user chose is left to
+ * work. */
+static bool
+is_numpys_own(void)
 {
-    PyObject *capsule = PyDataMem_GetHandler();
-    if (capsule != NULL && capsule != PyDataMem_DefaultHandler) {
-        Py_DECREF(capsule);
-        return Py_NewRef(Py_None);
-    }
-    Py_XSETREF(capsule, PyCapsule_New(&handler, "mem_handler", NULL));
-    PyObject *before = capsule == NULL ? NULL : PyDataMem_SetHandler(capsule);
-    Py_XDECREF(capsule);
-    return before;
+    PyObject *now = PyDataMem_GetHandler();
+    PyErr_Clear(); /* there is none: the array that NumPy makes says so */
+    Py_XDECREF(now);
+    return now == PyDataMem_DefaultHandler;
 }
 
-/* Takes `before` back. */
-static int
-choose_handler(PyObject *before)
+/* An array over a block that it owns, as if NumPy had allocated it; NULL: there is no
+ * memory, and nothing is raised. */
+static PyArrayObject *
+new_in_block(int ndim, const npy_intp *dims, size_t bytes)
 {
-    PyObject *blocks = Py_None;
-    if (before != Py_None && (blocks = PyDataMem_SetHandler(before)) != NULL) {
-        Py_DECREF(blocks);
+    PyObject *capsule = PyCapsule_New(&handler, "mem_handler", NULL), *array = NULL;
+    void *block = capsule == NULL ? NULL : attn_memory_take(bytes);
+    if (block != NULL) {
+        array = PyArray_New(&PyArray_Type, ndim, (npy_intp *)dims, NPY_FLOAT32, NULL,
+                            block, 0, NPY_ARRAY_CARRAY, NULL);
     }
-    Py_DECREF(before);
-    return blocks == NULL ? -1 : 0;
+    if (array == NULL) {
+        PyErr_Clear();
+        attn_memory_give(block);
+        Py_XDECREF(capsule);
+        return NULL;
+    }
+    PyArray_ENABLEFLAGS((PyArrayObject *)array, NPY_ARRAY_OWNDATA);
+    ((PyArrayObject_fields *)array)->mem_handler = capsule;
+    PyTraceMalloc_Track(NUMPY_TRACES, (uintptr_t)block, bytes);
+    return (PyArrayObject *)array;
 }
 
+/* Without the garbage collector, which CPython 3.11 may start whenever an object is made
+ * that it knows, a tuple or a context's variable: neither an array nor a capsule is one.
+ * So no finaliser runs while the inputs of a call wait for its results. */
 PyArrayObject *
 py_new_float32(int ndim, const npy_intp *dims)
 {
-    npy_intp *sizes = (npy_intp *)dims;
-    if (attn_memory_limit() == 0 || !is_large(ndim, dims)) {
-        return (PyArrayObject *)PyArray_SimpleNew(ndim, sizes, NPY_FLOAT32);
+    size_t bytes = attn_memory_limit() == 0 ? 0 : bytes_of(ndim, dims);
+    PyArrayObject *array = NULL;
+    if (bytes >= ATTN_LARGE && is_numpys_own()) {
+        array = new_in_block(ndim, dims, bytes);
     }
-    PyObject *before = choose_blocks();
-    if (before == NULL) {
-        return NULL;
+    if (array == NULL) { /* and where there is no memory NumPy says how much it was */
+        array = (PyArrayObject *)PyArray_SimpleNew(ndim, (npy_intp *)dims, NPY_FLOAT32);
     }
-    PyObject *array = PyArray_SimpleNew(ndim, sizes, NPY_FLOAT32);
-    if (choose_handler(before) < 0) {
-        Py_CLEAR(array);
-    }
-    return (PyArrayObject *)array;
+    return array;
 }
 
 void *

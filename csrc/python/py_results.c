@@ -63,10 +63,14 @@ make_kept(const py_inputs *in, py_outputs *outputs)
     }
     npy_intp skip = (npy_intp)(-(uintptr_t)PyArray_DATA(memory) % ATTN_ALIGN);
     skip /= (npy_intp)sizeof(float);
-    outputs->kept = (PyArrayObject *)PySequence_GetSlice((PyObject *)memory, skip,
-                                                         skip + size);
-    Py_DECREF(memory);
-    return outputs->kept == NULL ? -1 : 0;
+    PyObject *kept = PyArray_New(&PyArray_Type, 1, &size, NPY_FLOAT32, NULL,
+                                 py_data(memory) + skip, 0, NPY_ARRAY_CARRAY, NULL);
+    if (kept == NULL) {
+        Py_DECREF(memory);
+        return -1;
+    }
+    outputs->kept = (PyArrayObject *)kept;
+    return PyArray_SetBaseObject(outputs->kept, (PyObject *)memory);
 }
 
 int

@@ -25,7 +25,11 @@ interrupted(void *arg)
 {
     released_run *r = arg;
     PyEval_RestoreThread(r->thread);
+    int collects = PyGC_Disable(); /* or CPython 3.12 runs finalisers here */
     r->raised = PyErr_CheckSignals() < 0;
+    if (collects) {
+        PyGC_Enable();
+    }
     r->thread = PyEval_SaveThread();
     return r->raised;
 }
