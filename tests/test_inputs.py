@@ -6,6 +6,7 @@ import array
 import re
 import signal
 import threading
+import types
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
@@ -758,6 +759,14 @@ def test_ragged_lists_are_value_errors_by_name() -> None:
         dot(q, [[1, 2], [3]], v)
     with pytest.raises(ValueError, match="^valid_lens cannot be read as an array: "):
         dot(q, k, v, [[1, 2], [3]])
+
+
+def test_pointers_that_numpy_does_not_follow_are_not_followed() -> None:
+    """Objects, says this interface; what lies there are floats."""
+    said = {**q.__array_interface__, "typestr": "|O8"}
+    liar = types.SimpleNamespace(__array_interface__=said, kept=q)
+    with pytest.raises(TypeError, match="^queries has dtype object, expected real numbers"):
+        dot(liar, k, v)
 
 
 def test_tensors_numpy_cannot_read_are_type_errors_by_name() -> None:

@@ -139,11 +139,13 @@ name_the_argument(const char *name)
     }
 }
 
-/* What NumPy before 1.24 makes of lists of different lengths: an array of lists. */
+/* What NumPy before 1.24 makes of lists of different lengths: an array of lists. Those of
+ * others hold what they say they do, objects or not. */
 static bool
-is_ragged(PyArrayObject *a)
+is_ragged(PyObject *object, PyArrayObject *a)
 {
-    return PyArray_TYPE(a) == NPY_OBJECT && PyArray_SIZE(a) > 0 &&
+    return (PyList_Check(object) || PyTuple_Check(object)) &&
+           PyArray_TYPE(a) == NPY_OBJECT && PyArray_SIZE(a) > 0 &&
            PyList_Check(*(PyObject **)PyArray_DATA(a));
 }
 
@@ -162,7 +164,7 @@ py_read_array(PyObject *object, const char *name)
             name_the_argument(name);
             return NULL;
         }
-        if (is_ragged(a)) {
+        if (is_ragged(object, a)) {
             PyErr_Format(PyExc_ValueError,
                          "%s cannot be read as an array: its lists have different "
                          "lengths",
