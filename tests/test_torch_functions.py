@@ -759,6 +759,68 @@ def test_second_derivatives_are_refused(function: Callable[[Tensor], Tensor]) ->
     torch.testing.assert_close(d.detach(), again)  # first derivatives are as without create_graph
 
 
+def test_second_derivatives_asked_of_a_product_are_refused() -> None:
+    """On the way to W autograd meets the gradients only if it knows what they were made of."""
+    q, k, v = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(2, 5, 6)
+    W = torch.eye(4, requires_grad=True)
+    x = q @ W
+    output = ours.dot_product_attention(x, k, v).sum()
+    (d,) = torch.autograd.grad(output, x, create_graph=True)
+    with pytest.raises(RuntimeError, match=SECOND):
+        torch.autograd.grad(output + d.square().sum(), W)
+    with pytest.raises(RuntimeError, match=SECOND):
+        hessian: Any = torch.autograd.functional.hessian
+        hessian(lambda x: ours.dot_product_attention(x, k, v).sum(), q)
+
+
+# ---- storage that is not there -------------------------------------------------------------------
+
+
+def given_back(x: Tensor) -> Tensor:
+    x = x.clone()
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def cut_short(x: Tensor) -> Tensor:
+    x = x.clone()
+    x.untyped_storage().resize_(x.nbytes - 4)
+    return x
+
+
+def cut_in_the_back(x: Tensor) -> Tensor:
+    """As many bytes as the tensor has, but not where it lies."""
+    base = torch.cat([x.flatten(), x.flatten()])
+    view = base[x.numel() :].reshape(x.shape)
+    base.untyped_storage().resize_(x.nbytes)
+    return view
+
+
+def every_other(x: Tensor) -> Tensor:
+    view = x.repeat_interleave(2, -1)[..., ::2]
+    view.untyped_storage().resize_(x.nbytes)
+    return view
+
+
+@pytest.mark.parametrize("lost", [given_back, cut_short, cut_in_the_back, every_other])
+@pytest.mark.parametrize("name", ["queries", "keys", "values", "bias", "mask", "valid_lens"])
+def test_storage_that_was_resized_is_refused(name: str, lost: Callable[[Tensor], Tensor]) -> None:
+    x = {"queries": Q, "keys": K, "values": V, "bias": torch.zeros(3, 5)}
+    x |= {"mask": torch.ones(3, 5) > 0, "valid_lens": torch.tensor([1, 2])}
+    x[name] = lost(x[name])
+    held = x[name].untyped_storage().nbytes()
+    with pytest.raises(RuntimeError, match=f"^{name} has a storage of {held} bytes, expected "):
+        ours.dot_product_attention(**x)
+
+
+def test_storage_that_is_smaller_than_the_tensor_but_holds_it(rng: np.random.Generator) -> None:
+    one = torch.randn(1, 1, 4)
+    ours.dot_product_attention(one.expand(2, 3, 4), one.expand(2, 5, 4), V)
+    empty = torch.empty(2, 0, 4)
+    empty.untyped_storage().resize_(0)
+    assert ours.dot_product_attention(Q, empty, empty).shape == (2, 3, 4)
+
+
 def test_threads_do_not_disturb_each_other() -> None:
     problems = [
         make_problem(SCORES[i % 4], np.random.default_rng(i), M=20 + i, N=40, valid_lens=[7, 33])

@@ -103,6 +103,18 @@ def test_options_and_weights(kind: str) -> None:
 
 
 @every_kind
+def test_second_derivatives_are_refused(kind: str) -> None:
+    """Asked for on the way to what a call, and what a memory, is made of."""
+    layer = make_layer(kind)
+    inputs = make_inputs(layer)
+    memory = layer.memory(*inputs[1:])
+    d = torch.autograd.grad(layer(inputs[0], memory).sum(), inputs, create_graph=True)
+    for x in inputs[:2]:
+        with pytest.raises(RuntimeError, match="attnext.torch has no second derivatives"):
+            torch.autograd.grad(d[0].square().sum(), x, retain_graph=True)
+
+
+@every_kind
 def test_a_decoding_loop_is_one_causal_call(kind: str) -> None:
     """One key more for each query; the first keys have no gradient, and one is not appended."""
     layer = make_layer(kind)

@@ -230,6 +230,22 @@ def test_scale(rng: np.random.Generator) -> None:
     torch.testing.assert_close(got, torch.softmax(x @ x.mT, -1) @ x, rtol=1e-5, atol=1e-6)
 
 
+def test_a_scale_of_the_call_takes_the_place_of_the_layers() -> None:
+    x = torch.randn(2, 5, 4)
+    layer, heads = ours.DotProductAttention(scale=1.0), ours.MultiHeadAttention(4, 4, 4, 4, 2)
+    assert torch.equal(layer(x, x, x, scale=0.3), ours.DotProductAttention(scale=0.3)(x, x, x))
+    each = torch.tensor([0.3, 2.0], requires_grad=True)
+    weights = [heads.state_dict()[f"W_{letter}.weight"] for letter in "qkvo"]
+    expected = ours.multi_head_attention(x, x, x, *weights, num_heads=2, scale=each)
+    assert torch.equal(heads(x, x, x, scale=each), expected)
+    for attention in (layer, heads):
+        memory = attention.memory(x, x)
+        results = [attention(x, *rest, scale=each) for rest in ((x, x), (memory,))]
+        d = [torch.autograd.grad(y.square().sum(), each)[0] for y in results]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*d)
+
+
 # ---- weights -------------------------------------------------------------------------------------
 
 

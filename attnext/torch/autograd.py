@@ -61,8 +61,9 @@ class _Node(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradients = backward(ctx.call, ctx.saved_tensors, grads, ctx.needs_input_grad[1:])
-        return None, *first_derivatives(gradients)
+        saved = ctx.saved_tensors
+        gradients = backward(ctx.call, saved, grads, ctx.needs_input_grad[1:])
+        return None, *first_derivatives(gradients, *saved, *grads)
 
 
 # What Function.apply comes to, which first looks for transforms; those are refused before.
@@ -73,22 +74,26 @@ class _FirstDerivatives(Function):
     """Gradients, unchanged; to differentiate them again is an error."""
 
     @staticmethod
-    def forward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        return gradients
+    def forward(ctx: Any, count: int, *gradients_and_sources: Tensor | None) -> Any:
+        return gradients_and_sources[:count]
 
     @staticmethod
     def backward(ctx: Any, *grad_gradients: Tensor) -> Any:
         raise RuntimeError(NO_SECOND_DERIVATIVES)
 
 
-def first_derivatives(gradients: list[Tensor | None]) -> Iterable[Tensor | None]:
+def first_derivatives(
+    gradients: list[Tensor | None], *sources: Tensor | None
+) -> Iterable[Tensor | None]:
     """What a backward returns: gradients which, under create_graph=True, say that they have none.
 
-    Without this they would be constants to autograd, and a loss made of them quietly wrong.
-    (once_differentiable of torch leaves them constants if the gradient of the output is one.)
+    sources: what they were made of. Autograd must know, or it never asks on its way to those, and
+    a loss made of gradients is quietly wrong. (once_differentiable of torch knows the gradients
+    that flow in alone.)
     """
     if not torch.is_grad_enabled():
         return gradients
-    present = [x.requires_grad_() for x in gradients if x is not None]
-    guarded = iter(_FirstDerivatives.apply(*present))  # type: ignore[no-untyped-call]
+    present = [x for x in gradients if x is not None]
+    apply: Any = _FirstDerivatives.apply
+    guarded = iter(apply(len(present), *present, *sources))
     return [None if x is None else next(guarded) for x in gradients]

@@ -81,7 +81,8 @@ def backward(
     """The gradient of each tensor, None where it is not needed."""
     wanted = tuple(compress(call.names, needed))
     flow = {
-        name: None if x is None else to_array(x) for name, x in zip(call.made, grads, strict=False)
+        name: None if x is None else to_array(x, f"the gradient of {name}")
+        for name, x in zip(call.made, grads, strict=False)
     }
     arrays = to_arrays(kept(call), saved)
     d = RULES[call.function].gradients(call.function, arrays, call.options, flow, wanted)

@@ -100,6 +100,7 @@ class Layer(nn.Module):
         memory: Memory,
         need_weights: bool,
         options: LayerOptions | HeadsLayerOptions,
+        scale: Any = None,
         **beside: Any,
     ) -> Tensor:
         self._taken.check("forward", options)
@@ -107,6 +108,8 @@ class Layer(nn.Module):
             if value is not None:
                 raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
         more = {**options, "need_weights": as_flag("need_weights", need_weights)}
+        if scale is not None:
+            more["scale"] = scale
         output, self.attention_weights = memory._attend(self, queries, more)
         return output
 

@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.autograd import Function
 
+from attnext._gradients import SHARED
+
 from .autograd import first_derivatives
 from .rules import check_input, check_transforms
 from .tensors import snapshot, split_options, to_array, to_tensor
@@ -185,6 +187,8 @@ class Memory:
         """Output and weights of a call of the layer."""
         self._check_layer(layer)
         shared = {n: options[n] for n in ("bias", "sink") if options.get(n) is not None}
+        if isinstance(options.get("scale"), Tensor):
+            shared["scale"] = options["scale"]
         inputs = _checked(queries=queries, **shared)
         inputs["queries"], parameters = layer._projected_queries(inputs["queries"])
         masks, rest = split_options({n: x for n, x in options.items() if n not in shared})
@@ -267,11 +271,11 @@ class _Step:
         return (to_tensor(output), None if weights is None else to_tensor(weights)), context
 
     def backward(
-        self, tensors: tuple[Tensor, ...], d_output: Tensor, d_weights: Tensor | None, context: Any
+        self, tensors: Iterable[Tensor], d_output: Tensor, d_weights: Tensor | None, context: Any
     ) -> tuple[Arrays, tuple[NDArray[Any], NDArray[Any]]]:
         """Gradients by the names of the tensors; those of projected keys and of values."""
         arguments, parameters = self._named(tensors)
-        shared = [name for name in ("bias", "sink") if name in arguments]
+        shared = [name for name in SHARED if name in arguments]
         more: dict[str, Any] = {f"return_grad_{name}": True for name in shared}
         if d_weights is not None:
             more["grad_weights"] = to_array(d_weights)
@@ -293,27 +297,26 @@ class _Call(Function):
         (output, weights), context = step.forward(tensors)
         ctx.set_materialize_grads(False)
         ctx.step, ctx.context = step, context
-        ctx.shapes = output.shape, key_token is not None and key_token.shape
-        ctx.save_for_backward(*tensors)
+        ctx.shape = output.shape
+        ctx.save_for_backward(key_token, value_token, *tensors)
         return output, weights
 
     @staticmethod
     def backward(ctx: Any, d_output: Tensor | None, d_weights: Tensor | None) -> Any:
         step: _Step = ctx.step
-        shape, token_shape = ctx.shapes
         if d_output is None:
-            d_output = torch.zeros(shape)
-        d, (d_keys, d_values) = step.backward(ctx.saved_tensors, d_output, d_weights, ctx.context)
+            d_output = torch.zeros(ctx.shape)
+        key_token, _, *tensors = saved = ctx.saved_tensors
+        d, (d_keys, d_values) = step.backward(tensors, d_output, d_weights, ctx.context)
         arrays = [d.get(name) for name in (*step.inputs, *step.parameters, *step.masks)]
         needed = ctx.needs_input_grad[1:]
         if needed[0]:  # C has made the hidden units a multiple of 4
-            arrays = [d_keys[..., : token_shape[-1]], d_values, *arrays]
+            arrays = [d_keys[..., : key_token.shape[-1]], d_values, *arrays]
         else:
             arrays = [None, None, *arrays]
         wanted = zip(arrays, needed, strict=True)
-        return None, *first_derivatives(
-            [to_tensor(x) if need and x is not None else None for x, need in wanted]
-        )
+        gradients = [to_tensor(x) if need and x is not None else None for x, need in wanted]
+        return None, *first_derivatives(gradients, *saved, d_output, d_weights)
 
 
 # ---- keys and values -----------------------------------------------------------------------------
@@ -352,7 +355,7 @@ class _Keys(Function):
         order = ("keys", "values", "old keys", "old values", *ctx.names)
         needed = zip(order, ctx.needs_input_grad[1:], strict=True)
         gradients = [found.get(name) if need else None for name, need in needed]
-        return None, *first_derivatives(gradients)
+        return None, *first_derivatives(gradients, *ctx.saved_tensors, d_keys, d_values)
 
 
 def _projection_backward(

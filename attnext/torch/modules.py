@@ -313,6 +313,7 @@ class DotProductAttention(Layer):
         values: Tensor | None = None,
         valid_lens: Tensor | ArrayLike | None = None,
         *,
+        scale: Tensor | ArrayLike | None = None,
         need_weights: bool = True,
         **options: Unpack[LayerOptions],
     ) -> Tensor:
@@ -329,6 +330,8 @@ class DotProductAttention(Layer):
             The values, one for each key.
         valid_lens : Tensor or array_like of integers, optional
             As in `AdditiveAttention.forward`.
+        scale : float or Tensor, optional
+            As in `attnext.torch.dot_product_attention`, in the place of the layer's own.
         **options : optional
             As in `attnext.dot_product_attention`.
         need_weights : bool, optional
@@ -348,9 +351,9 @@ class DotProductAttention(Layer):
         """
         if isinstance(keys, Memory):
             beside = {"values": values, "valid_lens": valid_lens}
-            return self._recall(queries, keys, need_weights, options, **beside)
+            return self._recall(queries, keys, need_weights, options, scale, **beside)
         inputs = {"queries": queries, "keys": keys, "values": values}
-        own = {"valid_lens": valid_lens, "scale": self.scale}
+        own = {"valid_lens": valid_lens, "scale": self.scale if scale is None else scale}
         return self._attend("dot_product_attention", inputs, own, need_weights, options)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -170,6 +170,7 @@ class MultiHeadAttention(Layer):
         values: Tensor | None = None,
         valid_lens: Tensor | ArrayLike | None = None,
         *,
+        scale: Tensor | ArrayLike | None = None,
         need_weights: bool = True,
         **options: Unpack[HeadsLayerOptions],
     ) -> Tensor:
@@ -187,6 +188,8 @@ class MultiHeadAttention(Layer):
         valid_lens : Tensor or array_like of integers, optional
             How many keys take part, the first ones: an int, (B,), (B, M) or
             ``queries.shape[:-1]``; the same for all heads.
+        scale : float or Tensor, optional
+            As in `attnext.torch.multi_head_attention`.
         **options : optional
             As in `attnext.multi_head_attention`: a mask of each entry is (B, 1, M, N).
         need_weights : bool, optional
@@ -207,14 +210,14 @@ class MultiHeadAttention(Layer):
         """
         if isinstance(keys, Memory):
             beside = {"values": values, "valid_lens": valid_lens}
-            output = self._recall(queries, keys, need_weights, options, **beside)
+            output = self._recall(queries, keys, need_weights, options, scale, **beside)
         else:
             if isinstance(part(self, "W_o"), LazyModuleMixin):
                 self._materialize({"queries": queries, "keys": keys, "values": values})
             queries, of_queries = self._projected_queries(queries)
             keys, values, of_keys = self._projected_keys(keys, values)
             inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
-            own = {"valid_lens": valid_lens}
+            own = {"valid_lens": valid_lens, "scale": scale}
             own |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
             output = self._attend("multi_head_attention", inputs, own, need_weights, options)
         weights = self.attention_weights

@@ -21,10 +21,31 @@ _CONSTANTS = (int, float, str, type(None))
 # ---- there and back ------------------------------------------------------------------------------
 
 
-# Each is of the other's own memory. They are no functions of Python, for a call needs a dozen of
-# them. (force: without its graph; a pending minus sign is carried out.)
-to_array: Callable[[Tensor], NDArray[Any]] = methodcaller("numpy", force=True)
+# Each is of the other's own memory. (force: without its graph, and a pending minus sign is carried
+# out.)
+_to_array: Callable[[Tensor], NDArray[Any]] = methodcaller("numpy", force=True)
 to_tensor: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
+
+
+def to_array(x: Tensor, name: str = "a tensor") -> NDArray[Any]:
+    """The numbers of a tensor, if it has them: of a storage given back NumPy would make some up."""
+    if (
+        x.untyped_storage().nbytes() < x.nbytes
+        or x.storage_offset()  # else, and in one piece, it is all there
+        or not x.is_contiguous()
+    ):
+        _check_storage(x, name)
+    return _to_array(x)
+
+
+def _check_storage(x: Tensor, name: str) -> None:
+    held = x.untyped_storage().nbytes()
+    last = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    if x.numel() > 0 and held < (last + 1) * x.itemsize:
+        raise RuntimeError(
+            f"{name} has a storage of {held} bytes, expected {(last + 1) * x.itemsize}: it was "
+            "resized, or given back"
+        )
 
 
 def by_argument(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
@@ -37,7 +58,8 @@ def by_argument(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
 
 def to_arrays(names: Iterable[str], tensors: Iterable[Tensor]) -> dict[str, Any]:
     """Keyword arguments for C."""
-    return by_argument(names, map(to_array, tensors))
+    names = tuple(names)
+    return by_argument(names, map(to_array, tensors, names))
 
 
 def zeros_unless(gradient: NDArray[Any] | None, like: Sequence[int]) -> NDArray[Any]:
