@@ -10,7 +10,7 @@ from helpers import REPOSITORY
 
 def in_english(page: Path) -> Path:
     """The English one of a pair: X.md of X.zh-CN.md, examples/X.ipynb of examples/zh-CN/X.ipynb."""
-    return Path(re.sub(r"\.zh-CN(?=\.md$)|zh-CN/(?=[\w/]+\.ipynb$)", "", str(page)))
+    return Path(re.sub(r"\.zh-CN(?=\.md$)|zh-CN/(?=[\w/]+\.ipynb$|solutions$)", "", str(page)))
 
 
 IN_CHINESE = {

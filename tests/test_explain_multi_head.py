@@ -86,7 +86,7 @@ def test_the_steps_by_plain_formulas(rng: np.random.Generator) -> None:
 def test_each_head_is_called_so(rng: np.random.Generator) -> None:
     x = make(rng)
     for lead, english, chinese in (
-        (2, "batch 1, head 3", "样本 1, 头 3"),
+        (2, "batch 1, head 3", "样本 1，头 3"),
         (0, "head 3", "头 3"),
     ):
         inputs = {name: x[name] if lead else x[name][0] for name in ("queries", "keys", "values")}

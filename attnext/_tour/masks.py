@@ -73,7 +73,7 @@ def _poison(tour: Tour) -> None:
     tour.result(
         tour.page.text(
             en="NaN written into the padding changes no bit of the weights",
-            zh="在填充处写入NaN，权重一个比特也不变",
+            zh="在填充处写入NaN，权重的每一个二进制位都不变",
         ),
         Check(
             "weights with NaN in the padding",

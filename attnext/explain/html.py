@@ -88,7 +88,7 @@ def _step(step: Step, number: str) -> str:
     pixels = top is not None and is_cut(step, Limits())  # a heat map without numbers
     drawn = list(tables(step, PIXELS if pixels else Limits()))
     headed = not pixels or any(step.labels[-2:])  # names, but not the numbers of small cells
-    html = "".join(_table(table, top, pixels, headed) for table in drawn)
+    html = "".join(_table(table, top, pixels, headed, step.lang) for table in drawn)
     lines.append(f'<div class="tables">{html}</div>')
     lines.append(_legend(top, any(table.masked.any() for table in drawn), step.lang))
     return '<div class="step">' + "\n".join(lines) + "</div>"
@@ -102,7 +102,7 @@ def _top(step: Step) -> float | None:
     return float(np.max(finite, initial=0.0)) or 1.0
 
 
-def _table(table: Table, top: float | None, pixels: bool, headed: bool) -> str:
+def _table(table: Table, top: float | None, pixels: bool, headed: bool, lang: str) -> str:
     rows = []
     if headed:
         headings = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
@@ -114,7 +114,7 @@ def _table(table: Table, top: float | None, pixels: bool, headed: bool) -> str:
             cells += f"<td{style}>{'' if pixels else escape(text)}</td>"
         rows.append(f"<tr>{cells}</tr>")
     kind = "numbers pixels" if pixels else "numbers"
-    label = ", ".join(filter(None, [table.label, "" if headed else table.corner]))
+    label = phrase("comma", lang).join(filter(None, [table.label, "" if headed else table.corner]))
     label = f'<div class="label">{escape(label)}</div>' if label else ""
     return f'<div>{label}<table class="{kind}">{"".join(rows)}</table></div>'
 

@@ -91,7 +91,7 @@ def tables(step: Step, limits: Limits, decimals: int = 4) -> Iterator[Table]:
         corner_text = f"{step.axes[-2]}\\{step.axes[-1]}"
     cut = corner != step.shape
     for lead in np.ndindex(*corner[:-2]):
-        label = ", ".join(
+        label = phrase("comma", step.lang).join(
             f"{axis} {of_axis[i]}" for axis, of_axis, i in zip(step.axes, names, lead, strict=False)
         )
         if cut:

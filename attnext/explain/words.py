@@ -62,6 +62,7 @@ PHRASES = {
         "zh": "共{count}个数：最小{least:.4g}，平均{mean:.4g}，最大{largest:.4g}",
     },
     "nothing": {"en": "no numbers", "zh": "没有数"},
+    "comma": {"en": ", ", "zh": "，"},
 }
 
 
