@@ -276,12 +276,23 @@ attn_problem layer_memory_problem(const layer_core *core, const py_memory *now,
 PyArrayObject *layer_memory_grow(PyArrayObject *from, npy_intp rows, npy_intp room,
                                  int fill);
 
+/* New keys, values, mask and, of a new memory, lengths, converted; owned. And what was
+ * seen of keys and values. Long, and so not set to zero first. */
+typedef struct {
+    PyArrayObject *keys, *values, *mask, *lens;
+    int ndim;
+    py_place key_place, value_place;
+    npy_intp key_dims[PY_MAX_AXES], value_dims[PY_MAX_AXES];
+} memory_rows;
+
+/* ValueError unless keys and values are what was seen of them. */
+int layer_memory_check_rows(const memory_rows *rows);
+
 /* More keys and values, of the shapes that *now has but for the rows, n, and a mask
  * (..., n, 1) or NULL: all or nothing. Where nobody knows of *now, the GIL may be given
  * up. */
 int layer_memory_extend(const attnext_state *state, const layer_core *core,
-                        py_memory *now, PyArrayObject *keys, PyArrayObject *values,
-                        PyArrayObject *mask, bool nobody_knows);
+                        py_memory *now, const memory_rows *rows, bool nobody_knows);
 
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. memory.backward(). */

@@ -129,6 +129,7 @@ clear_unused(const memory_sums *sums)
     }
 }
 
+/* They are taken out first: making a tuple may run Python code that takes them, too. */
 PyObject *
 layer_memory_take(memory_object *memory)
 {
@@ -136,12 +137,13 @@ layer_memory_take(memory_object *memory)
     if (sums.values == NULL) {
         Py_RETURN_NONE;
     }
+    memory->sums = (memory_sums){0};
+    clear_unused(&sums);
     PyObject *result = PyTuple_Pack(2, sums.projected, sums.values);
-    if (result != NULL) {
-        clear_unused(&sums);
-        memory->sums = (memory_sums){0};
-        layer_memory_clear_sums(&sums);
+    if (result == NULL) {
+        add_sums(&memory->sums, &sums);
     }
+    layer_memory_clear_sums(&sums);
     return result;
 }
 

@@ -81,11 +81,11 @@ layer_memory_hold(memory_object *memory, layer_core *held)
 
 /* ---- reading keys and values ----------------------------------------------------- */
 
-/* New keys, values, mask and, of a new memory, lengths, converted; owned. */
-typedef struct {
-    PyArrayObject *keys, *values, *mask, *lens;
-    py_place place; /* of the keys, when they were read */
-} memory_rows;
+static void
+rows_init(memory_rows *rows)
+{
+    rows->keys = rows->values = rows->mask = rows->lens = NULL;
+}
 
 static void
 clear_rows(memory_rows *rows)
@@ -134,13 +134,12 @@ read_lens(PyObject *object, int ndim, const npy_intp *dims)
     return lens;
 }
 
-/* *key_dims = the shape of the new keys, *value_dims of the new values, where Dv is a
- * letter if it is free; how many axes. */
+/* Their shapes too; of the values Dv is a letter if it is free. */
 static int
 read_keys_and_values(const layer_core *core, PyObject *const *given,
-                     const py_memory *like, memory_rows *rows,
-                     npy_intp key_dims[PY_MAX_AXES], npy_intp value_dims[PY_MAX_AXES])
+                     const py_memory *like, memory_rows *rows)
 {
+    npy_intp *key_dims = rows->key_dims, *value_dims = rows->value_dims;
     rows->keys = core->score->parameters > 0
                      ? layer_read_features(given[ARG_KEYS], "keys", 'N', "key_size",
                                            core->key_size)
@@ -148,11 +147,12 @@ read_keys_and_values(const layer_core *core, PyObject *const *given,
     if (rows->keys == NULL) {
         return -1;
     }
-    rows->place = py_place_of(rows->keys);
+    rows->key_place = py_place_of(rows->keys);
     if (like == NULL && PyArray_NDIM(rows->keys) < 2) {
         return py_shape_error(rows->keys, "keys", "two axes or more: (..., N, D)");
     }
-    int ndim = py_note_shape(like != NULL ? like->keys : rows->keys, key_dims);
+    const int ndim = py_note_shape(like != NULL ? like->keys : rows->keys, key_dims);
+    rows->ndim = ndim;
     key_dims[ndim - 2] = PY_N;
     if (py_check_shape(rows->keys, "keys", ndim, key_dims) < 0) {
         return -1;
@@ -164,10 +164,12 @@ read_keys_and_values(const layer_core *core, PyObject *const *given,
                        ? layer_read_features(given[ARG_VALUES], "values", 'N',
                                              "value_size", core->value_size)
                        : py_float32(given[ARG_VALUES], "values", NULL);
-    return rows->values == NULL ||
-                   py_check_shape(rows->values, "values", ndim, value_dims) < 0
-               ? -1
-               : ndim;
+    if (rows->values == NULL ||
+        py_check_shape(rows->values, "values", ndim, value_dims) < 0) {
+        return -1;
+    }
+    rows->value_place = py_place_of(rows->values);
+    return 0;
 }
 
 /* What a call was given. like: what the memory has, or NULL: it is new. */
@@ -175,35 +177,40 @@ static int
 read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
           memory_rows *rows)
 {
-    npy_intp key_dims[PY_MAX_AXES], value_dims[PY_MAX_AXES], dims[PY_MAX_AXES];
-    int ndim = read_keys_and_values(core, given, like, rows, key_dims, value_dims);
-    if (ndim < 0) {
+    npy_intp dims[PY_MAX_AXES];
+    if (read_keys_and_values(core, given, like, rows) < 0) {
         return -1;
     }
-    const py_place values = py_place_of(rows->values);
+    const int ndim = rows->ndim;
     if (py_is_given(given[ARG_MASK])) {
-        memcpy(dims, key_dims, (size_t)ndim * sizeof *dims);
-        dims[ndim - 1] = key_dims[ndim - 2];
+        memcpy(dims, rows->key_dims, (size_t)ndim * sizeof *dims);
+        dims[ndim - 1] = dims[ndim - 2];
         dims[ndim - 2] = 1;
         if ((rows->mask = read_mask(given[ARG_MASK], ndim, dims)) == NULL) {
             return -1;
         }
     }
     if (py_is_given(given[ARG_VALID_LENS])) {
-        rows->lens = read_lens(given[ARG_VALID_LENS], ndim, key_dims);
+        rows->lens = read_lens(given[ARG_VALID_LENS], ndim, rows->key_dims);
         if (rows->lens == NULL) {
             return -1;
         }
     }
-    /* Reading what came behind them may have run code that reshaped them in place. */
-    if (!py_shape_fits(rows->keys, ndim, key_dims) ||
-        !py_shape_fits(rows->values, ndim, value_dims)) {
+    return 0;
+}
+
+/* Reading what came behind them may have run code that reshaped them in place. */
+int
+layer_memory_check_rows(const memory_rows *rows)
+{
+    if (!py_shape_fits(rows->keys, rows->ndim, rows->key_dims) ||
+        !py_shape_fits(rows->values, rows->ndim, rows->value_dims)) {
         PyErr_SetString(PyExc_ValueError, "keys or values changed shape in the call");
         return -1;
     }
-    return py_check_place(rows->keys, &rows->place, "keys") < 0
+    return py_check_place(rows->keys, &rows->key_place, "keys") < 0
                ? -1
-               : py_check_place(rows->values, &values, "values");
+               : py_check_place(rows->values, &rows->value_place, "values");
 }
 
 /* ---- layer.memory() -------------------------------------------------------------- */
@@ -314,20 +321,21 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *given[ARG_COUNT], *result = NULL;
-    memory_rows rows = {0};
+    memory_rows rows;
     layer_core held;
 
     if (layer_hold((layer_object *)self, &held) < 0) {
         return NULL;
     }
+    rows_init(&rows);
     if (py_parse(state, &memory_signature, args, nargs, kwnames, given) == 0 &&
         read_rows(&held, given, NULL, &rows) == 0) {
         result = new_memory(state, self, &held);
     }
     memory_object *memory = (memory_object *)result;
-    if (memory != NULL && (start_memory(memory, &rows) < 0 ||
-                           layer_memory_extend(state, &held, &memory->now, rows.keys,
-                                               rows.values, rows.mask, true) < 0)) {
+    if (memory != NULL &&
+        (start_memory(memory, &rows) < 0 ||
+         layer_memory_extend(state, &held, &memory->now, &rows, true) < 0)) {
         Py_CLEAR(result);
     }
     clear_rows(&rows);
@@ -395,7 +403,7 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     memory_object *memory = (memory_object *)self;
     PyObject *given[ARG_COUNT];
-    memory_rows rows = {0};
+    memory_rows rows;
     layer_core held;
     int result = -1;
 
@@ -406,10 +414,10 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (layer == NULL) {
         return NULL;
     }
+    rows_init(&rows);
     if (read_rows(&held, given, &memory->now, &rows) == 0 &&
         layer_memory_check(&held, memory) == 0) {
-        result = layer_memory_extend(state, &held, &memory->now, rows.keys, rows.values,
-                                     rows.mask, false);
+        result = layer_memory_extend(state, &held, &memory->now, &rows, false);
     }
     clear_rows(&rows);
     layer_core_clear(&held);

@@ -312,43 +312,80 @@ new_mask(const py_memory *now)
     return mask;
 }
 
-/* What is new is behind what anybody knows of, or in arrays that nobody knows of; and
- * nothing here runs Python code or gives up the GIL, unless nobody knows. */
-int
-layer_memory_extend(const attnext_state *state, const layer_core *core, py_memory *now,
-                    PyArrayObject *keys, PyArrayObject *values, PyArrayObject *mask,
-                    bool nobody_knows)
+/* *next = *now with room for rows up to `end`, and for a mask. */
+static int
+make_room(const layer_core *core, const py_memory *now, npy_intp end, bool masked,
+          py_memory *next)
 {
-    const npy_intp n = rows_of(keys), room = rows_of(now->keys), at = now->N;
-    int result = -1;
-    npy_intp end;
-    py_memory next;
-    if (__builtin_add_overflow(at, n, &end)) {
-        PyErr_SetString(PyExc_ValueError, "keys are more than a memory can have");
+    const npy_intp room = rows_of(now->keys);
+    const npy_intp twice = room > PY_SSIZE_T_MAX / 2 ? end : 2 * room;
+    layer_memory_share(next, now);
+    if (room < end && move(core, now, Py_MAX(twice, end), next) < 0) {
         return -1;
     }
-    const npy_intp twice = room > PY_SSIZE_T_MAX / 2 ? end : 2 * room;
-    const bool moves = room < end;
-    layer_memory_share(&next, now);
-    if ((moves && move(core, now, Py_MAX(twice, end), &next) < 0) ||
-        (mask != NULL && next.mask == NULL && (next.mask = new_mask(&next)) == NULL)) {
-        goto done;
+    if (masked && next->mask == NULL) {
+        next->mask = new_mask(next);
     }
-    put_rows(next.keys, at, n, keys, 0);
-    put_rows(next.values, at, n, values, 0);
-    if (next.mask != NULL) {
-        put_rows(next.mask, at, n, mask, true);
+    return masked && next->mask == NULL ? -1 : 0;
+}
+
+static bool
+is_same(const py_memory *a, const py_memory *b)
+{
+    return a->N == b->N && a->keys == b->keys && a->mask == b->mask;
+}
+
+/* The rows behind those that *now counts, which *next has room for; then *now is *next.
+ * From the look at `rows` to here nothing runs Python code, nor gives up the GIL unless
+ * nobody knows of *now: so what is new is written where nobody reads or writes. */
+static int
+put_new(const attnext_state *state, const layer_core *core, py_memory *now,
+        py_memory *next, const memory_rows *rows, npy_intp end, bool nobody_knows)
+{
+    const npy_intp at = now->N, n = end - at;
+    const bool moved = next->keys != now->keys;
+    put_rows(next->keys, at, n, rows->keys, 0);
+    put_rows(next->values, at, n, rows->values, 0);
+    if (next->mask != NULL) {
+        put_rows(next->mask, at, n, rows->mask, true);
     }
-    const attn_problem p = layer_memory_problem(core, &next, end);
-    if (next.prepared == NULL ||
-        prepare(state, &p, &next, moves ? 0 : at, end, nobody_knows) == 0) {
-        py_memory old = *now;
-        *now = next;
-        now->N = end;
-        next = old;
-        result = 0;
+    const attn_problem p = layer_memory_problem(core, next, end);
+    if (next->prepared != NULL &&
+        prepare(state, &p, next, moved ? 0 : at, end, nobody_knows) < 0) {
+        return -1;
     }
-done:
-    layer_memory_release(&next);
+    const py_memory old = *now;
+    *now = *next;
+    now->N = end;
+    *next = old;
+    return 0;
+}
+
+/* Making arrays may run Python code, a finaliser, say, that appends to this memory: where
+ * it has, what was made is of no use, and it starts again behind the rows that came. */
+int
+layer_memory_extend(const attnext_state *state, const layer_core *core, py_memory *now,
+                    const memory_rows *rows, bool nobody_knows)
+{
+    py_memory was, next;
+    bool again;
+    int result;
+    do {
+        npy_intp end;
+        if (__builtin_add_overflow(now->N, rows_of(rows->keys), &end)) {
+            PyErr_SetString(PyExc_ValueError, "keys are more than a memory can have");
+            return -1;
+        }
+        layer_memory_share(&was, now);
+        result = make_room(core, &was, end, rows->mask != NULL, &next);
+        again = result == 0 && !is_same(now, &was);
+        if (result == 0 && !again) {
+            result = layer_memory_check_rows(rows) < 0
+                         ? -1
+                         : put_new(state, core, now, &next, rows, end, nobody_knows);
+        }
+        layer_memory_release(&was);
+        layer_memory_release(&next);
+    } while (again);
     return result;
 }
