@@ -203,7 +203,7 @@ class Taken:
         named = getattr(_core, function, None)  # None: a function of Python's own
         own = inspect.signature(named).parameters.keys() - OPTIONS.keys() if named else ()
         for foreign, here, differs in _core.FOREIGN:
-            if foreign == name and here in {*own, *self.options}:
+            if foreign == name and here in {*own, *self.options, *self._behind}:
                 return f": here it is {here}" + (differs and f", {differs}")
         return ""
 

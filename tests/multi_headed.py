@@ -102,6 +102,11 @@ def textbook_heads(problem: Problem, dtype: DTypeLike) -> dict[str, Array]:
     return result
 
 
+def of_pairs(x: Array, lead: tuple[int, ...]) -> Array:
+    """A mask or bias of each head with all axes of (*lead, heads, M, N), as it has to be given."""
+    return x.reshape((1,) * (len(lead) + 3 - x.ndim) + x.shape) if x.ndim > 2 else x
+
+
 def make_heads(
     rng: np.random.Generator,
     *,

@@ -44,7 +44,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "NaN in empty rows": {"valid_lens": [0, 2], "empty_rows": "nan"},
     "a mask of each entry": {"mask": np.arange(B * M * N).reshape(B, 1, M, N) % 3 > 0},
     "causal, capped, scaled": {"causal": True, "softcap": 2.0, "scale": [0.1, 1, 2, 3]},
-    "a bias and a sink": {"bias": np.ones((HEADS, 1, N)), "sink": np.ones((HEADS, 1))},
+    "a bias and a sink": {"bias": np.ones((1, HEADS, 1, N)), "sink": np.ones((HEADS, 1))},
     "dropout": {"dropout_p": 0.5, "seed": 3},
 }
 

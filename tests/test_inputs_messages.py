@@ -29,13 +29,14 @@ HINTS: list[tuple[Callable[..., Any], str, str]] = [
     (softmax, "attn_mask",
      ": here it is mask, True = attend (nn.MultiheadAttention's True = ignore: ~attn_mask)"),
     (dot, "key_padding_mask",
-     ": here it is mask, bools, True = attend: the opposite of key_padding_mask, so "
-     "~key_padding_mask[:, None, :]"),
+     ": here it is mask, bools, True = attend, so the opposite: ~key_padding_mask[:, None, None, "
+     ":] where there are heads, ~key_padding_mask[:, None, :] where not"),
     (dot, "is_causal", ": here it is causal"),
     (softmax, "is_causal", ""),  # it takes none
     (dot, "valid_len", ": here it is valid_lens"),
     (attnext.sequence_mask, "valid_lens", ": here it is valid_len"),
-    (dot, "window_size", ": here it is window, a pair (left, right), -1 for no bound"),
+    (dot, "window_size", ": here it is window, a pair (left, right), -1 for no bound; flash_attn's "
+     "diagonal ends at the last key: causal_offset=N - M"),
     (dot, "dropout_rate", ": here it is dropout_p, which needs a seed"),
     (layer, "dropout_rate", ""),
     (dot, "need_weights", ": here it is return_weights, a bool, False by default"),

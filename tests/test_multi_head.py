@@ -19,7 +19,7 @@ from helpers import (
     random_masks,
     run_python,
 )
-from multi_headed import HeadsProblem, make_heads, textbook_heads, with_nan
+from multi_headed import HeadsProblem, make_heads, of_pairs, textbook_heads, with_nan
 
 import attnext
 from attnext import MultiHeadGradients, multi_head_attention, multi_head_attention_backward
@@ -51,6 +51,8 @@ def random_options(
         "dropout_mask": rng.random((heads, M, N)) < 0.7,
     }
     options |= {name: given for name, given in modifiers.items() if rng.random() < 0.3}
+    for name in {"mask", "bias", "dropout_mask"} & options.keys():
+        options[name] = of_pairs(options[name], lead)
     return options
 
 
@@ -85,7 +87,7 @@ def test_large_in_several_groups_of_queries(rng: np.random.Generator) -> None:
     problem = make_heads(
         rng, M=600, N=180, Dq=33, Dk=70, Dv=17, d=9, heads=4, kv_heads=2, valid_lens=lens
     )
-    check(problem.but(bias=rng.standard_normal((4, 1, 180), dtype=np.float32)))
+    check(problem.but(bias=rng.standard_normal((1, 4, 1, 180), dtype=np.float32)))
 
 
 @pytest.mark.parametrize("axis", ["lead", "M", "N", "Dq", "Dk", "Dv", "d"])
@@ -302,3 +304,77 @@ def test_bad_input(rng: np.random.Generator) -> None:
             multi_head_attention_backward(**(problem.grads | x | problem.options | wrong))
     with pytest.raises(TypeError, match="missing required keyword-only argument 'num_heads'"):
         multi_head_attention(**x)  # type: ignore[call-overload]
+
+
+# ---- what a mask's axes are ----------------------------------------------------------------------
+
+
+def of_shape(name: str, shape: tuple[int, ...]) -> Any:
+    rng = np.random.default_rng(len(shape))
+    return rng.normal(size=shape) if name == "bias" else rng.random(shape) < 0.7
+
+
+@pytest.mark.parametrize("name", ["mask", "bias", "dropout_mask"])
+def test_a_mask_of_three_axes_is_not_guessed(name: str) -> None:
+    """One for each entry or one for each head? As many of both or not, it is asked for."""
+    for lead, heads in (((3,), 3), ((3,), 2)):
+        x = make_heads(np.random.default_rng(0), lead=lead, heads=heads, M=4, N=5).inputs
+        more: dict[str, Any] = {"num_heads": heads}
+        more |= {"dropout_p": 0.5} if name == "dropout_mask" else {}
+        layer = attnext.MultiHeadAttention(5, 4, 3, 2 * heads, heads)
+        module = attnext.torch.MultiHeadAttention(5, 4, 3, 2 * heads, heads)
+        rows = [x["queries"], x["keys"], x["values"]]
+        calls = [
+            lambda given, x=x, more=more: multi_head_attention(**x, **more, **{name: given}),
+            lambda given, x=x, more=more: attnext.reference.multi_head_attention(
+                **x, **more, **{name: given}
+            ),
+            lambda given, x=x, more=more: attnext.torch.multi_head_attention(
+                **{n: torch.tensor(a) for n, a in x.items()}, **more,
+                **{name: torch.tensor(given, dtype=None if name != "bias" else torch.float32)},
+            ),
+            lambda given, x=x, more=more: attnext.explain.multi_head_attention(
+                **x, **more, **{name: given}
+            ),
+        ]  # fmt: skip
+        if name != "dropout_mask":
+            memory = layer.memory(*rows[1:])
+            calls += [
+                lambda given, f=layer, rows=rows: f(*rows, **{name: given}),
+                lambda given, f=layer, rows=rows, memory=memory: f(
+                    rows[0], memory, **{name: given}
+                ),
+                lambda given, f=module, rows=rows: f(
+                    *map(torch.tensor, rows),
+                    **{name: torch.tensor(given, dtype=None if name == "mask" else torch.float32)},
+                ),
+            ]
+        for call in calls:
+            for shape in ((3, 4, 5), (3, 1, 5), (heads, 4, 5), (heads, 1, 1)):
+                message = (
+                    f"{name} has shape {shape}, expected a shape that broadcasts to (4, 5), or all "
+                    f"axes of {(3, heads, 4, 5)}: {name}[:, None] if there is one for each entry "
+                    f"of the batch, {name}[None] if one for each head"
+                )
+                with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+                    call(of_shape(name, shape))
+            for shape in ((4, 5), (5,), (1, 4, 5), (3, 1, 4, 5), (1, heads, 1, 5)):
+                call(of_shape(name, shape))
+
+
+def test_a_mask_where_all_axes_are_there_or_none_is_in_between() -> None:
+    """Without a batch (heads, M, N) is all there is; with two leading axes more is between."""
+    x = make_heads(np.random.default_rng(0), lead=(), heads=3, M=4, N=5).inputs
+    weights = multi_head_attention(
+        **x, num_heads=3, mask=of_shape("mask", (3, 4, 5)), return_weights=True, empty_rows="zero"
+    )[1]
+    assert not weights[~of_shape("mask", (3, 4, 5))].any()
+    x = make_heads(np.random.default_rng(0), lead=(2, 3), heads=3, M=4, N=5).inputs
+    for call in (multi_head_attention, attnext.reference.multi_head_attention):
+        for shape in ((3, 4, 5), (2, 3, 4, 5), (3, 1, 4, 5)):
+            message = (
+                f"mask has shape {shape}, expected a shape that broadcasts to (4, 5), or all axes "
+                "of (2, 3, 3, 4, 5)"
+            )
+            with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+                call(**x, num_heads=3, mask=np.ones(shape, bool))  # type: ignore[operator]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import EMPTY_ROWS, SLACK, Array, assert_same_bits, lost_blocks
-from multi_headed import HeadsProblem, make_heads
+from multi_headed import HeadsProblem, make_heads, of_pairs
 
 import attnext
 from attnext import Memory, MultiHeadAttention
@@ -86,7 +86,7 @@ def of_functions(problem: HeadsProblem) -> dict[str, Array]:
 def random_options(rng: np.random.Generator, lead: tuple[int, ...], M: int, N: int) -> Any:
     options: dict[str, Any] = {
         "valid_lens": rng.integers(0, N + 3, size=lead[:1]),
-        "mask": rng.random((4, M, N)) < 0.8,
+        "mask": of_pairs(rng.random((4, M, N)) < 0.8, lead),
         "bias": rng.standard_normal((*lead, 1, 1, N), dtype=np.float32),
         "causal": True,
         "window": (N // 2, -1),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from multi_headed import of_pairs
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
@@ -142,7 +143,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_central_differences(rng: np.random.Generator, options: dict[str, Any]) -> None:
     """Every gradient, those of bias, sink and scale too; through output, weights and lse."""
     x = make(rng, kv_heads=options.get("num_kv_heads"), sizes=(3, 2, 4), d=2, keys=3)
-    x |= {"bias": rng.normal(size=(4, 1, 3)), "scale": rng.normal(size=4), **options}
+    x |= {"bias": rng.normal(size=(1, 4, 1, 3)), "scale": rng.normal(size=4), **options}
     x["mask"] = x["mask"] > 0 if "mask" in options else None
     x["sink"] = None if "empty_rows" in options else rng.normal(size=(4, 1))
     extras = {"return_weights": True, "return_lse": True}
@@ -268,7 +269,8 @@ def test_out(rng: np.random.Generator) -> None:
          "Dq)"),
         ({"valid_lens": [1, 2, 3]}, "valid_lens has shape (3,), expected (2,) or (2, 3)"),
         ({"mask": np.ones((B, M, N), bool)}, "mask has shape (2, 3, 5), expected a shape that "
-         "broadcasts to (2, 4, 3, 5)"),
+         "broadcasts to (3, 5), or all axes of (2, 4, 3, 5): mask[:, None] if there is one for "
+         "each entry of the batch, mask[None] if one for each head"),
         ({"scale": np.ones(3)}, "scale has shape (3,), expected a shape that broadcasts to (2, 4)"),
         ({"causal_offset": [1] * 4}, "causal_offset has shape (4,), expected an int or (2,)"),
         ({"enable_gqa": True}, "multi_head_attention() got an unexpected keyword argument "
@@ -303,7 +305,7 @@ def random_call(rng: np.random.Generator) -> dict[str, Any]:
     options = {
         "valid_lens": rng.integers(0, N + 2, size=shapes[rng.integers(len(shapes))]),
         "mask": rng.random((*lead, heads, M, N) if rng.random() < 0.5 else (M, N)) < 0.7,
-        "bias": rng.normal(size=(heads, 1, N)),
+        "bias": of_pairs(rng.normal(size=(heads, 1, N)), lead),
         "sink": rng.normal(size=(heads, 1)),
         "scale": rng.normal(size=heads),
         "causal": True,

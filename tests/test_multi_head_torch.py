@@ -279,7 +279,7 @@ def test_shared_heads(kv_heads: int) -> None:
 def test_options_flow_to_the_function() -> None:
     layer = ours.MultiHeadAttention(E, E, E, E, HEADS, bias=True)
     x = inputs(E, E, E)
-    bias = torch.randn(HEADS, 1, N, requires_grad=True)
+    bias = torch.randn(1, HEADS, 1, N, requires_grad=True)
     sink = torch.randn(HEADS, 1, requires_grad=True)
     options = {"causal": True, "causal_offset": 2, "softcap": 3.0, "bias": bias, "sink": sink}
     output = layer(*x, LENS, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
@@ -17,6 +18,7 @@ from .arguments import (
     as_lens,
     as_size,
     deliver,
+    read_array,
 )
 from .attention import Attended, Inputs, attention, attention_backward
 from .dot_product import DotProduct
@@ -126,9 +128,25 @@ def live_rows(inputs: Inputs, o: Options) -> Mask:
     return np.asarray(pairs_that_take_part(rows, N, replace(o, valid_lens=lens)).any(axis=-1))
 
 
+def check_heads(name: str, shape: tuple[int, ...], pairs: tuple[int, ...]) -> None:
+    """Refuse what might be of (entries, M, N) or of (heads, M, N), whatever the sizes."""
+    if not 2 < len(shape) < len(pairs) or prod(shape[:-2]) == 1:
+        return
+    expected = f"a shape that broadcasts to {pairs[-2:]}, or all axes of {pairs}"
+    if len(pairs) == 4:
+        expected += f": {name}[:, None] if there is one for each entry of the batch, "
+        expected += f"{name}[None] if one for each head"
+    raise ValueError(f"{name} has shape {shape}, expected {expected}")
+
+
 def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
     """Those of the attention of the heads."""
     check_offset(options, a.queries.shape[:-1])
+    *lead, M, _ = a.queries.shape
+    for name in ("mask", "bias", "dropout_mask"):
+        if options.get(name) is not None:
+            shape = (*lead, a.heads, M, a.keys.shape[-2])
+            check_heads(name, read_array(name, options[name]).shape, shape)
     return {**options, "enable_gqa": a.kv_heads != a.heads}
 
 

@@ -191,7 +191,8 @@ class MultiHeadAttention(Layer):
         scale : float or Tensor, optional
             As in `attnext.torch.multi_head_attention`.
         **options : optional
-            As in `attnext.multi_head_attention`: a mask of each entry is (B, 1, M, N).
+            As in `attnext.multi_head_attention`. A mask or bias has all axes of (B, num_heads, M,
+            N), as ``mask[:, None]`` for each entry or ``mask[None]`` for each head, or two.
         need_weights : bool, optional
             False leaves `attention_weights` None and saves forming a tensor of
             (..., num_heads, M, N).

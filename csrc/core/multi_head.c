@@ -329,7 +329,8 @@ static const attn_score_text text = {
 "Weights and lse are those of the heads, (..., num_heads, M, N) and (..., num_heads,\n"
 "M); `mask`, `bias`, `dropout_mask` and `sink` broadcast to these, `scale` to\n"
 "``(..., num_heads)``. `valid_lens` has the shapes it has without heads, which share\n"
-"it: a mask of each entry is (B, 1, M, N).",
+"it. A mask (or bias, or dropout_mask) has all these axes, ``mask[:, None]`` if there\n"
+"is one for each entry, ``mask[None]`` if one for each head, or no more than (M, N).",
     .example =
 ">>> import numpy as np\n"
 ">>> from attnext import multi_head_attention\n"

@@ -345,9 +345,10 @@ PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
 
 /* mask, dropout_mask (bools) or bias (floats, float32 and C-contiguous afterwards), of
  * a shape that broadcasts to that of the pairs, dims = (..., M, N): as an array, and as
- * the view of it that the core reads, which points into it and is to be cleared. */
-PyArrayObject *py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
-                        PyArrayObject *out, attn_view *view);
+ * the view of it that the core reads, which points into it and is to be cleared.
+ * makes_heads: the last leading axis of dims is the call's own, and not its queries'. */
+PyArrayObject *py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
+                        const npy_intp *dims, PyArrayObject *out, attn_view *view);
 void py_view_clear(attn_view *view);
 
 /* The same of numbers that pairs share, real ones, finite or, if minus_inf, -inf: of a

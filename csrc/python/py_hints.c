@@ -5,9 +5,11 @@
 #include "py_attnext.h"
 
 #define MULTIHEAD "True = attend (nn.MultiheadAttention's True = ignore: ~attn_mask)"
-#define OPPOSITE                                                  \
-    "bools, True = attend: the opposite of key_padding_mask, so " \
-    "~key_padding_mask[:, None, :]"
+
+/* One bool a key, (B, N), for every head and query. */
+#define OF_KEYS(NAME) \
+    NAME "[:, None, None, :] where there are heads, " NAME "[:, None, :] where not"
+#define OPPOSITE(NAME) "bools, True = attend, so the opposite: " OF_KEYS("~" NAME)
 
 /* A name there, the argument here, and what differs, if anything does. Of several lines
  * with one name, a function gets the first whose argument it takes. */
@@ -37,18 +39,20 @@ static const struct {
     /* masks */
     {"attn_mask", "bias", "if it is of floats, and mask if of bools, " MULTIHEAD},
     {"attn_mask", "mask", MULTIHEAD},
-    {"key_padding_mask", "mask", OPPOSITE},
-    {"src_key_padding_mask", "mask", OPPOSITE},
-    {"padding_mask", "mask", "bools, True = attend, of shape (..., M, N)"},
+    {"key_padding_mask", "mask", OPPOSITE("key_padding_mask")},
+    {"src_key_padding_mask", "mask", OPPOSITE("src_key_padding_mask")},
+    {"padding_mask", "mask", "bools, True = attend: " OF_KEYS("padding_mask")},
     {"attention_mask", "mask",
-     "bools, True = attend, of a shape that broadcasts to (..., M, N): "
-     "attention_mask[:, None, :] for one entry per key"},
+     "bools, True = attend: of (B, M, N), attention_mask[:, None] where there are "
+     "heads; of (B, N), " OF_KEYS("attention_mask")},
     {"where", "mask", NULL},
     {"attn_bias", "bias", NULL},
     {"attention_bias", "bias", NULL},
     {"is_causal", "causal", NULL},
     {"use_causal_mask", "causal", NULL},
-    {"window_size", "window", "a pair (left, right), -1 for no bound"},
+    {"window_size", "window",
+     "a pair (left, right), -1 for no bound; flash_attn's diagonal ends at the last "
+     "key: causal_offset=N - M"},
     {"local_window_size", "window",
      "a pair (left, right), -1 for no bound: (w, w) for one number w"},
     {"sliding_window", "window",
@@ -63,8 +67,8 @@ static const struct {
     {"gamma", "w", "sqrt(2 * gamma)"},
     {"logits_soft_cap", "softcap", NULL},
     {"soft_cap", "softcap", NULL},
-    {"s_aux", "sink", NULL},
-    {"sinks", "sink", NULL},
+    {"s_aux", "sink", "s_aux[:, None] for one number for each head"},
+    {"sinks", "sink", "sinks[:, None] for one number for each head"},
     /* dropout */
     {"dropout", "dropout_p", "which needs a seed"},
     {"dropout_rate", "dropout_p", "which needs a seed"},

@@ -304,7 +304,8 @@ convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
     }
     in->masked = true;
     return keep(in, which,
-                py_pairs(call->given[which], which, in->pair_ndim, dims, out, view));
+                py_pairs(call->given[which], which, in->problem.heads > 0,
+                         in->pair_ndim, dims, out, view));
 }
 
 /* The mask of the memory, and that of the call if there is one. */
@@ -323,8 +324,8 @@ add_mask_of_memory(const py_call *call, const npy_intp *dims, py_inputs *in)
     in->masked = true;
     py_view_clear(&in->problem.masks.mask);
     int result = keep(in, ARG_MASK,
-                      py_pairs((PyObject *)mask, ARG_MASK, in->pair_ndim, dims, NULL,
-                               &in->problem.masks.mask));
+                      py_pairs((PyObject *)mask, ARG_MASK, false, in->pair_ndim, dims,
+                               NULL, &in->problem.masks.mask));
     Py_XDECREF(given);
     Py_DECREF(mask);
     return result;

@@ -102,7 +102,7 @@ read_mask(PyObject *object, int ndim, npy_intp *dims)
 {
     attn_view view = {0};
     PyArrayObject *copy = NULL;
-    PyArrayObject *mask = py_pairs(object, ARG_MASK, ndim, dims, NULL, &view);
+    PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, NULL, &view);
     py_view_clear(&view);
     if (mask != NULL) {
         copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);

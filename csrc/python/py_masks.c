@@ -92,16 +92,44 @@ check_broadcast(PyArrayObject *a, const char *name, int ndim, const npy_intp *di
     return py_shape_error(a, name, expected);
 }
 
+/* Where a layer makes the heads itself, dims is (..., heads, M, N), and its caller sees
+ * (..., M, N): an array of (entries, M, N) would broadcast as one of (heads, M, N) as soon
+ * as there are as many of both. So between M and N alone and all axes nothing is taken,
+ * whatever the sizes; leading axes of 1 mean the same either way. */
+static int
+check_heads(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims)
+{
+    int own = PyArray_NDIM(a);
+    if (own <= 2 || own >= ndim ||
+        PyArray_MultiplyList(PyArray_DIMS(a), own - 2) == 1) {
+        return 0;
+    }
+    char pairs[PY_SHAPE_TEXT], all[PY_SHAPE_TEXT], hint[120] = "";
+    if (ndim == 4) {
+        PyOS_snprintf(
+            hint, sizeof hint,
+            ": %s[:, None] if there is one for each entry of the batch, %s[None] "
+            "if one for each head",
+            name, name);
+    }
+    char expected[2 * PY_SHAPE_TEXT + sizeof hint + 60];
+    PyOS_snprintf(
+        expected, sizeof expected, "a shape that broadcasts to %s, or all axes of %s%s",
+        py_shape_text(pairs, 2, dims + ndim - 2), py_shape_text(all, ndim, dims), hint);
+    return py_shape_error(a, name, expected);
+}
+
 PyArrayObject *
-py_pairs(PyObject *object, py_arg which, int ndim, const npy_intp *dims,
-         PyArrayObject *out, attn_view *view)
+py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
+         const npy_intp *dims, PyArrayObject *out, attn_view *view)
 {
     PyArrayObject *a = which == ARG_BIAS ? py_floats(object, "bias", out)
                                          : py_bools(object, which, out);
     const char *name = which == ARG_BIAS   ? "bias"
                        : which == ARG_MASK ? "mask"
                                            : "dropout_mask";
-    if (a != NULL && (check_broadcast(a, name, ndim, dims) < 0 ||
+    if (a != NULL && ((makes_heads && check_heads(a, name, ndim, dims) < 0) ||
+                      check_broadcast(a, name, ndim, dims) < 0 ||
                       fill_view(view, a, ndim - 2, ndim, dims) < 0)) {
         Py_CLEAR(a);
     }

@@ -58,7 +58,7 @@ softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape 
         return -1;
     }
     if (py_is_given(given[ARG_MASK])) {
-        m->mask = py_pairs(given[ARG_MASK], ARG_MASK, s->ndim, s->dims, out,
+        m->mask = py_pairs(given[ARG_MASK], ARG_MASK, false, s->ndim, s->dims, out,
                            &m->masks.mask);
         return m->mask == NULL ? -1 : 0;
     }
