@@ -23,7 +23,14 @@ layer_core_clear(layer_core *core)
 }
 
 int
-layer_hold(const layer_object *layer, layer_core *held)
+layer_hold(layer_object *layer, layer_core *held)
+{
+    layer->revision++;
+    return layer_hold_to_read(layer, held);
+}
+
+int
+layer_hold_to_read(const layer_object *layer, layer_core *held)
 {
     *held = layer->core;
     if (held->identity == NULL) {
@@ -127,6 +134,7 @@ layer_new(PyTypeObject *type, py_score_number score)
         layer->vectorcall = layer_vectorcall;
         layer->core.score = &py_state_of_type(type)->scores[score];
         layer->core.training = true;
+        layer->revision = 1; /* that of a memory which has not looked is 0 */
     }
     return (PyObject *)layer;
 }

@@ -47,6 +47,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *weakrefs;
     layer_core core;        /* all NULL but the score until __init__ */
+    uint64_t revision;      /* how often somebody could change or get a parameter */
     PyObject *context;      /* of the last forward, NULL before the first */
     PyArrayObject *weights; /* of the last forward, NULL if it formed none */
 } layer_object;
@@ -65,8 +66,10 @@ int layer_read_options(layer_core *core, PyObject *dropout, PyObject *scale);
 int layer_install(layer_object *layer, layer_core *core);
 
 /* *held = the layer's core with references of its own, for layer_core_clear.
- * RuntimeError if __init__ has not run. */
-int layer_hold(const layer_object *layer, layer_core *held);
+ * RuntimeError if __init__ has not run. For who neither changes a parameter nor hands it
+ * out there is the second: a step over a memory then need not look for changes. */
+int layer_hold(layer_object *layer, layer_core *held);
+int layer_hold_to_read(const layer_object *layer, layer_core *held);
 void layer_core_clear(layer_core *core);
 
 /* Slots of every type. */
@@ -237,6 +240,8 @@ typedef struct {
     PyObject *layer;    /* a weak reference: nothing here leads back to the layer */
     PyObject *identity; /* of the layer */
     PyArrayObject *made_with[ATTN_PARAMETERS]; /* copies of what projected the keys */
+    uint64_t
+        revision; /* of the layer, when its parameters were these and nobody else's */
     py_memory now;
     memory_sums sums, spare; /* spare: arrays, whatever they hold */
 } memory_object;
@@ -254,14 +259,19 @@ PyObject *layer_memory_hold(memory_object *memory, layer_core *held);
 /* ValueError: the memory is not this layer's. */
 int layer_memory_of_another(void);
 
-/* Is the memory this layer's, and are its keys those that the layer would project now?
- * ValueError, RuntimeError. */
-int layer_memory_check(const layer_core *core, const memory_object *memory);
+/* Is the memory this layer's, and are its keys those that the layer, whose core is held
+ * once, would project now? ValueError, RuntimeError. */
+int layer_memory_check(const layer_object *layer, const layer_core *core,
+                       memory_object *memory);
+
+/* In the core that is held the copies that the memory has take the places of the live
+ * parameters, which may change where Python code runs. */
+void layer_memory_use_copies(const memory_object *memory, layer_core *held);
 
 /* Fills *call with what the memory has, which goes into *held with references of its own.
  * TypeError if values or lengths are given; and as layer_memory_check. */
-int layer_memory_read(const layer_core *core, PyObject *memory, py_call *call,
-                      py_memory *held);
+int layer_memory_read(const layer_object *layer, const layer_core *core,
+                      PyObject *memory, py_call *call, py_memory *held);
 
 /* *to = *from, with references of its own; gives them up. */
 void layer_memory_share(py_memory *to, const py_memory *from);
@@ -299,6 +309,10 @@ int layer_memory_extend(const attnext_state *state, const layer_core *core,
 void layer_memory_add(PyObject *memory, py_gradients *d);
 PyObject *layer_memory_backward(const attnext_state *state, const layer_core *core,
                                 memory_object *memory);
+
+/* In the core that is held the copies that the memory has take the places of the live
+ * parameters, which may change where Python code runs. */
+void layer_memory_use_copies(const memory_object *memory, layer_core *held);
 void layer_memory_clear_sums(memory_sums *sums);
 
 /* (projected, values): the sums, which start again, or None if there are none. */

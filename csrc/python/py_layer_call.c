@@ -236,12 +236,12 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[INPUTS])
 
 /* Keys and values, or a memory, which goes into *memory. */
 static int
-read_keys(const attnext_state *state, const layer_core *held, py_call *call,
-          py_memory *memory)
+read_keys(const attnext_state *state, const layer_object *layer, const layer_core *held,
+          py_call *call, py_memory *memory)
 {
     PyObject *keys = call->given[ARG_KEYS];
     if (Py_IS_TYPE(keys, state->Memory)) {
-        return layer_memory_read(held, keys, call, memory);
+        return layer_memory_read(layer, held, keys, call, memory);
     }
     if (call->given[ARG_VALUES] == NULL) {
         PyErr_SetString(PyExc_TypeError,
@@ -261,7 +261,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     layer_core held;
     py_call call;
 
-    if (layer_hold(layer, &held) < 0) {
+    if (layer_hold_to_read(layer, &held) < 0) {
         return NULL;
     }
     const py_signature *signature = &held.score->call;
@@ -271,7 +271,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     begin_call(&call, &held);
     PyObject *need_weights = call.given[ARG_NEED_WEIGHTS];
     call.options.return_weights = true;
-    if (read_keys(state, &held, &call, &memory) < 0 ||
+    if (read_keys(state, layer, &held, &call, &memory) < 0 ||
         (kwnames != NULL && py_read_options(&call) < 0) ||
         (need_weights != NULL && py_read_flag(need_weights, "need_weights",
                                               &call.options.return_weights) < 0) ||
@@ -400,7 +400,7 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     py_inputs in;
     py_gradients gradients;
 
-    if (layer_hold(layer, &held) < 0) {
+    if (layer_hold_to_read(layer, &held) < 0) {
         return NULL;
     }
     const py_signature *signature = &held.score->call_backward;

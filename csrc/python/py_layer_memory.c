@@ -72,9 +72,11 @@ memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (layer == NULL) {
         return NULL;
     }
-    PyObject *result = layer_memory_check(&held, memory) < 0
-                           ? NULL
-                           : layer_memory_backward(state, &held, memory);
+    PyObject *result = NULL;
+    if (layer_memory_check((layer_object *)layer, &held, memory) == 0) {
+        layer_memory_use_copies(memory, &held);
+        result = layer_memory_backward(state, &held, memory);
+    }
     layer_core_clear(&held);
     Py_DECREF(layer);
     return result;
@@ -117,9 +119,9 @@ memory_given_to(PyObject *self, PyObject *layer)
         if (own != NULL) {
             layer_memory_of_another();
         }
-    } else if (layer_hold((layer_object *)own, &held) == 0) {
+    } else if (layer_hold_to_read((layer_object *)own, &held) == 0) {
         layer_memory_share(&now, &memory->now);
-        if (layer_memory_check(&held, memory) == 0) {
+        if (layer_memory_check((layer_object *)own, &held, memory) == 0) {
             given = Py_BuildValue(
                 "(NNNN)", copy_rows(&now, now.keys), copy_rows(&now, now.values),
                 now.lens == NULL ? Py_NewRef(Py_None)

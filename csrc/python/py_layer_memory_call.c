@@ -16,8 +16,41 @@ layer_memory_of_another(void)
     return -1;
 }
 
+/* Could nobody but so many write into it? A reference that is no more than weak may become
+ * one at any time. */
+static bool
+is_nobody_elses(PyArrayObject *a, Py_ssize_t references)
+{
+    const char *object = (const char *)a;
+    PyObject *const *weak = (PyObject *const *)(object + Py_TYPE(a)->tp_weaklistoffset);
+    return Py_REFCNT(a) == references && *weak == NULL;
+}
+
+/* The layer and who holds its core have the live array, and that has its memory
+ * (layer_new_live), as whatever is made of it in NumPy, a view, say, does or has itself. */
+static bool
+is_the_layers(PyArrayObject *live)
+{
+    PyObject *memory = PyArray_BASE(live);
+    return is_nobody_elses(live, 2) && memory != NULL && PyArray_CheckExact(memory) &&
+           is_nobody_elses((PyArrayObject *)memory, 1);
+}
+
+/* Is it what the copy is? */
+static bool
+has_copy(const memory_object *memory, const layer_core *core, int which)
+{
+    PyArrayObject *copy = memory->made_with[which];
+    return copy == NULL ||
+           memcmp(PyArray_DATA(copy), PyArray_DATA(core->parameters[which]),
+                  (size_t)PyArray_NBYTES(copy)) == 0;
+}
+
+/* Parameters that nobody else could write into since the last look are not compared: of a
+ * decoding step that would be up to the half. */
 int
-layer_memory_check(const layer_core *core, const memory_object *memory)
+layer_memory_check(const layer_object *layer, const layer_core *core,
+                   memory_object *memory)
 {
     if (memory->identity != core->identity) {
         return layer_memory_of_another();
@@ -25,11 +58,16 @@ layer_memory_check(const layer_core *core, const memory_object *memory)
     if (layer_check_parameters(core) < 0) {
         return -1;
     }
+    bool nobody_elses = true;
     for (int i = 0; i < core->score->parameters; i++) {
-        PyArrayObject *copy = memory->made_with[i];
-        if (copy != NULL &&
-            memcmp(PyArray_DATA(copy), PyArray_DATA(core->parameters[i]),
-                   (size_t)PyArray_NBYTES(copy)) != 0) {
+        nobody_elses = nobody_elses && (memory->made_with[i] == NULL ||
+                                        is_the_layers(core->parameters[i]));
+    }
+    if (nobody_elses && memory->revision == layer->revision) {
+        return 0;
+    }
+    for (int i = 0; i < core->score->parameters; i++) {
+        if (!has_copy(memory, core, i)) {
             PyErr_Format(PyExc_RuntimeError,
                          "%s has changed since the memory projected its keys with it: "
                          "make a new memory",
@@ -37,12 +75,26 @@ layer_memory_check(const layer_core *core, const memory_object *memory)
             return -1;
         }
     }
+    if (nobody_elses) {
+        memory->revision = layer->revision;
+    }
     return 0;
 }
 
+void
+layer_memory_use_copies(const memory_object *memory, layer_core *held)
+{
+    for (int i = 0; i < held->score->parameters; i++) {
+        if (memory->made_with[i] != NULL) {
+            Py_SETREF(held->parameters[i],
+                      (PyArrayObject *)Py_NewRef(memory->made_with[i]));
+        }
+    }
+}
+
 int
-layer_memory_read(const layer_core *core, PyObject *object, py_call *call,
-                  py_memory *held)
+layer_memory_read(const layer_object *layer, const layer_core *core, PyObject *object,
+                  py_call *call, py_memory *held)
 {
     memory_object *memory = (memory_object *)object;
     const char *own = py_is_given(call->given[ARG_VALUES])       ? "values"
@@ -53,7 +105,7 @@ layer_memory_read(const layer_core *core, PyObject *object, py_call *call,
                      "%s is given beside a memory, expected none: it has its own", own);
         return -1;
     }
-    if (layer_memory_check(core, memory) < 0) {
+    if (layer_memory_check(layer, core, memory) < 0) {
         return -1;
     }
     layer_memory_share(held, &memory->now);
@@ -73,7 +125,7 @@ layer_memory_hold(memory_object *memory, layer_core *held)
                         "with it");
         Py_CLEAR(layer);
     }
-    if (layer != NULL && layer_hold((layer_object *)layer, held) < 0) {
+    if (layer != NULL && layer_hold_to_read((layer_object *)layer, held) < 0) {
         Py_CLEAR(layer);
     }
     return layer;
@@ -300,7 +352,7 @@ start_memory(memory_object *memory, const memory_rows *rows)
 }
 
 static PyObject *
-new_memory(const attnext_state *state, PyObject *layer, const layer_core *core)
+new_memory(const attnext_state *state, PyObject *layer, layer_core *core)
 {
     PyTypeObject *type = state->Memory;
     memory_object *memory = (memory_object *)type->tp_alloc(type, 0); /* all zero */
@@ -312,7 +364,9 @@ new_memory(const attnext_state *state, PyObject *layer, const layer_core *core)
     if (memory->layer == NULL || layer_check_parameters(core) < 0 ||
         copy_parameters(core, memory) < 0) {
         Py_CLEAR(memory);
+        return NULL;
     }
+    layer_memory_use_copies(memory, core);
     return (PyObject *)memory;
 }
 
@@ -324,7 +378,7 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     memory_rows rows;
     layer_core held;
 
-    if (layer_hold((layer_object *)self, &held) < 0) {
+    if (layer_hold_to_read((layer_object *)self, &held) < 0) {
         return NULL;
     }
     rows_init(&rows);
@@ -416,7 +470,8 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     rows_init(&rows);
     if (read_rows(&held, given, &memory->now, &rows) == 0 &&
-        layer_memory_check(&held, memory) == 0) {
+        layer_memory_check((layer_object *)layer, &held, memory) == 0) {
+        layer_memory_use_copies(memory, &held);
         result = layer_memory_extend(state, &held, &memory->now, &rows, false);
     }
     clear_rows(&rows);
