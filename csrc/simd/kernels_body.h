@@ -42,6 +42,7 @@ lanes_left(int64_t n)
 #include "kernels_layout.h"
 #include "kernels_softmax.h"
 #include "kernels_softcap.h"
+#include "kernels_softmax_short.h"
 #include "kernels_softmax_rows.h"
 #include "kernels_additive.h"
 #include "kernels_additive_query.h"
