@@ -27,6 +27,8 @@ The files::
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
     positions.py    positional_encoding
+    sdpa.py         scaled_dot_product_attention with torch's own signature
+    nn.py           MultiheadAttention with torch's own; convert, revert
     memory.py       keys and values that stay: Memory
     modules.py      AdditiveAttention, DotProductAttention; layer.py, what layers share;
                     editions.py, what d2l calls them with; projections.py, what their linear
@@ -60,6 +62,7 @@ except ModuleNotFoundError as error:
         "attnext.torch needs PyTorch, which is not installed: pip install torch"
     ) from None
 
+from . import nn
 from .functions import (
     additive_attention,
     cosine_attention,
@@ -71,8 +74,10 @@ from .memory import Memory
 from .merge import merge_attention
 from .modules import AdditiveAttention, DotProductAttention
 from .multi_head import MultiHeadAttention
+from .nn import convert, revert
 from .positions import positional_encoding
 from .scores import additive_scores, cosine_scores, dot_product_scores, gaussian_scores
+from .sdpa import scaled_dot_product_attention
 from .softmax import masked_softmax, sequence_mask
 
 __all__ = [
@@ -82,6 +87,7 @@ __all__ = [
     "MultiHeadAttention",
     "additive_attention",
     "additive_scores",
+    "convert",
     "cosine_attention",
     "cosine_scores",
     "dot_product_attention",
@@ -91,7 +97,10 @@ __all__ = [
     "masked_softmax",
     "merge_attention",
     "multi_head_attention",
+    "nn",
     "positional_encoding",
+    "revert",
+    "scaled_dot_product_attention",
     "sequence_mask",
 ]
 

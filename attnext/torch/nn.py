@@ -1,0 +1,464 @@
+"""MultiheadAttention as torch.nn has it, and models of torch's own classes that compute with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from attnext._options import type_name
+
+from .sdpa import by_kind, dropped, run_as_torch
+
+__all__ = ["MultiheadAttention"]
+
+_Model = TypeVar("_Model", bound=nn.Module)
+
+
+def __dir__() -> list[str]:
+    """What completion offers."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """Multi-head attention: torch.nn's own class, computed by attnext.
+
+    It is torch.nn.MultiheadAttention in everything but the computation: constructor, parameters and
+    their initial numbers, state dict, arguments of the call and what it returns.
+
+    Parameters
+    ----------
+    embed_dim : int
+        Features of a query, of all heads together, and of the output.
+    num_heads : int
+        How many heads, a divisor of `embed_dim`.
+    dropout : float, optional
+        Probability, 0 <= dropout <= 1, that a weight is left out, in training.
+    bias : bool, optional
+        Give the projections biases.
+    add_bias_kv : bool, optional
+        A learned key and its value behind the others.
+    add_zero_attn : bool, optional
+        A key and a value of zeros behind the others.
+    kdim, vdim : int, optional
+        Features of a key and of a value; `embed_dim` by default.
+    batch_first : bool, optional
+        Inputs and output are (B, L, E); (L, B, E) by default.
+    device, dtype : optional
+        Of the parameters. It computes on the CPU, in float32.
+
+    See Also
+    --------
+    attnext.torch.convert : Puts it in the place of torch's class in a model.
+    attnext.torch.MultiHeadAttention : That of *Dive into Deep Learning*.
+
+    Notes
+    -----
+    In the layers of torch's Transformer the attention is attnext's in evaluation too: the path on
+    which these bypass their `self_attn` there is not taken. A query without any key gives what it
+    gives there: NaN, or with ``need_weights=False`` the output of a head that pools 0. Weights
+    that dropout leaves out are others than torch draws for the same seed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch.nn import MultiheadAttention  # was: from torch.nn import ...
+    >>> attention = MultiheadAttention(8, num_heads=2, batch_first=True)
+    >>> X, padding = torch.randn(2, 3, 8), torch.tensor([[False] * 3, [False, False, True]])
+    >>> output, weights = attention(X, X, X, key_padding_mask=padding)
+    >>> output.shape, weights.shape
+    (torch.Size([2, 3, 8]), torch.Size([2, 3, 3]))
+    >>> bool((weights[1, :, 2] == 0).all())
+    True
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if num_heads > 0 and embed_dim % num_heads:
+            raise ValueError(f"num_heads is {num_heads}, expected a divisor of {embed_dim}")
+        sizes = {"kdim": kdim, "vdim": vdim, "batch_first": batch_first}
+        more = {"add_bias_kv": add_bias_kv, "add_zero_attn": add_zero_attn}
+        with _as_torchs(self):
+            nn.MultiheadAttention.__init__(
+                self, embed_dim, num_heads, dropout, bias, **more, **sizes,
+                device=device, dtype=dtype,
+            )  # fmt: skip
+
+    # The layers of torch's Transformer ask this before they bypass a self_attn in evaluation.
+
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        return False
+
+    @_qkv_same_embed_dim.setter
+    def _qkv_same_embed_dim(self, value: bool) -> None:
+        self.__dict__["_qkv_same_embed_dim"] = value  # for torch's class, if it becomes that
+
+    def _reset_parameters(self) -> None:
+        with _as_torchs(self):
+            self._reset_parameters()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend with each head, and project what they pooled.
+
+        Parameters
+        ----------
+        query : Tensor, float32, shape (L, E), (L, B, E), or (B, L, E) if `batch_first`
+            The queries. A nested tensor of B sequences, too, and so are key and value then.
+        key, value : Tensor, float32, shapes (S, kdim) and (S, vdim), and so on
+            The keys and their values.
+        key_padding_mask : Tensor of bool or float32, shape (B, S) or (S,), optional
+            Bools: True for a key that is left out. Floats are added to its scores.
+        need_weights : bool, optional
+            Return the weights; without them the call takes less time and memory.
+        attn_mask : Tensor of bool or float32, shape (L, S) or (B * num_heads, L, S), optional
+            Bools: True where a query does not attend to a key. Floats are added to the scores.
+        average_attn_weights : bool, optional
+            Return the mean of the heads' weights, instead of those of each.
+        is_causal : bool, optional
+            A promise that `attn_mask` is the causal mask: it is not read then.
+
+        Returns
+        -------
+        output : Tensor, float32, in the layout of `query`
+            For each query, what its heads pooled, projected.
+        weights : Tensor, float32, shape (B, L, S) or (B, num_heads, L, S), or None
+            After dropout, as torch's; without the first axis if there is no batch.
+
+        Raises
+        ------
+        TypeError
+            An argument or a parameter is no float32 tensor on the CPU, or of the wrong kind.
+        ValueError
+            An argument has the wrong shape, or there is `is_causal` without `attn_mask`.
+        """
+        inputs = {"query": query, "key": key, "value": value}
+        if any(getattr(x, "is_nested", False) for x in inputs.values()):
+            return self._nested(inputs, key_padding_mask, need_weights, attn_mask, is_causal)
+        self._check(inputs, key_padding_mask, attn_mask, is_causal)
+        batched = query.dim() == 3
+        if not batched:
+            q, k, v = (x.unsqueeze(0) for x in (query, key, value))
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+        elif not self.batch_first:
+            q, k, v = (x.transpose(0, 1) for x in (query, key, value))
+        else:
+            q, k, v = query, key, value
+        output, weights = self._attend(
+            q, k, v, key_padding_mask, need_weights, attn_mask, is_causal
+        )
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(dim=1)
+        if not batched:
+            return output.squeeze(0), None if weights is None else weights.squeeze(0)
+        return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        need_weights: bool,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Of inputs (B, rows, features): the output and the weights of each head."""
+        B, M, N = *query.shape[:2], key.shape[1]
+        more_keys = [] if self.bias_k is None else [(self.bias_k, self.bias_v)]
+        if self.add_zero_attn:
+            more_keys.append((zeros := torch.zeros(1, 1, self.embed_dim), zeros))
+        if is_causal and not more_keys:
+            options["causal"] = True
+        elif attn_mask is not None:
+            shape = attn_mask.shape if attn_mask.dim() == 2 else (B, self.num_heads, M, N)
+            _restrict(options, "attn_mask", attn_mask.reshape(shape))
+        if padding is not None:
+            lens = None if more_keys else lengths_of(padding)
+            if lens is None:
+                _restrict(options, "key_padding_mask", padding[:, None, None, :])
+            else:
+                options["valid_lens"] = lens
+        options["empty_rows"] = "nan" if need_weights else "zero"
+        keep, p = None, self.dropout if self.training else 0.0
+        if p > 0 and need_weights:  # the weights are returned after it
+            keep = torch.rand(B, self.num_heads, M, N + len(more_keys)) >= p
+            options |= {"dropout_mask": keep, "dropout_p": p if p < 1 else 0.0}
+        else:
+            options |= dropped(p)
+        returned = ("output", "weights") if need_weights else ("output",)
+        call = self._with_more_keys if more_keys else self._as_it_is
+        made = call([query, key, value], options, returned, *more_keys)
+        output, weights = made if need_weights else (made, None)
+        if weights is not None and keep is not None:
+            weights = weights * keep / (1 - p if p < 1 else 1)
+        return output, weights
+
+    def _projections(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Weight and bias of each input."""
+        W: Any = self.in_proj_weight
+        b: Any = self.in_proj_bias
+        apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        weights = apart if W is None else W.chunk(3)
+        return list(zip(weights, [None] * 3 if b is None else b.chunk(3), strict=True))
+
+    def _as_it_is(self, x: list[Tensor], options: dict[str, Any], returned: tuple[str, ...]) -> Any:
+        inputs = dict(zip(("queries", "keys", "values"), x, strict=True))
+        projections = [*self._projections(), (self.out_proj.weight, self.out_proj.bias)]
+        for letter, (W, b) in zip("qkvo", projections, strict=True):
+            inputs |= {f"W_{letter}": W} if b is None else {f"W_{letter}": W, f"b_{letter}": b}
+        own = {"num_heads": self.num_heads, "num_kv_heads": None}
+        return run_as_torch("multi_head_attention", inputs, {**own, **options}, returned)
+
+    def _with_more_keys(
+        self,
+        x: list[Tensor],
+        options: dict[str, Any],
+        returned: tuple[str, ...],
+        *more: tuple[Any, Any],
+    ) -> Any:
+        """Keys and values that are no projections of inputs stand behind the others, for all."""
+        q, k, v = (functional.linear(*given) for given in _zipped(x, self._projections()))
+        B, M, H = q.shape
+        k, v = (
+            torch.cat([projected, *(pair[i].expand(B, 1, H) for pair in more)], dim=1)
+            for i, projected in enumerate((k, v))
+        )
+        for name, taken in (("mask", True), ("bias", 0.0)):
+            if name in options:
+                options[name] = functional.pad(options[name], (0, len(more)), value=taken)
+        heads = (y.reshape(B, -1, self.num_heads, self.head_dim).transpose(1, 2) for y in (q, k, v))
+        inputs = dict(zip(("queries", "keys", "values"), heads, strict=True))
+        made = run_as_torch("dot_product_attention", inputs, options, returned)
+        pooled, *rest = made if len(returned) > 1 else (made,)
+        joined = pooled.transpose(1, 2).reshape(B, M, H)
+        output = functional.linear(joined, self.out_proj.weight, self.out_proj.bias)
+        return (output, *rest) if rest else output
+
+    def _nested(
+        self,
+        inputs: dict[str, Any],
+        padding: Tensor | None,
+        need_weights: bool,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Sequences of many lengths become one tensor, with its lengths; padding is not read."""
+        for name, x in inputs.items():
+            if not getattr(x, "is_nested", False):
+                raise TypeError(f"{name} is no nested tensor, expected all three to be")
+        for name, given in (("key_padding_mask", padding), ("attn_mask", attn_mask)):
+            if given is not None:
+                raise TypeError(f"{name} is given beside nested tensors, expected none")
+        if need_weights:
+            raise TypeError("need_weights is True, expected False with nested tensors")
+        query = inputs["query"]
+        rows, keys = ([len(x) for x in inputs[name].unbind()] for name in ("query", "key"))
+        q, k, v = (x.to_padded_tensor(0.0) for x in inputs.values())
+        if self.bias_k is None and not self.add_zero_attn:
+            output, _ = self._attend(q, k, v, None, False, None, False, valid_lens=keys)
+        else:
+            ends = torch.tensor(keys)[:, None] <= torch.arange(k.shape[1])
+            output, _ = self._attend(q, k, v, ends, False, None, False)
+        cut = [y[:n] for y, n in zip(output, rows, strict=True)]
+        if query.layout == torch.jagged:  # with the structure that sums ask for
+            jagged: Tensor = torch.nested.nested_tensor_from_jagged(torch.cat(cut), query.offsets())
+            return jagged, None
+        return torch.nested.as_nested_tensor(cut), None
+
+    def _check(
+        self,
+        inputs: dict[str, Any],
+        padding: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+    ) -> None:
+        """Shapes, in the layout in which they came."""
+        for name, x in inputs.items():
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{name} is of type {type_name(x)}, expected a torch.Tensor")
+        query, key = inputs["query"], inputs["key"]
+        if query.dim() not in (2, 3):
+            _refuse("query", query, "(L, E), or three axes with a batch")
+        batch_axis = 0 if self.batch_first else 1
+        lead = [[], [query.shape[batch_axis]]][query.dim() - 2]
+        M = query.shape[1 - batch_axis] if lead else query.shape[0]
+        N = key.shape[1 - batch_axis] if lead and key.dim() == 3 else key.shape[0]
+        for name, x, rows, size in (
+            ("query", query, M, self.embed_dim),
+            ("key", key, N, self.kdim),
+            ("value", inputs["value"], N, self.vdim),
+        ):
+            expected = [*lead, rows] if self.batch_first else [rows, *lead]
+            if list(x.shape) != [*expected, size]:
+                _refuse(name, x, str((*expected, size)))
+        if is_causal and attn_mask is None:
+            raise ValueError("attn_mask is None, expected the causal mask with is_causal=True")
+        heads = self.num_heads * (lead[0] if lead else 1)
+        if padding is not None and list(padding.shape) != [*lead, N]:
+            _refuse("key_padding_mask", padding, str((*lead, N)))
+        if attn_mask is not None and attn_mask.shape not in ((M, N), (heads, M, N)):
+            _refuse("attn_mask", attn_mask, f"{(M, N)} or {(heads, M, N)}")
+
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+
+def lengths_of(padding: Tensor) -> Tensor | None:
+    """Of a mask (B, S), True or -inf where a key is left out: how many are in, if the first ones.
+
+    None if others are, or in a graph of torch.compile, which does not know what is in a mask.
+    """
+    if torch.compiler.is_compiling() or padding.requires_grad:
+        return None
+    if padding.dtype == torch.bool:
+        left_out = padding
+    elif padding.is_floating_point():
+        left_out = padding == -torch.inf
+        if not (left_out | (padding == 0)).all():
+            return None
+    else:
+        return None
+    lens = (~left_out).sum(dim=-1)
+    behind = torch.arange(padding.shape[-1]) >= lens[:, None]
+    return lens if torch.equal(behind, left_out) else None
+
+
+def _restrict(options: dict[str, Any], name: str, x: Tensor) -> None:
+    """Add a mask of torch.nn to the options: of bools, True for what is left out, or of floats."""
+    for kind, given in by_kind(name, x).items():
+        if kind == "mask":
+            options[kind] = options[kind] & ~given if kind in options else ~given
+        else:
+            options[kind] = options[kind] + given if kind in options else given
+
+
+def _refuse(name: str, x: Tensor, expected: str) -> None:
+    raise ValueError(f"{name} has shape {tuple(x.shape)}, expected {expected}")
+
+
+def _zipped(x: list[Tensor], parameters: list[tuple[Any, Any]]) -> Iterator[tuple[Any, Any, Any]]:
+    for each, (W, b) in zip(x, parameters, strict=True):
+        yield each, W, b
+
+
+# ---- modules of a model --------------------------------------------------------------------------
+
+
+@contextmanager
+def _as_torchs(module: MultiheadAttention) -> Iterator[None]:
+    """The module is an object of torch's class for as long as that one's own code runs."""
+    ours = type(module)
+    object.__setattr__(module, "__class__", nn.MultiheadAttention)
+    try:
+        yield
+    finally:
+        object.__setattr__(module, "__class__", ours)
+
+
+def _exchange(old: type, new: type) -> Callable[[_Model], _Model]:
+    def exchange(model: _Model) -> _Model:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model is of type {type_name(model)}, expected a torch.nn.Module")
+        for module in model.modules():
+            if type(module) is old:
+                object.__setattr__(module, "__class__", new)
+        return model
+
+    return exchange
+
+
+_to_ours = _exchange(nn.MultiheadAttention, MultiheadAttention)
+_to_theirs = _exchange(MultiheadAttention, nn.MultiheadAttention)
+
+
+def convert(model: _Model) -> _Model:
+    """Let every torch.nn.MultiheadAttention of a model compute by attnext.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place. Parameters, buffers, hooks and the state dict stay what they are, and an
+        optimizer that has the parameters keeps them. Classes derived from
+        torch.nn.MultiheadAttention are left alone.
+
+    Returns
+    -------
+    model : torch.nn.Module
+        The model itself.
+
+    Raises
+    ------
+    TypeError
+        `model` is no torch.nn.Module.
+
+    See Also
+    --------
+    revert : The other way.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import convert
+    >>> layer = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
+    >>> encoder = convert(torch.nn.TransformerEncoder(layer, num_layers=2))
+    >>> encoder(torch.randn(4, 5, 8)).shape
+    torch.Size([4, 5, 8])
+    """
+    return _to_ours(model)
+
+
+def revert(model: _Model) -> _Model:
+    """Undo `convert`: let torch.nn.MultiheadAttention be torch's own again.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place, as by `convert`.
+
+    Returns
+    -------
+    model : torch.nn.Module
+        The model itself.
+
+    Raises
+    ------
+    TypeError
+        `model` is no torch.nn.Module.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import convert, revert
+    >>> attention = convert(torch.nn.MultiheadAttention(8, 2))
+    >>> type(revert(attention)) is torch.nn.MultiheadAttention
+    True
+    """
+    return _to_theirs(model)

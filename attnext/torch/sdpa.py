@@ -1,0 +1,151 @@
+"""scaled_dot_product_attention as torch.nn.functional has it: its arguments, and what they mean."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnext._options import type_name
+
+from .attention import run_score
+
+# What an argument of attnext's is called where torch's signature is kept.
+_THEIRS = {"queries": "query", "keys": "key", "values": "value", "mask": "attn_mask"}
+_THEIRS |= {"bias": "attn_mask", "causal": "is_causal"}
+_NAMED = re.compile(rf"^({'|'.join(_THEIRS)})\b")
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Pool values by the softmax of scaled dot products, called as torch.nn.functional's.
+
+    Parameters
+    ----------
+    query : Tensor, float32, shape (..., L, E)
+        L queries; leading axes (batch, heads) of all three are broadcast against each other.
+    key : Tensor, float32, shape (..., S, E)
+        The keys.
+    value : Tensor, float32, shape (..., S, Ev)
+        The values, one for each key.
+    attn_mask : Tensor of bool or float32, optional
+        Bools: True where a query attends to a key. Floats: added to the scores; they have a
+        gradient. Of any shape that broadcasts to (..., L, S). Not together with `is_causal`.
+    dropout_p : float, optional
+        Probability, 0 <= dropout_p <= 1, that a weight is left out, whether in training or not.
+        Which, torch's own generator decides: `torch.manual_seed` makes it repeatable.
+    is_causal : bool, optional
+        Query i attends to no key after key i, as many as there are of both.
+    scale : float, optional
+        What the products are multiplied by; ``1 / sqrt(E)`` by default.
+    enable_gqa : bool, optional
+        The heads, axis -3, may be fewer for `key` and `value`, which groups of heads share.
+
+    Returns
+    -------
+    output : Tensor, float32, shape (..., L, Ev)
+        For each query, the average of the values; 0 if it attends to no key, as in torch from 2.5
+        on.
+
+    Raises
+    ------
+    TypeError
+        An input is no dense float32 tensor on the CPU, or an argument is of the wrong kind.
+    ValueError
+        Shapes that do not fit, an impossible value, or a mask beside `is_causal`.
+
+    See Also
+    --------
+    dot_product_attention : The same with every option of attnext.
+
+    Notes
+    -----
+    ``output = softmax(scale * query @ key^T + attn_mask) @ value``. What is masked is never read:
+    NaN in padding has no effect, here unlike in torch. The weights that dropout leaves out are
+    others than torch draws for the same seed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import scaled_dot_product_attention  # was: from torch.nn.functional ...
+    >>> query, key, value = torch.randn(3, 2, 4, 5, 8).unbind()
+    >>> output = scaled_dot_product_attention(query, key, value, is_causal=True)
+    >>> theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    >>> torch.allclose(output, theirs, atol=1e-6)
+    True
+    """
+    if attn_mask is not None and is_causal:
+        raise ValueError("attn_mask is given beside is_causal=True, expected one of them")
+    mask = {} if attn_mask is None else by_kind("attn_mask", attn_mask)
+    lead = [getattr(x, "shape", ())[:-2] for x in (query, key, value)]
+    if not lead[0] == lead[1] == lead[2]:
+        query, key, value = _broadcast([query, key, value], 3 if enable_gqa else 2)
+    options = {"scale": scale, "causal": is_causal, "enable_gqa": enable_gqa, "empty_rows": "zero"}
+    inputs = {"queries": query, "keys": key, "values": value}
+    output: Tensor = run_as_torch(
+        "dot_product_attention", inputs, {**options, **mask, **dropped(dropout_p)}, ("output",)
+    )
+    return output
+
+
+def run_as_torch(
+    function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
+) -> Any:
+    """attnext's function; what is wrong is told with the names that torch has for arguments."""
+    try:
+        return run_score(function, inputs, options, returned)
+    except (TypeError, ValueError) as error:
+        message = str(error)
+        theirs = _NAMED.sub(lambda name: _THEIRS[name[0]], message)
+        if theirs == message:
+            raise
+        raise type(error)(theirs) from None
+
+
+def by_kind(name: str, x: Any) -> dict[str, Tensor]:
+    """A mask of bools or floats as the argument that it is here."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is of type {type_name(x)}, expected a torch.Tensor")
+    if x.dtype == torch.bool:
+        return {"mask": x}
+    if not x.is_floating_point():
+        raise TypeError(f"{name} has dtype {x.dtype}, expected bools or floats")
+    return {"bias": x}
+
+
+def dropped(p: Any) -> dict[str, Any]:
+    """The options of dropout, drawn from torch's generator."""
+    if p == 0:
+        return {}
+    if isinstance(p, (int, float)) and not 0 <= p <= 1:
+        raise ValueError(f"dropout_p is {p}, expected 0 <= dropout_p <= 1")
+    if p == 1:
+        return {"dropout_mask": torch.zeros((), dtype=torch.bool)}
+    return {"dropout_p": p, "seed": torch.randint(2**63 - 1, ())}
+
+
+def _broadcast(inputs: list[Tensor], axes: int) -> list[Tensor]:
+    """With the same leading axes, before so many that are their own. Others refuse what is none."""
+    if not all(isinstance(x, Tensor) for x in inputs):
+        return inputs
+    try:
+        lead = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+            *(x.shape[:-axes] for x in inputs)
+        )
+    except RuntimeError:
+        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+        raise ValueError(
+            f"query, key and value have shapes {shapes}, expected leading axes that broadcast"
+        ) from None
+    return [x.expand(*lead, *x.shape[-axes:]) for x in inputs]
