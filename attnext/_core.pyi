@@ -39,6 +39,9 @@ _OneNumber: TypeAlias = _Number | ArrayLike
 _Scale: TypeAlias = _Number | ArrayLike
 _EmptyRows: TypeAlias = Literal["uniform", "zero", "nan"]
 _Parts: TypeAlias = Sequence[ArrayLike] | ArrayLike
+_Row: TypeAlias = tuple[
+    tuple[str, ...], tuple[str, ...], dict[str, Any], tuple[tuple[str, str, bool, str], ...]
+]
 
 # ---- masked softmax ------------------------------------------------------------------------
 
@@ -77,11 +80,12 @@ class _HeadsForward(HeadsShared, total=False):
 @type_check_only
 class _HeadsBackward(Scores, Pairs, Sink, Dropout, Saved, total=False): ...
 
-# default, type, paragraph, takers; parameters, gradients, own keywords with their defaults
-OPTIONS: dict[str, tuple[Any, str, str, tuple[str, ...]]]
+# default, takers; names of parameters and of gradients, own keywords with their defaults, and
+# of each parameter: name, letters of its shape, is it optional?, letter of its fan-in
+OPTIONS: dict[str, tuple[Any, tuple[str, ...]]]
 FOREIGN: list[tuple[str, str, str]]  # name elsewhere, argument here, what differs
-SCORES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]]
-ATTENTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]]  # and multi-head
+SCORES: dict[str, _Row]
+ATTENTIONS: dict[str, _Row]  # and multi-head
 
 # ---- dot-product attention ------------------------------------------------------------
 

@@ -16,7 +16,7 @@ def names_of(function: str, with_bias: bool, *more: str) -> tuple[str, ...]:
 
     more: others of `SHARED` whose gradients were asked for.
     """
-    _, gradients, _ = ATTENTIONS[function.removesuffix("_attention")]
+    _, gradients, *_ = ATTENTIONS[function.removesuffix("_attention")]
     return (*gradients, *["bias"] * with_bias, *more)
 
 

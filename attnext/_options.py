@@ -1,10 +1,10 @@
 """The options that all attentions share, each of them once.
 
-What they are, the compiled module says: `_core.OPTIONS` has their defaults and their words. Here
-stand their types. A function of attnext.torch, attnext.dask, attnext.explain or attnext.reference
-is written out with what is its own, takes the rest as ``**options: Unpack[...]``, one of the
-classes below, and hands it on. `Taken` then completes what the function shows of itself at run
-time, and refuses what is misspelt.
+What they are, the compiled module says: `_core.OPTIONS` has their defaults, and attnext/_docs their
+words. Here stand their types. A function of attnext.torch, attnext.dask, attnext.explain or
+attnext.reference is written out with what is its own, takes the rest as ``**options: Unpack[...]``,
+one of the classes below, and hands it on. `Taken` then completes what the function shows of itself
+at run time, and refuses what is misspelt.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from inspect import Parameter
 from itertools import dropwhile
-from textwrap import indent
+from textwrap import dedent, indent
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnext import _core
+from attnext._docs import OPTIONS as PARAGRAPHS
 
 # ---- for type checkers ---------------------------------------------------------------------------
 
@@ -133,7 +134,12 @@ class Option(NamedTuple):
     taken_by: tuple[str, ...]  # of "forward", "backward", "layer", "scores", "scaled"
 
 
-OPTIONS = {name: Option(*row) for name, row in _core.OPTIONS.items()}
+def _option(name: str, default: Any, taken_by: tuple[str, ...]) -> Option:
+    head, _, lines = PARAGRAPHS[name].partition("\n")
+    return Option(default, head.partition(" : ")[2], dedent(lines.rstrip("\n")), taken_by)
+
+
+OPTIONS = {name: _option(name, *row) for name, row in _core.OPTIONS.items()}
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -1,7 +1,13 @@
 """Positions as features: the one function of attnext that is a formula of NumPy."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # importing it would take a seventh of the time of `import attnext`
+    from numpy.typing import NDArray
 
 
 def positional_encoding(num_steps: int, num_hiddens: int) -> NDArray[np.float32]:

@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from helpers import REPOSITORY
+from helpers import REPOSITORY, run_python
 from numpydoc.validate import validate
 from pairs import IN_CHINESE, destinations, without_blocks
 from public import public_modules, public_objects, resolve
 
 import attnext
-from attnext import reference
+from attnext import _core, _docs, reference
 
 # Not asked for: an extended summary, a See Also, a bare type as the first line of Returns (results
 # have names here), and an infinitive at the start, which numpydoc takes "Gradients of" not to be.
@@ -58,6 +58,45 @@ def test_examples_run(name: str, threads: None) -> None:
     value = resolve(name)
     home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "attnext")
     run_examples(DOCSTRINGS[name], name, {} if home == "attnext" else dict(vars(sys.modules[home])))
+
+
+def compiled() -> dict[str, str | None]:
+    """The docstrings of the compiled module: of functions, classes, methods and attributes."""
+    found: dict[str, Any] = {n: x for n, x in vars(_core).items() if callable(x)}
+    for name, kind in [(n, x) for n, x in found.items() if inspect.isclass(x)]:
+        members = {n: x for n, x in vars(kind).items() if n[0] != "_" or n == "__call__"}
+        found |= {f"{name}.{n}": x for n, x in members.items()}
+    return {name: x.__doc__ for name, x in found.items()}
+
+
+def test_everything_compiled_has_words_and_no_words_are_left_over() -> None:
+    docs = compiled()
+    assert [name for name, doc in docs.items() if not doc] == []
+    assert _docs.OPTIONS.keys() == _core.OPTIONS.keys()
+    shown = "\n".join(filter(None, docs.values()))
+    for page in Path(_docs.__file__).parent.glob("*.txt"):
+        for entry, text in _docs.read(page.stem).items():
+            private = entry.rpartition(".")[2].startswith("_")
+            options = "options" in entry and _docs.paragraphs(text).values()
+            for part in options or [text.split("\n**")[0]]:
+                assert private or "{" in part or part in shown, (page.stem, entry)
+
+
+def test_docstrings_are_joined_once() -> None:
+    """Functions and methods of another import of the module are those of the first."""
+    code = """
+import importlib, sys
+from attnext import _core
+del sys.modules["attnext._core"]
+again = importlib.import_module("attnext._core")
+for name in ("masked_softmax", "DotProductAttention"):
+    assert getattr(again, name) is not getattr(_core, name)
+    assert getattr(again, name).__doc__ == getattr(_core, name).__doc__
+for name in ("train", "scale", "dropout", "__call__"):
+    of = [vars(module.DotProductAttention)[name].__doc__ for module in (_core, again)]
+    assert of[0] == of[1], name
+"""
+    run_python("-c", code)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

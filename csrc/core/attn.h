@@ -59,7 +59,6 @@ typedef struct {
     const char *shape;
     bool optional;
     char fan_in; /* the letter whose size n bounds initial values: |x| <= 1 / sqrt(n) */
-    const char *doc; /* what help() says of it: a sentence */
 } attn_parameter;
 
 enum { ATTN_PARAMETERS = 8 }; /* most of one attention */
@@ -72,27 +71,13 @@ typedef enum {
     ATTN_SCALE_BANDWIDTH, /* w = 1 / bandwidth, and has a gradient */
 } attn_scale_kind;
 
-/* What help() says of a score: sentences and examples without their last newline. What
- * is NULL is left out, or said in general terms. */
-typedef struct {
-    const char *pooling; /* "Pool values by ..." */
-    const char *scores;  /* what the function of the scores alone gives */
-    const char *formula; /* of a score */
-    const char *see_also;
-    const char *notes, *example; /* of the attention */
-    const char *backward_notes, *backward_example;
-    const char *scores_notes, *scores_example;
-    const char *scores_backward_example;
-} attn_score_text;
-
 /* What a caller has to know of a score, or of multi-head attention. */
 typedef struct {
     const char *name; /* of its functions in Python: "dot_product" */
     attn_parameter parameters[ATTN_PARAMETERS];
     attn_scale_kind scale;
-    bool has_eps;                /* attn_problem.eps counts */
-    bool has_heads;              /* multi-head: attn_problem.heads does */
-    const attn_score_text *text; /* may be NULL */
+    bool has_eps;   /* attn_problem.eps counts */
+    bool has_heads; /* multi-head: attn_problem.heads does */
 } attn_score_info;
 
 const attn_score_info *attn_about(const attn_score *score);

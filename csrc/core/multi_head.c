@@ -314,70 +314,19 @@ attn_multi_head_work(const attn_problem *p, bool backward)
 
 /* ---- what it says of itself ------------------------------------------------------ */
 
-/* clang-format off */
-static const attn_score_text text = {
-    .pooling = "several heads of scaled dot-product attention",
-    .see_also = "dot_product_attention : One head, without the projections.",
-    .notes =
-"``output = concat(head_1, ..., head_h) W_o^T + b_o``, where the heads are scaled\n"
-"dot-product attentions over slices of d = H / num_heads columns of\n"
-"``Q = queries W_q^T + b_q``, ``K = keys W_k^T + b_k`` and ``V = values W_v^T + b_v``\n"
-"(Vaswani et al. 2017, \"Attention is all you need\", section 3.2.2). With\n"
-"`num_kv_heads` heads of K and V, each serves ``num_heads / num_kv_heads`` heads of Q\n"
-"(Ainslie et al. 2023, \"GQA\").\n"
-"\n"
-"Weights and lse are those of the heads, (..., num_heads, M, N) and (..., num_heads,\n"
-"M); `mask`, `bias`, `dropout_mask` and `sink` broadcast to these, `scale` to\n"
-"``(..., num_heads)``. `valid_lens` has the shapes it has without heads, which share\n"
-"it. A mask (or bias, or dropout_mask) has all these axes, ``mask[:, None]`` if there\n"
-"is one for each entry, ``mask[None]`` if one for each head, or no more than (M, N).",
-    .example =
-">>> import numpy as np\n"
-">>> from attnext import multi_head_attention\n"
-">>> x, eye = np.eye(4)[None], np.eye(4)\n"
-">>> output, weights = multi_head_attention(\n"
-"...     x, x, x, 4 * eye, eye, eye, eye, [3], num_heads=2, return_weights=True\n"
-"... )\n"
-">>> weights.shape\n"
-"(1, 2, 4, 4)\n"
-">>> weights[0, 0].round(2)\n"
-"array([[0.89, 0.05, 0.05, 0.  ],\n"
-"       [0.05, 0.89, 0.05, 0.  ],\n"
-"       [0.33, 0.33, 0.33, 0.  ],\n"
-"       [0.33, 0.33, 0.33, 0.  ]], dtype=float32)",
-    .backward_notes =
-"The output's layer first: with O the heads side by side and g = `grad_output`,\n"
-"``dW_o = g^T O`` and ``dO = g W_o``; then the heads as in\n"
-"`dot_product_attention_backward`; then each projection, as ``dW_q = dQ^T queries``\n"
-"and ``dqueries = dQ W_q``. Heads that share keys add up. The forward is computed\n"
-"again, so `output` and `lse` save nothing here; the object `MultiHeadAttention` keeps\n"
-"what its backward needs.",
-    .backward_example =
-">>> import numpy as np\n"
-">>> from attnext import multi_head_attention_backward\n"
-">>> x, eye = np.eye(2), np.eye(2)\n"
-">>> d = multi_head_attention_backward(x, x, x, x, eye, eye, eye, eye, num_heads=2)\n"
-">>> d.W_o.round(2)\n"
-"array([[0.73, 0.5 ],\n"
-"       [0.5 , 0.73]], dtype=float32)",
-};
-
 const attn_score_info attn_multi_head = {
     .name = "multi_head",
-    .parameters = {
-        [W_Q] = {"W_q", "HQ", false, 'Q',
-                 "Projection of the queries; the rows of a head lie together."},
-        [W_K] = {"W_k", "GK", false, 'K',
-                 "Projection of the keys, ``Hk = H / num_heads * num_kv_heads``."},
-        [W_V] = {"W_v", "GV", false, 'V', "Projection of the values."},
-        [W_O] = {"W_o", "HH", false, 'H', "Projection of the heads' outputs."},
-        [B_Q] = {"b_q", "H", true, 'Q', "Bias of the projected queries."},
-        [B_K] = {"b_k", "G", true, 'K', "Bias of the projected keys."},
-        [B_V] = {"b_v", "G", true, 'V', "Bias of the projected values."},
-        [B_O] = {"b_o", "H", true, 'H', "Bias of the output."},
-    },
+    .parameters =
+        {
+            [W_Q] = {"W_q", "HQ", false, 'Q'},
+            [W_K] = {"W_k", "GK", false, 'K'},
+            [W_V] = {"W_v", "GV", false, 'V'},
+            [W_O] = {"W_o", "HH", false, 'H'},
+            [B_Q] = {"b_q", "H", true, 'Q'},
+            [B_K] = {"b_k", "G", true, 'K'},
+            [B_V] = {"b_v", "G", true, 'V'},
+            [B_O] = {"b_o", "H", true, 'H'},
+        },
     .scale = ATTN_SCALE_ROOT,
     .has_heads = true,
-    .text = &text,
 };
-/* clang-format on */

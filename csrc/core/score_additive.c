@@ -312,87 +312,14 @@ store_backward(attn_block *block)
     attn_note_queries(block, shared->query_use);
 }
 
-/* clang-format off */
-static const attn_score_text text = {
-    .pooling = "the softmax of additive (Bahdanau) scores of queries and keys",
-    .scores = "Additive (Bahdanau) score of every query with every key",
-    .formula = "w_v . tanh(W_q q + W_k k + b_h)",
-    .see_also = "AdditiveAttention : The same with parameters of its own.",
-    .notes =
-"``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015,\n"
-"\"Neural machine translation by jointly learning to align and translate\", appendix\n"
-"A.1.2). No array of shape (M, N, H) is ever formed.",
-    .example =
-"The toy example of Dive into Deep Learning (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all\n"
-"keys are equal, so the output is the mean of the valid values, whatever the\n"
-"parameters.\n"
-"\n"
-">>> import numpy as np\n"
-">>> from attnext import additive_attention\n"
-">>> rng = np.random.default_rng(0)\n"
-">>> queries, keys = rng.normal(size=(2, 1, 20)), np.ones((2, 10, 2))\n"
-">>> values = np.arange(40).reshape(1, 10, 4).repeat(2, axis=0)\n"
-">>> W_q, W_k = rng.normal(size=(8, 20)), rng.normal(size=(8, 2))\n"
-">>> w_v = rng.normal(size=8)\n"
-">>> output = additive_attention(queries, keys, values, W_q, W_k, w_v, [2, 6])\n"
-">>> output[:, 0].round(3)\n"
-"array([[ 2.,  3.,  4.,  5.],\n"
-"       [10., 11., 12., 13.]], dtype=float32)",
-    .backward_notes =
-"With ``t = tanh(W_q q + W_k k + b_h)`` and dS the gradient of the scores: ``dw_v =\n"
-"sum dS t`` over all pairs, and ``dS * w_v * (1 - t**2)``, summed over the keys, over\n"
-"the queries and over both, is the gradient of the projected queries, of the\n"
-"projected keys and of `b_h`. t is computed again where it is needed: no array of\n"
-"shape (M, N, H) is formed.",
-    .backward_example =
-">>> import numpy as np\n"
-">>> from attnext import additive_attention_backward\n"
-">>> q, k, v = [[0.0]], [[0.0], [0.0]], [[1.0], [3.0]]\n"
-">>> d = additive_attention_backward([[1.0]], q, k, v, [[1.0]], [[1.0]], [2.0])\n"
-">>> d.keys\n"
-"array([[-1.],\n"
-"       [ 1.]], dtype=float32)\n"
-">>> d.W_k.shape, d.w_v.shape, d.b_h\n"
-"((1, 1), (1,), None)",
-    .scores_notes =
-"The score of Bahdanau, Cho and Bengio (2015), appendix A.1.2. No array of shape (M,\n"
-"N, H) is ever formed.",
-    .scores_example =
-">>> import numpy as np\n"
-">>> from attnext import additive_scores\n"
-">>> additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0]).round(4)\n"
-"array([[0.    , 0.9242]], dtype=float32)",
-    .scores_backward_example =
-">>> from attnext import additive_scores_backward\n"
-">>> d = additive_scores_backward(\n"
-"...     [[1.0, 1.0]], [[1.0]], [[-1.0], [1.0]], [[0.5]], [[0.5]], [2.0])\n"
-">>> d.keys.round(2)\n"
-"array([[1.  ],\n"
-"       [0.42]], dtype=float32)\n"
-">>> d.w_v.round(4), d.values, d.b_h\n"
-"(array([0.7616], dtype=float32), None, None)",
-};
-/* clang-format on */
-
 const attn_score attn_score_additive = {
     .about =
         {
             .name = "additive",
-            .text = &text,
-            .parameters =
-                {
-                    [W_Q] = {"W_q", "HQ",
-                             .doc = "Projection of the queries to H hidden units, in "
-                                    "the layout of torch.nn.Linear.",
-                             .fan_in = 'Q'},
-                    [W_K] = {"W_k", "HK", .doc = "Projection of the keys, likewise.",
-                             .fan_in = 'K'},
-                    [W_V] = {"w_v", "1H",
-                             .doc = "Weight of each hidden unit in the score.",
-                             .fan_in = 'H'},
-                    [B_H] = {"b_h", "H", .doc = "Bias of the hidden units.",
-                             .optional = true, .fan_in = 'Q'},
-                },
+            .parameters = {[W_Q] = {"W_q", "HQ", .fan_in = 'Q'},
+                           [W_K] = {"W_k", "HK", .fan_in = 'K'},
+                           [W_V] = {"w_v", "1H", .fan_in = 'H'},
+                           [B_H] = {"b_h", "H", .optional = true, .fan_in = 'Q'}},
         },
     .pair_work = pair_work,
     .query_work = query_work,

@@ -166,65 +166,8 @@ store_backward(attn_block *block)
     }
 }
 
-/* clang-format off */
-static const attn_score_text text = {
-    .pooling = "the softmax of cosines between queries and keys",
-    .scores = "Scaled cosine between every query and every key",
-    .formula = "scale * q.k / (max(|q|, eps) * max(|k|, eps))",
-    .see_also = "dot_product_attention : Where lengths count too.",
-    .notes =
-"``score(q, k) = scale * q.k / (max(|q|, eps) * max(|k|, eps))``, the content-based\n"
-"addressing of Graves, Wayne and Danihelka (2014), \"Neural Turing machines\",\n"
-"section 3.3.1, with `scale` for their key strength. The cosine is that of PyTorch's\n"
-"cosine_similarity.",
-    .example =
-"A memory is read at the address that points where the query points, whatever the\n"
-"lengths.\n"
-"\n"
-">>> import numpy as np\n"
-">>> from attnext import cosine_attention\n"
-">>> keys = np.array([[3.0, 0.0], [0.0, 0.1], [-1.0, 0.0]])\n"
-">>> values = np.array([[10.0], [20.0], [30.0]])\n"
-">>> cosine_attention([[0.0, 5.0]], keys, values, scale=10).round(2)\n"
-"array([[20.]], dtype=float32)",
-    .backward_notes =
-"With unit vectors ``u = q / |q|``, ``v = k / |k|`` and dS the gradient of the\n"
-"scores: ``du = scale * sum dS v`` over the keys, and ``dq = (du - (u.du) u) / |q|``:\n"
-"only the part across q turns it. The keys likewise. A norm below eps is the constant\n"
-"eps, and ``dq = du / eps``.",
-    .backward_example =
-">>> import numpy as np\n"
-">>> from attnext import cosine_attention_backward\n"
-">>> q, k, v = [[2.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0], [4.0]]\n"
-">>> dq, dk, dv = cosine_attention_backward([[1.0]], q, k, v, scale=0.0)\n"
-">>> dv\n"
-"array([[0.5],\n"
-"       [0.5]], dtype=float32)\n"
-">>> dq, dk, dv = cosine_attention_backward([[1.0]], q, k, v)\n"
-">>> dq.round(3)\n"
-"array([[0.   , 0.393]], dtype=float32)",
-    .scores_notes =
-"Cosines lie between -1 and 1: without a scale above 1 no softmax over many of them\n"
-"is far from uniform.",
-    .scores_example =
-">>> from attnext import cosine_scores\n"
-">>> cosine_scores([[3.0, 4.0]], [[1.0, 0.0], [-6.0, -8.0], [0.0, 0.0]]).round(3)\n"
-"array([[ 0.6, -1. ,  0. ]], dtype=float32)",
-    .scores_backward_example =
-">>> from attnext import cosine_scores_backward\n"
-">>> dq, dk = cosine_scores_backward([[1.0]], [[2.0, 0.0]], [[3.0, 4.0]])\n"
-">>> dq.round(3)\n"
-"array([[0. , 0.4]], dtype=float32)\n"
-">>> dk.round(3)\n"
-"array([[ 0.128, -0.096]], dtype=float32)",
-};
-/* clang-format on */
-
 const attn_score attn_score_cosine = {
-    .about = {.name = "cosine",
-              .text = &text,
-              .scale = ATTN_SCALE_ONE,
-              .has_eps = true},
+    .about = {.name = "cosine", .scale = ATTN_SCALE_ONE, .has_eps = true},
     .pair_work = pair_work,
     .query_work = key_work, /* the same, as Dq = Dk */
     .key_work = key_work,

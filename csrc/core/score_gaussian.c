@@ -224,59 +224,8 @@ finish(attn_call *c)
     return done;
 }
 
-/* clang-format off */
-static const attn_score_text text = {
-    .pooling = "a Gaussian kernel of the distance between queries and keys",
-    .scores = "Logarithm of a Gaussian kernel of the distance of every query to every key",
-    .formula = "-(w * |q - k|)**2 / 2",
-    .notes =
-"``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of\n"
-"Nadaraya (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning:\n"
-"1.0 (en) 11.2, 2nd ed. (zh) 10.2). The squared distance is summed from the\n"
-"differences, without cancellation.",
-    .example =
-"Regression at x = 1.5 from three observations (x, y).\n"
-"\n"
-">>> import numpy as np\n"
-">>> from attnext import gaussian_attention\n"
-">>> x, y = np.array([[0.0], [1.0], [2.0]]), np.array([[5.0], [2.0], [4.0]])\n"
-">>> y_hat, weights = gaussian_attention(\n"
-"...     [[1.5]], x, y, sigma=0.5, return_weights=True)\n"
-">>> weights.round(3)\n"
-"array([[0.009, 0.495, 0.495]], dtype=float32)\n"
-">>> y_hat.round(3)\n"
-"array([[3.018]], dtype=float32)",
-    .backward_notes =
-"With dS the gradient of the scores: ``dq = -w**2 * sum dS (q - k)`` over the keys,\n"
-"dk the same with the other sign over the queries, and ``dw = -w * sum dS |q -\n"
-"k|**2`` over all pairs.",
-    .backward_example =
-">>> import numpy as np\n"
-">>> from attnext import gaussian_attention_backward\n"
-">>> x, y = np.array([[-1.0], [1.0]]), np.array([[0.0], [4.0]])\n"
-">>> dq, dk, dv, dw = gaussian_attention_backward([[1.0]], [[0.0]], x, y, w=0.5)\n"
-">>> dq\n"
-"array([[0.5]], dtype=float32)\n"
-">>> dv\n"
-"array([[0.5],\n"
-"       [0.5]], dtype=float32)",
-    .scores_notes = "The constant of the normal density is left out: softmax does not see it.",
-    .scores_example =
-">>> from attnext import gaussian_scores\n"
-">>> gaussian_scores([[0.0, 0.0]], [[0.0, 2.0], [3.0, 4.0]])\n"
-"array([[ -2. , -12.5]], dtype=float32)",
-    .scores_backward_example =
-">>> from attnext import gaussian_scores_backward\n"
-">>> dq, dk, dw = gaussian_scores_backward([[1.0]], [[0.0, 0.0]], [[3.0, 4.0]], w=2.0)\n"
-">>> dq\n"
-"array([[12., 16.]], dtype=float32)\n"
-">>> float(dw)\n"
-"-50.0",
-};
-/* clang-format on */
-
 const attn_score attn_score_gaussian = {
-    .about = {.name = "gaussian", .text = &text, .scale = ATTN_SCALE_BANDWIDTH},
+    .about = {.name = "gaussian", .scale = ATTN_SCALE_BANDWIDTH},
     .pair_work = pair_work,
     .most_lanes = 64,
     .few_queries = {2, 2},

@@ -2,11 +2,11 @@
  * py_attnext.h -- what the files of the Python door share.
  *
  *     py_module.c      the module: its state, start-up
- *     py_options.def   the table of arguments and options: names, defaults, paragraphs
+ *     py_options.def   the table of arguments and options: names, defaults, takers
  *     py_signature.c   from a call's arguments to named slots; signatures as text
  *     py_hints.c       what other libraries call an argument
  *     py_numbers.c     numbers, flags and words among them
- *     py_docs.c        docstrings, made of the tables
+ *     py_docs.c        signatures for help(); where docstrings are joined to them
  *     py_tables.c      the tables themselves, and what Python sees of them
  *     py_read.c        any object as an array of whatever dtype, and what is refused
  *     py_arrays.c      from there to float32 arrays and bools of known shape
@@ -388,20 +388,31 @@ int py_band(const py_window *window, PyObject *as_given, bool causal, PyObject *
 enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16, KEEPS = 32 };
 enum { FUNCTIONS = FORWARD | BACKWARD | SCORES };
 
-/* An exposed function. Its docstring is the signature, `before`, a paragraph for each
- * option of py_options.def that the signature has, and `after`. */
+/* What the table says of an argument (py_tables.c): standard is its default, as text. */
+typedef struct {
+    const char *name, *standard;
+    int taken_by;
+} py_argument_row;
+
+extern const py_argument_row py_argument_rows[ARG_COUNT];
+
+/* An exposed function. */
 typedef struct {
     const py_signature *signature;
     PyCFunction function;
-    const char *before, *after;
 } py_function;
 
 #define PY_FASTCALL(function) (PyCFunction)(void (*)(void))(function)
 
-/* methods[] = the functions of a table that ends with {0}: METH_FASTCALL | METH_KEYWORDS
- * | flags; how many, or -1. The array is static: functions point there. */
+/* *method = the function, with its signature for help(): METH_FASTCALL | METH_KEYWORDS |
+ * flags. Of a table that ends with {0}, methods[]. Static: functions point there. */
+int py_fill_method(const attnext_state *state, const py_function *function, int flags,
+                   PyMethodDef *method);
 int py_fill_methods(const attnext_state *state, const py_function *functions, int flags,
                     PyMethodDef *methods);
+
+/* Gives everything exposed its words, attnext._docs.join(module, add). */
+int py_join_docs(PyObject *module);
 
 /* ---- the scores (py_functions.c) ------------------------------------------------- */
 
@@ -435,19 +446,9 @@ py_lacks(const attn_score_info *about, py_arg arg)
 /* Fills state->scores, and adds their functions and tables to the module. */
 int py_scores_exec(PyObject *module, attnext_state *state);
 
-/* The docstring parts of a score's functions, and of its named tuple: new text. */
-char *py_score_doc(const attnext_state *state, const py_score *score,
-                   const py_signature *signature);
-char *py_gradients_doc(const py_score *score);
-char *py_parameter_doc(const attn_parameter *parameter);
-
-/* "AdditiveGradients" */
-enum { PY_GRADIENTS_NAME = 64 };
-const char *py_gradients_name(const py_score *score, char name[PY_GRADIENTS_NAME]);
-
-/* OPTIONS, SCORES, ATTENTIONS (py_tables.c): what Python sees of the tables: default,
- * type, paragraph and takers of each option; parameters, gradients and own keywords of
- * each score; of each attention, of which multi-head is one more. */
+/* OPTIONS, SCORES, ATTENTIONS (py_tables.c): what Python sees of the tables: default and
+ * takers of each option; names of parameters and of gradients, own keywords, and the
+ * parameters of each score; of each attention, of which multi-head is one more. */
 PyObject *py_options_dict(void);
 PyObject *py_scores_dict(const attnext_state *state, bool attentions);
 
@@ -475,7 +476,9 @@ extern const py_function py_config_functions[], py_softmax_functions[],
     py_merge_functions[];
 
 /* py_layer.c: makes its types, puts them in *state and adds them to the module. The
- * state's references are visited and cleared by py_module.c. */
+ * state's references are visited and cleared by py_module.c. Sealed, types cannot be
+ * changed any more. */
 int py_layers_exec(PyObject *module, attnext_state *state);
+void py_layers_seal(const attnext_state *state);
 
 #endif

@@ -19,40 +19,6 @@ static const py_signature set_num_threads_signature = {
     .args = {ARG_N},
 };
 
-PyDoc_STRVAR(set_num_threads_doc,
-"Set how many threads a call may use.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"n : int\n"
-"    At least 1; more than there are CPUs is allowed. Results do not depend on it,\n"
-"    and calls too small to gain from threads use one.\n"
-"\n"
-"Raises\n"
-"------\n"
-"TypeError\n"
-"    `n` is not an int.\n"
-"ValueError\n"
-"    `n` is less than 1.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"get_num_threads : The number set.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"The setting is one for the whole process. It starts as the environment variable\n"
-"``ATTNEXT_NUM_THREADS``, or else as the number of CPUs the process may use.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import get_num_threads, set_num_threads\n"
-">>> before = get_num_threads()\n"
-">>> set_num_threads(1)\n"
-">>> get_num_threads()\n"
-"1\n"
-">>> set_num_threads(before)\n");
-
 static PyObject *
 set_num_threads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
@@ -85,24 +51,6 @@ static const py_signature get_num_threads_signature = {
     .args = {ARG_END},
 };
 
-PyDoc_STRVAR(get_num_threads_doc,
-"Return how many threads a call may use.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"n : int\n"
-"    The number set by `set_num_threads`, or at import.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"set_num_threads : Change it.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import get_num_threads\n"
-">>> get_num_threads() >= 1\n"
-"True\n");
-
 static PyObject *
 get_num_threads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
@@ -124,33 +72,6 @@ static const py_signature empty_cache_signature = {
     .positional = 0,
     .args = {ARG_END},
 };
-
-PyDoc_STRVAR(empty_cache_doc,
-"Give the memory that is kept for the next call back to the system.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"show_config : How much is kept, and how much may be.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"When an array of 8 MiB or more that a call returned is gone, its memory is kept, and\n"
-"a later call of that size need not wait until the system has cleared new pages: a\n"
-"masked softmax takes a third less time. At most 256 MiB are kept, or as many as the\n"
-"environment variable ``ATTNEXT_CACHE_MIB`` said at import; 0 keeps nothing. When\n"
-"memory is short, the system takes it by itself (Linux, macOS).\n"
-"\n"
-"The name is that of ``torch.cuda.empty_cache``.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import numpy as np\n"
-">>> import attnext\n"
-">>> weights = attnext.masked_softmax(np.zeros((8, 1024, 1024)))\n"
-">>> del weights\n"
-">>> attnext.empty_cache()\n"
-">>> attnext.show_config('dicts')['memory']['kept']\n"
-"0\n");
 
 static PyObject *
 empty_cache(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
@@ -214,47 +135,6 @@ static const py_signature show_config_signature = {
     .args = {ARG_MODE},
 };
 
-PyDoc_STRVAR(show_config_doc,
-"Show which instruction set and how many threads are in use, and how this was built.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"mode : {'stdout', 'dicts'}, optional\n"
-"    Print it, or return it.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"config : dict or None\n"
-"    With 'dicts': ``version``; ``instruction_set``, a dict of the one ``chosen`` and\n"
-"    those ``available`` here; ``threads``, a dict of the number a call may use\n"
-"    (``chosen``) and of the ``cpus`` at hand; ``memory``, a dict of how many bytes\n"
-"    are ``kept`` for the next call and of the ``limit``; ``build``, a dict of the\n"
-"    ``compiler`` and the version of ``python`` it was built for.\n"
-"\n"
-"Raises\n"
-"------\n"
-"TypeError\n"
-"    `mode` is not a str.\n"
-"ValueError\n"
-"    `mode` is neither 'stdout' nor 'dicts'.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"set_num_threads : Change the number of threads.\n"
-"empty_cache : Give back the memory that is kept.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"The environment variable ``ATTNEXT_CPU``, read at the first import of a process,\n"
-"chooses an instruction set: scalar, generic, avx2 or avx512.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import show_config\n"
-">>> config = show_config(mode='dicts')\n"
-">>> config['instruction_set']['chosen'] in config['instruction_set']['available']\n"
-"True\n");
-
 static PyObject *
 show_config(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
@@ -308,11 +188,9 @@ done:
 }
 
 const py_function py_config_functions[] = {
-    {&set_num_threads_signature, PY_FASTCALL(set_num_threads), set_num_threads_doc,
-     NULL},
-    {&get_num_threads_signature, PY_FASTCALL(get_num_threads), get_num_threads_doc,
-     NULL},
-    {&empty_cache_signature, PY_FASTCALL(empty_cache), empty_cache_doc, NULL},
-    {&show_config_signature, PY_FASTCALL(show_config), show_config_doc, NULL},
+    {&set_num_threads_signature, PY_FASTCALL(set_num_threads)},
+    {&get_num_threads_signature, PY_FASTCALL(get_num_threads)},
+    {&empty_cache_signature, PY_FASTCALL(empty_cache)},
+    {&show_config_signature, PY_FASTCALL(show_config)},
     {0},
 };

@@ -257,12 +257,8 @@ multi_head_keeping_backward(PyObject *module, PyObject *const *args, Py_ssize_t 
 }
 
 static const py_function keeping_functions[] = {
-    {&keeping, PY_FASTCALL(multi_head_keeping),
-     "multi_head_attention, which also returns, with `return_kept`, what its backward\n"
-     "can use: one array, for attnext.torch.\n",
-     NULL},
-    {&keeping_backward, PY_FASTCALL(multi_head_keeping_backward),
-     "multi_head_attention_backward, which also takes that array: `kept`.\n", NULL},
+    {&keeping, PY_FASTCALL(multi_head_keeping)},
+    {&keeping_backward, PY_FASTCALL(multi_head_keeping_backward)},
     {0},
 };
 
@@ -313,9 +309,9 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
     }
     signature->positional = w->count;
     signature->keyword = about->has_heads ? ARG_NUM_HEADS : ARG_END;
-#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, ...) \
-    if ((takes & (TAKEN_BY)) != 0 && (IF)) {               \
-        add(w, ARG_##ID);                                  \
+#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF) \
+    if ((takes & (TAKEN_BY)) != 0 && (IF)) {          \
+        add(w, ARG_##ID);                             \
     }
 #include "py_options.def"
     add_parameters(w, score, true);
@@ -331,16 +327,30 @@ write_signature(py_signature *signature, const char *name, py_score_number numbe
 
 /* ---- the module ------------------------------------------------------------------ */
 
-/* collections.namedtuple of the gradients, so that it has _fields, _asdict and pickles:
- * AdditiveGradients for the score "additive". */
+/* "AdditiveGradients" of "additive". */
+static PyObject *
+gradients_name(const char *score)
+{
+    char name[64];
+    int length = 0;
+    for (const char *c = score; *c != '\0'; c++) {
+        bool first = length == 0 || c[-1] == '_';
+        if (*c != '_') {
+            name[length++] = first ? (char)(*c - 'a' + 'A') : *c;
+        }
+    }
+    name[length] = '\0';
+    return PyUnicode_FromFormat("%sGradients", name);
+}
+
+/* collections.namedtuple of the gradients, so that it has _fields, _asdict and pickles. */
 static int
 make_gradients_type(PyObject *module, py_score *score)
 {
-    PyObject *collections = NULL, *fields = NULL, *type = NULL, *doc = NULL;
-    char name[PY_GRADIENTS_NAME], *text = NULL;
+    PyObject *collections = NULL, *fields = NULL, *type = NULL, *home = NULL;
+    PyObject *name = gradients_name(score->about->name);
     int result = -1;
 
-    py_gradients_name(score, name);
     fields = Py_BuildValue("[sss]", "queries", "keys", "values");
     for (int i = 0; fields != NULL && i < score->parameters; i++) {
         PyObject *field = PyUnicode_FromString(score->about->parameters[i].name);
@@ -349,27 +359,23 @@ make_gradients_type(PyObject *module, py_score *score)
         }
         Py_XDECREF(field);
     }
-    collections = fields == NULL ? NULL : PyImport_ImportModule("collections");
-    if (collections == NULL) {
+    if (name == NULL || fields == NULL ||
+        (collections = PyImport_ImportModule("collections")) == NULL) {
         goto done;
     }
-    type = PyObject_CallMethod(collections, "namedtuple", "sO", name, fields);
-    text = type == NULL ? NULL : py_gradients_doc(score);
-    doc = text == NULL ? NULL : PyUnicode_FromString(text);
-    if (doc != NULL && PyObject_SetAttrString(type, "__doc__", doc) == 0 &&
-        PyModule_AddObjectRef(module, name, type) == 0) {
-        PyObject *package = PyUnicode_FromString("attnext");
-        result = package == NULL ? -1
-                                 : PyObject_SetAttrString(type, "__module__", package);
-        Py_XDECREF(package);
+    type = PyObject_CallMethod(collections, "namedtuple", "OO", name, fields);
+    home = type == NULL ? NULL : PyUnicode_FromString("attnext");
+    if (home != NULL && PyObject_SetAttrString(type, "__module__", home) == 0 &&
+        PyObject_SetAttr(module, name, type) == 0) {
         score->Gradients = Py_NewRef(type);
+        result = 0;
     }
 done:
-    PyMem_RawFree(text);
-    Py_XDECREF(doc);
+    Py_XDECREF(home);
     Py_XDECREF(type);
-    Py_XDECREF(fields);
     Py_XDECREF(collections);
+    Py_XDECREF(fields);
+    Py_XDECREF(name);
     return result;
 }
 
@@ -458,13 +464,10 @@ py_scores_exec(PyObject *module, attnext_state *state)
         const py_signature *const of[VERBS] = {&score->forward, &score->backward,
                                                &score->scores, &score->scores_backward};
         for (int j = 0; j < VERBS && functions[VERBS * i + j] != NULL; j++, method++) {
-            if (method->ml_doc == NULL &&
-                (method->ml_doc = py_score_doc(state, score, of[j])) == NULL) {
+            const py_function function = {of[j], functions[VERBS * i + j]};
+            if (py_fill_method(state, &function, 0, method) < 0) {
                 return -1;
             }
-            method->ml_name = of[j]->function;
-            method->ml_meth = functions[VERBS * i + j];
-            method->ml_flags = METH_FASTCALL | METH_KEYWORDS;
         }
     }
     return PyModule_AddFunctions(module, methods) < 0 ||

@@ -189,29 +189,6 @@ static const py_signature train_signature = {
     .method = true,
 };
 
-static const char train_doc[] = PyDoc_STR(
-    "Switch dropout on, or off.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "mode : bool, optional\n"
-    "    Whether dropout acts in the calls that follow.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "self : AdditiveAttention, DotProductAttention or MultiHeadAttention\n"
-    "    The object itself.\n"
-    "\n"
-    "See Also\n"
-    "--------\n"
-    "eval : The same as ``train(False)``.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> from attnext import DotProductAttention\n"
-    ">>> DotProductAttention(dropout=0.5).train(False).training\n"
-    "False\n");
-
 static PyObject *
 train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -227,26 +204,6 @@ train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     ((layer_object *)self)->core.training = mode;
     return Py_NewRef(self);
 }
-
-static const char eval_doc[] = PyDoc_STR(
-    "eval($self)\n"
-    "--\n\n"
-    "Switch dropout off.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "self : AdditiveAttention, DotProductAttention or MultiHeadAttention\n"
-    "    The object itself.\n"
-    "\n"
-    "See Also\n"
-    "--------\n"
-    "train : Switch it on again.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> from attnext import DotProductAttention\n"
-    ">>> DotProductAttention(dropout=0.5).eval().training\n"
-    "False\n");
 
 static PyObject *
 eval(PyObject *self, PyObject *Py_UNUSED(ignored))
@@ -271,58 +228,45 @@ get_context(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static const PyGetSetDef properties[] = {
-    {"attention_weights", get_attention_weights, NULL,
-     "ndarray or None: the attention weights of the last call, shape (..., M, N) or\n"
-     "(..., num_heads, M, N), float32, before dropout; rows sum to 1, with a sink to\n"
-     "less. None before the first call, and after one with need_weights=False.",
-     NULL},
-    {"context", get_context, NULL,
-     "Context or None: what the last call saved for `backward`; None before the "
-     "first.\n"
-     "Keep it to run `backward` through several calls, such as a decoder's time steps.",
-     NULL},
-    {"grads", layer_get_grads, NULL, layer_grads_doc, NULL},
-    {"training", get_training, NULL,
-     "bool: does dropout act? True at first; `train` and `eval` change it.", NULL},
+    {"attention_weights", get_attention_weights, NULL, NULL, NULL},
+    {"context", get_context, NULL, NULL, NULL},
+    {"grads", layer_get_grads, NULL, NULL, NULL},
+    {"training", get_training, NULL, NULL, NULL},
     {0},
 };
 
 /* Appends what every layer has, and the parameters of its score. */
-static int
+static void
 add_properties(PyGetSetDef *to, const py_score *score)
 {
     for (; to->name != NULL; to++) {
         if (to->get == get_training) {
-            return 0; /* imported before in this process */
+            return; /* imported before in this process */
         }
     }
     for (const PyGetSetDef *p = properties; p->name != NULL; p++) {
         *to++ = *p;
     }
     for (int i = 0; i < score->parameters; i++) {
-        const attn_parameter *parameter = &score->about->parameters[i];
-        char *doc = py_parameter_doc(parameter);
-        if (doc == NULL) {
-            return -1;
-        }
-        *to++ = (PyGetSetDef){parameter->name, layer_get_parameter, layer_set_parameter,
-                              doc, (void *)(intptr_t)i};
+        *to++ = (PyGetSetDef){score->about->parameters[i].name, layer_get_parameter,
+                              layer_set_parameter, NULL, (void *)(intptr_t)i};
     }
-    return 0;
 }
 
 static const py_function train_function[] = {
-    {&train_signature, PY_FASTCALL(train), train_doc, NULL},
+    {&train_signature, PY_FASTCALL(train)},
     {0},
 };
 
 static const PyMethodDef methods[] = {
-    {"eval", eval, METH_NOARGS, eval_doc},
-    {"parameters", layer_parameters, METH_NOARGS, layer_parameters_doc},
-    {"zero_grad", layer_zero_grad, METH_NOARGS, layer_zero_grad_doc},
-    {"load_state_dict", layer_load_state_dict, METH_O, layer_load_state_dict_doc},
-    {"__reduce__", layer_reduce, METH_NOARGS, layer_reduce_doc},
-    {"_rebuild", layer_rebuild, METH_O | METH_CLASS, layer_rebuild_doc},
+    {"eval", eval, METH_NOARGS, "eval($self)\n--\n\n"},
+    {"parameters", layer_parameters, METH_NOARGS, "parameters($self)\n--\n\n"},
+    {"zero_grad", layer_zero_grad, METH_NOARGS, "zero_grad($self)\n--\n\n"},
+    {"load_state_dict", layer_load_state_dict, METH_O,
+     "load_state_dict($self, state_dict, /)\n--\n\n"},
+    {"__reduce__", layer_reduce, METH_NOARGS, "__reduce__($self)\n--\n\n"},
+    {"_rebuild", layer_rebuild, METH_O | METH_CLASS,
+     "_rebuild($type, saved, /)\n--\n\n"},
 };
 
 /* The methods above, and behind them those whose docstrings are made at import: train,
@@ -372,11 +316,24 @@ py_layers_exec(PyObject *module, attnext_state *state)
     }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(layers); i++) {
         py_score *score = &state->scores[layers[i].number];
+        add_properties(layers[i].properties, score);
         if (add_methods(state, layers[i].methods, score) < 0 ||
-            add_properties(layers[i].properties, score) < 0 ||
             add_type(module, layers[i].spec, &state->layers[layers[i].number]) < 0) {
             return -1;
         }
     }
     return 0;
+}
+
+void
+py_layers_seal(const attnext_state *state)
+{
+    PyTypeObject *types[SCORE_COUNT + 2] = {state->Context, state->Memory};
+    memcpy(types + 2, state->layers, sizeof state->layers);
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
+        if (types[i] != NULL) {
+            types[i]->tp_flags |= Py_TPFLAGS_IMMUTABLETYPE;
+            PyType_Modified(types[i]);
+        }
+    }
 }

@@ -99,11 +99,8 @@ extern const py_function layer_state_functions[], layer_layout_functions[];
 PyObject *layer_load_state_dict(PyObject *self, PyObject *state_dict);
 PyObject *layer_reduce(PyObject *self, PyObject *ignored);
 PyObject *layer_rebuild(PyObject *type, PyObject *saved);
-extern const char layer_parameters_doc[], layer_zero_grad_doc[],
-    layer_load_state_dict_doc[], layer_reduce_doc[], layer_rebuild_doc[];
 
 PyObject *layer_get_grads(PyObject *self, void *closure);
-extern const char layer_grads_doc[];
 
 /* The first entries of every type's table of members; its flags. */
 #define LAYER_MEMBERS                                                                  \
@@ -111,8 +108,9 @@ extern const char layer_grads_doc[];
      NULL},                                                                            \
         {"__weaklistoffset__", T_PYSSIZET, offsetof(layer_object, weakrefs), READONLY, \
          NULL},                                                                        \
-        {"dropout", T_DOUBLE, offsetof(layer_object, core.dropout), READONLY,          \
-         "float: the probability that a weight is dropped in training."}
+    {                                                                                  \
+        "dropout", T_DOUBLE, offsetof(layer_object, core.dropout), READONLY, NULL      \
+    }
 
 /* The slots that are the same in every type. */
 /* clang-format off */
@@ -123,7 +121,7 @@ extern const char layer_grads_doc[];
 
 #define LAYER_FLAGS                                                  \
     (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | \
-     Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE)
+     Py_TPFLAGS_HAVE_VECTORCALL)
 
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
 

@@ -18,7 +18,6 @@
  *                 grad += d[name]
  *             return d.queries, d.keys, d.values, *(what the options ask for)
  */
-#include "py_docs.h"
 #include "py_layer.h"
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -106,65 +105,6 @@ static const py_signature call_signature = {
     .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS},
     .method = true,
 };
-
-PyDoc_STRVAR(call_doc,
-"Pool the values, each query by the attention it pays to the keys.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"queries : array_like, shape (..., M, Dq)\n"
-"    M queries; any leading axes (batch, heads), or none. Dq is `query_size` for those\n"
-"    that have one. Used as it is if float32 and C-contiguous, like every array\n"
-"    here; other layouts, lists, other real dtypes and torch tensors are converted\n"
-"    first.\n"
-"keys : array_like, shape (..., N, Dk), or Memory\n"
-"    The keys; leading axes as those of `queries`. Dk is `key_size`, and Dq for\n"
-"    DotProductAttention. Or a `Memory` of this object, in\n"
-"    the place of keys, values and lengths.\n"
-"values : array_like, shape (..., N, Dv)\n"
-"    The values, one for each key.\n"
-DOC_VALID_LENS);
-
-PyDoc_STRVAR(call_doc_end,
-"need_weights : bool, optional\n"
-"    False leaves `attention_weights` None and saves forming an array of (..., M, N).\n"
-"\n"
-"Returns\n"
-"-------\n"
-"output : ndarray, float32, shape (..., M, Dv)\n"
-"    The pooled values.\n"
-"\n"
-"Raises\n"
-"------\n"
-"TypeError\n"
-"    An argument is of the wrong kind or dtype (complex, bool, object, a masked\n"
-"    array, a tensor that requires grad), or unknown, or missing.\n"
-"ValueError\n"
-"    An argument has the wrong shape, or a length is negative.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"backward : The gradients of this call.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"In training, and if `dropout` is above 0, weights are dropped by a seed drawn afresh\n"
-"from the object's generator; `attention_weights` are those before dropout. Keys and\n"
-"values that take no part are never read, but by an empty row with 'uniform'. Several\n"
-"threads may call one object at once; a call that runs while another thread sets the\n"
-"parameters may see some of the old numbers and some of the new.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import numpy as np\n"
-">>> from attnext import DotProductAttention\n"
-">>> attn = DotProductAttention()\n"
-">>> attn(np.eye(2), np.zeros((4, 2)), np.arange(8).reshape(4, 2), [1, 3])\n"
-"array([[0., 1.],\n"
-"       [2., 3.]], dtype=float32)\n"
-">>> attn.attention_weights.round(2)\n"
-"array([[1.  , 0.  , 0.  , 0.  ],\n"
-"       [0.33, 0.33, 0.33, 0.  ]], dtype=float32)\n");
 
 /* A forward of the layer as it is held; the inputs are in *call. */
 static PyObject *
@@ -311,65 +251,6 @@ static const py_signature backward_signature = {
     .method = true,
 };
 
-PyDoc_STRVAR(backward_doc,
-"Gradients of a call; those of the parameters are added to `grads`.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"grad_output : array_like, shape (..., M, Dv)\n"
-"    Gradient of the loss with respect to the output.\n");
-
-PyDoc_STRVAR(backward_doc_end,
-"context : Context, optional\n"
-"    Which call: the `context` as it was after it. The last one by default.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"dq : ndarray, float32, shape (..., M, Dq)\n"
-"    Gradient with respect to the queries.\n"
-"dk : ndarray, float32, shape (..., N, Dk)\n"
-"    Gradient with respect to the keys; exactly 0 for those that take no part.\n"
-"dv : ndarray, float32, shape (..., N, Dv)\n"
-"    Gradient with respect to the values, likewise.\n"
-DOC_GRADIENT_OF_BIAS
-"dscale : ndarray, float32, shape of `scale`\n"
-"    Only with `return_grad_scale`, which AdditiveAttention lacks: gradient with respect\n"
-"    to the scale, of the call or the object's own, summed over all pairs that share it;\n"
-"    a float32 number if it is one.\n"
-"\n"
-"Raises\n"
-"------\n"
-"RuntimeError\n"
-"    There was no call yet.\n"
-"TypeError\n"
-"    An argument is of the wrong kind or dtype.\n"
-"ValueError\n"
-"    An argument has the wrong shape, or `context` is another object's.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"zero_grad : Start the sums in `grads` again.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"Of a call with a `Memory` dk and dv do not come back: what flows to keys, values and the\n"
-"parameters that project keys is added up in the memory, whose `backward` hands it out.\n"
-"\n"
-"The parameters must still be those of the call: run `backward` before the step that\n"
-"changes them, and do not write into the inputs in between. A second `backward` of\n"
-"the same call adds to `grads` again. Dropout is that of the call.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import numpy as np\n"
-">>> from attnext import DotProductAttention\n"
-">>> attn = DotProductAttention(scale=1.0)\n"
-">>> output = attn(np.ones((1, 2)), np.ones((2, 2)), np.array([[1, 2], [3, 4]]))\n"
-">>> dq, dk, dv = attn.backward([[1, 0]])\n"
-">>> dk\n"
-"array([[-0.5, -0.5],\n"
-"       [ 0.5,  0.5]], dtype=float32)\n");
-
 /* What backward returns, once everything that can fail is done: dq, dk, dv, or dq alone
  * where a memory keeps the others; and what was asked for. */
 static PyObject *
@@ -443,9 +324,9 @@ write_signatures(py_score *score)
     score->call_backward = backward_signature;
     unsigned char *call = score->call.args + call_signature.positional;
     unsigned char *backward = score->call_backward.args + backward_signature.positional;
-#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, ...) \
-    if ((takes & (TAKEN_BY)) != 0 && (IF)) {               \
-        *call++ = ARG_##ID;                                \
+#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF) \
+    if ((takes & (TAKEN_BY)) != 0 && (IF)) {          \
+        *call++ = ARG_##ID;                           \
     }
 #define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                   \
     if ((takes & (TAKEN_BY)) != 0 && !py_lacks(about, ARG_##ID)) { \
@@ -460,9 +341,8 @@ int
 layer_fill_calls(const attnext_state *state, py_score *score, PyMethodDef *methods)
 {
     const py_function functions[] = {
-        {&score->call, PY_FASTCALL(layer_call), call_doc, call_doc_end},
-        {&score->call_backward, PY_FASTCALL(layer_backward), backward_doc,
-         backward_doc_end},
+        {&score->call, PY_FASTCALL(layer_call)},
+        {&score->call_backward, PY_FASTCALL(layer_backward)},
         {0},
     };
     write_signatures(score);

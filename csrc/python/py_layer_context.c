@@ -205,9 +205,6 @@ context_repr(PyObject *self)
         py_shape_text(values, PyArray_NDIM(v), PyArray_DIMS(v)));
 }
 
-PyDoc_STRVAR(seed_doc,
-"int or None: the seed of the dropout this forward used; None if it dropped nothing.");
-
 static PyObject *
 context_get_seed(PyObject *self, void *Py_UNUSED(closure))
 {
@@ -235,73 +232,25 @@ static PyMethodDef context_methods[] = {
 };
 
 static PyGetSetDef context_properties[] = {
-    {"seed", context_get_seed, NULL, seed_doc, NULL},
+    {"seed", context_get_seed, NULL, NULL, NULL},
     {0},
 };
 
 static PyMemberDef context_members[] = {
-    {"dropout_p", T_FLOAT, offsetof(context_object, options.dropout_p), READONLY,
-     "float: the probability of dropout in this forward, as float32; 0 outside "
-     "training."},
+    {"dropout_p", T_FLOAT, offsetof(context_object, options.dropout_p), READONLY, NULL},
     {0},
 };
 
-PyDoc_STRVAR(context_doc,
-"What a forward saved for its backward.\n"
-"\n"
-"Attributes\n"
-"----------\n"
-"dropout_p : float\n"
-"    The probability of dropout in this forward; 0 outside training.\n"
-"seed : int or None\n"
-"    The seed of that dropout; None if nothing was dropped.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"AdditiveAttention : Its `context` is one of these, and its `backward` takes one.\n"
-"DotProductAttention, MultiHeadAttention : Likewise.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"It holds references to the queries, keys, values, mask, bias, sink and scale, which\n"
-"must not be changed before the backward, copies of the output and the log-sum-exp, and\n"
-"the other options of the call; of MultiHeadAttention, in the place of the output, what\n"
-"lies between its layers. The parameters are those the object has when\n"
-"`backward` is called. Of a call with a `Memory` it has the keys that were there then,\n"
-"and its backward adds to the memory. It cannot be made, copied or pickled.\n"
-"\n"
-"Examples\n"
-"--------\n"
-"A decoder calls one object once for each time step, and runs backward in reverse\n"
-"order:\n"
-"\n"
-">>> import numpy as np\n"
-">>> from attnext import DotProductAttention\n"
-">>> attn = DotProductAttention()\n"
-">>> contexts, outputs, states = [], [], np.eye(3)\n"
-">>> for t in range(2):\n"
-"...     outputs.append(attn(states[t : t + 1], states, states))\n"
-"...     contexts.append(attn.context)\n"
-">>> for output, context in zip(reversed(outputs), reversed(contexts)):\n"
-"...     dq, dk, dv = attn.backward(np.ones_like(output), context=context)\n"
-">>> contexts[0]\n"
-"<Context: queries (1, 3), keys (3, 3), values (3, 3)>\n");
-
 static PyType_Slot context_slots[] = {
-    {Py_tp_doc, (void *)context_doc},
-    {Py_tp_dealloc, context_dealloc},
-    {Py_tp_repr, context_repr},
-    {Py_tp_getset, context_properties},
-    {Py_tp_members, context_members},
-    {Py_tp_methods, context_methods},
-    {0},
+    {Py_tp_dealloc, context_dealloc},   {Py_tp_repr, context_repr},
+    {Py_tp_getset, context_properties}, {Py_tp_members, context_members},
+    {Py_tp_methods, context_methods},   {0},
 };
 
 /* Not known to the garbage collector: arrays of numbers lead nowhere. */
 PyType_Spec layer_context_spec = {
     .name = "attnext._core.Context",
     .basicsize = sizeof(context_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE |
-             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = context_slots,
 };

@@ -12,11 +12,6 @@
  */
 #include "py_layer.h"
 
-const char layer_reduce_doc[] = PyDoc_STR(
-    "__reduce__($self)\n"
-    "--\n\n"
-    "What pickle and copy need to make another object like this one.");
-
 /* What a multi-head layer has besides. */
 static int
 put_heads(const layer_core *core, PyObject *saved)
@@ -239,10 +234,6 @@ number_of(const attnext_state *state, PyTypeObject *type)
     }
     return SCORE_dot;
 }
-
-const char layer_rebuild_doc[] = PyDoc_STR("_rebuild($type, saved, /)\n"
-                                           "--\n\n"
-                                           "An object from what __reduce__ saved.");
 
 PyObject *
 layer_rebuild(PyObject *type, PyObject *saved)

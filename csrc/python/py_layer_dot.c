@@ -5,73 +5,6 @@
 
 #include <structmember.h>
 
-PyDoc_STRVAR(dot_doc,
-"DotProductAttention(dropout=0.0, *, scale=None, rng=None)\n"
-"--\n\n"
-"Scaled dot-product attention.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"dropout : float, optional\n"
-"    Probability, 0 <= dropout < 1, that an attention weight is dropped in training.\n"
-"scale : float, optional\n"
-"    What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default,\n"
-"    with D the features of a query. That of a call takes its place.\n"
-"rng : None, int, numpy.random.Generator, ..., optional\n"
-"    Seed of dropout: anything `numpy.random.default_rng` takes. A Generator is used\n"
-"    itself, not copied.\n"
-"\n"
-"Attributes\n"
-"----------\n"
-"attention_weights : ndarray, float32, shape (..., M, N), or None\n"
-"    The weights of the last call, before dropout.\n"
-"context : Context or None\n"
-"    What the last call saved for `backward`.\n"
-"grads : dict\n"
-"    Empty: there are no parameters. It is here, as `parameters`, `zero_grad` and the\n"
-"    state dict are, so that code for AdditiveAttention runs on this too.\n"
-"training : bool\n"
-"    Whether dropout acts; True at first.\n"
-"dropout, scale\n"
-"    As given.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"AdditiveAttention : Attention for queries and keys of different sizes.\n"
-"dot_product_attention : The same as a function of arrays.\n"
-"Memory : Keys and values that stay while queries come step by step.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"``output = softmax(scale * queries @ keys^T) @ values``, the softmax over the keys\n"
-"that take part (Vaswani et al. 2017, \"Attention is all you need\", equation 1).\n"
-"Names and shapes are those of *Dive into Deep Learning*: 1.0 (en) 11.3, 2nd ed. (zh)\n"
-"10.3.\n"
-"\n"
-"Each call in training with dropout draws one seed from the generator,\n"
-"``rng.integers(0, 2**64, dtype=np.uint64)``.\n"
-"\n"
-"Objects can be pickled and copied, with the attributes of a subclass; the generator\n"
-"is copied by pickle and `copy.deepcopy` and shared by `copy.copy`. What the last\n"
-"call left, `context` and `attention_weights`, is not copied.\n"
-"\n"
-"Examples\n"
-"--------\n"
-"The toy example of the book: all keys are equal, so the output is the mean of the\n"
-"valid values.\n"
-"\n"
-">>> import numpy as np\n"
-">>> from attnext import DotProductAttention\n"
-">>> attn = DotProductAttention(dropout=0.5)\n"
-">>> attn.eval()\n"
-"DotProductAttention(dropout=0.5)\n"
-">>> queries = np.random.default_rng(0).normal(size=(2, 1, 2))\n"
-">>> keys = np.ones((2, 10, 2))\n"
-">>> values = np.arange(40).reshape(1, 10, 4).repeat(2, axis=0)\n"
-">>> attn(queries, keys, values, [2, 6])[:, 0].round(3)\n"
-"array([[ 2.,  3.,  4.,  5.],\n"
-"       [10., 11., 12., 13.]], dtype=float32)\n");
-
 static PyObject *
 dot_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
@@ -130,8 +63,7 @@ dot_repr(PyObject *self)
 }
 
 PyGetSetDef layer_dot_properties[LAYER_PROPERTIES] = {
-    {"scale", dot_get_scale, NULL,
-     "float or None: what dot products are multiplied by; None: 1 / sqrt(D).", NULL},
+    {"scale", dot_get_scale, NULL, NULL, NULL},
 };
 
 PyMethodDef layer_dot_methods[LAYER_METHODS];
@@ -143,7 +75,7 @@ static PyMemberDef dot_members[] = {
 
 static PyType_Slot dot_slots[] = {
     LAYER_SLOTS,
-    {Py_tp_doc, (void *)dot_doc},
+    {Py_tp_doc, "DotProductAttention(dropout=0.0, *, scale=None, rng=None)\n--\n\n"},
     {Py_tp_new, dot_new},
     {Py_tp_init, dot_init},
     {Py_tp_repr, dot_repr},

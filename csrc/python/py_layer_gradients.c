@@ -141,13 +141,6 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
     return result;
 }
 
-const char layer_grads_doc[] = PyDoc_STR(
-    "dict: the gradient of each parameter, added up over the `backward` calls since "
-    "the\n"
-    "last `zero_grad`; float32 arrays in the parameters' shapes, zero at first. The "
-    "dict\n"
-    "is the object's own: what is put into it stays, so gradients can be clipped.");
-
 PyObject *
 layer_get_grads(PyObject *self, void *Py_UNUSED(closure))
 {
@@ -159,27 +152,6 @@ layer_get_grads(PyObject *self, void *Py_UNUSED(closure))
     layer_core_clear(&held);
     return grads;
 }
-
-const char layer_zero_grad_doc[] = PyDoc_STR(
-    "zero_grad($self)\n"
-    "--\n\n"
-    "Set the gradients in `grads` to 0, in place.\n"
-    "\n"
-    "See Also\n"
-    "--------\n"
-    "backward : What adds to them.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> from attnext import AdditiveAttention\n"
-    ">>> attn = AdditiveAttention(key_size=1, query_size=3, num_hiddens=4, rng=0)\n"
-    ">>> output = attn([[1, 2, 3]], [[1], [2]], [[3], [4]])\n"
-    ">>> dq, dk, dv = attn.backward([[1]])\n"
-    ">>> bool(attn.grads[\"w_v\"].any())\n"
-    "True\n"
-    ">>> attn.zero_grad()\n"
-    ">>> attn.grads[\"w_v\"]\n"
-    "array([0., 0., 0., 0.], dtype=float32)\n");
 
 PyObject *
 layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))

@@ -24,44 +24,6 @@
 
 /* ---- memory.backward() ----------------------------------------------------------- */
 
-static const char backward_doc[] = PyDoc_STR(
-    "backward($self)\n"
-    "--\n\n"
-    "What the calls' backwards added up: gradients of keys and values.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "dk : ndarray, float32, shape (..., N, Dk)\n"
-    "    Gradient with respect to the keys; exactly 0 for those that took no part.\n"
-    "dv : ndarray, float32, shape (..., N, Dv)\n"
-    "    Gradient with respect to the values, likewise.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "RuntimeError\n"
-    "    The parameters that project the keys are no longer those of the memory.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "Goes through the projection of the keys once, however many backwards there were,\n"
-    "and adds to the `grads` of the object. The sums start again: what a backward "
-    "left\n"
-    "is handed out once.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> import numpy as np\n"
-    ">>> from attnext import DotProductAttention\n"
-    ">>> attn = DotProductAttention()\n"
-    ">>> memory = attn.memory(np.zeros((2, 2)), np.eye(2))\n"
-    ">>> for query in np.eye(2):\n"
-    "...     output = attn([query], memory)\n"
-    "...     dq = attn.backward([[1, 1]])\n"
-    ">>> dk, dv = memory.backward()\n"
-    ">>> dv\n"
-    "array([[1., 1.],\n"
-    "       [1., 1.]], dtype=float32)\n");
-
 static PyObject *
 memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
@@ -83,11 +45,6 @@ memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 /* For attnext.torch, whose sums are autograd's. */
-static const char take_doc[] = PyDoc_STR("_take_sums($self)\n"
-                                         "--\n\n"
-                                         "Return what flows to projected keys and to "
-                                         "values, or None; the sums start again.");
-
 static PyObject *
 memory_take_sums(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
@@ -95,11 +52,6 @@ memory_take_sums(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 /* For attnext.explain, which computes what the layer would. */
-static const char given_doc[] = PyDoc_STR("_given_to($self, layer, /)\n"
-                                          "--\n\n"
-                                          "Return copies of keys, values, valid_lens "
-                                          "(or None) and mask (..., N, 1) (or None).");
-
 /* (..., N, width) */
 static PyObject *
 copy_rows(const py_memory *now, PyArrayObject *rows)
@@ -198,68 +150,11 @@ memory_repr(PyObject *self)
                                 py_shape_text(values, ndim, dims));
 }
 
-PyDoc_STRVAR(memory_doc,
-"Memory()\n"
-"--\n\n"
-"Keys and values that stay while queries come step by step.\n"
-"\n"
-"`memory` of AdditiveAttention, DotProductAttention and MultiHeadAttention makes one. It\n"
-"goes in the place of keys, values and valid lengths, as often as wanted, and\n"
-"``len(memory)`` is how many keys it has.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"AdditiveAttention.memory : Makes one, whose keys are projected once.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"What a call computes is, bit for bit, what it computes from the keys and values\n"
-"themselves; but queries count as the last of the keys where their place matters:\n"
-"`causal` and `window` move by N - M unless the call gives an offset.\n"
-"\n"
-"The `backward` of such a call returns dq, and gradients that were asked for, but none\n"
-"of keys and values. What flows to them and to the parameters that project keys is\n"
-"added up in the memory, until `backward` of the memory hands it out.\n"
-"\n"
-"A memory belongs to the object that made it, and to the numbers of what projected the\n"
-"keys, W_k, and with several heads the values, W_v, b_k and b_v: after a step that\n"
-"changes them, make another. It cannot be copied or pickled.\n"
-"\n"
-"Examples\n"
-"--------\n"
-"A decoder attends to the same keys at every step:\n"
-"\n"
-">>> import numpy as np\n"
-">>> from attnext import AdditiveAttention\n"
-">>> attn = AdditiveAttention(key_size=4, query_size=3, num_hiddens=8, rng=0)\n"
-">>> rng = np.random.default_rng(0)\n"
-">>> keys, queries = rng.normal(size=(2, 7, 4)), rng.normal(size=(2, 5, 3))\n"
-">>> memory = attn.memory(keys, keys, [7, 2])\n"
-">>> contexts = []\n"
-">>> for t in range(5):\n"
-"...     output = attn(queries[:, t : t + 1], memory)\n"
-"...     contexts.append(attn.context)\n"
-">>> for context in reversed(contexts):\n"
-"...     dq = attn.backward(np.ones((2, 1, 4)), context=context)\n"
-">>> dk, dv = memory.backward()\n"
-">>> dk.shape, bool(attn.grads[\"W_k\"].any())\n"
-"((2, 7, 4), True)\n"
-"\n"
-"One that writes and reads its own keys appends to the memory:\n"
-"\n"
-">>> memory.append(rng.normal(size=(2, 1, 4)), rng.normal(size=(2, 1, 4)))\n"
-">>> len(memory)\n"
-"8\n");
-
-static const char reduce_doc[] = PyDoc_STR("__reduce__($self)\n"
-                                           "--\n\n"
-                                           "Refuse: a memory belongs to its object.");
-
 PyMethodDef memory_methods[MEMORY_METHODS] = {
-    {"backward", memory_backward, METH_NOARGS, backward_doc},
-    {"__reduce__", memory_reduce, METH_NOARGS, reduce_doc},
-    {"_take_sums", memory_take_sums, METH_NOARGS, take_doc},
-    {"_given_to", memory_given_to, METH_O, given_doc},
+    {"backward", memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
+    {"__reduce__", memory_reduce, METH_NOARGS, "__reduce__($self)\n--\n\n"},
+    {"_take_sums", memory_take_sums, METH_NOARGS, "_take_sums($self)\n--\n\n"},
+    {"_given_to", memory_given_to, METH_O, "_given_to($self, layer, /)\n--\n\n"},
     {0}, /* append: its docstring is made at import */
     {0},
 };
@@ -271,7 +166,7 @@ static PyMemberDef memory_members[] = {
 };
 
 static PyType_Slot memory_slots[] = {
-    {Py_tp_doc, (void *)memory_doc}, {Py_tp_new, memory_new},
+    {Py_tp_doc, "Memory()\n--\n\n"}, {Py_tp_new, memory_new},
     {Py_tp_dealloc, memory_dealloc}, {Py_tp_repr, memory_repr},
     {Py_sq_length, memory_length},   {Py_tp_methods, memory_methods},
     {Py_tp_members, memory_members}, {0},
@@ -281,6 +176,6 @@ static PyType_Slot memory_slots[] = {
 PyType_Spec layer_memory_spec = {
     .name = "attnext.Memory",
     .basicsize = sizeof(memory_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT,
     .slots = memory_slots,
 };

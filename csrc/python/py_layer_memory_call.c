@@ -275,55 +275,6 @@ static const py_signature memory_signature = {
     .method = true,
 };
 
-PyDoc_STRVAR(layer_memory_doc,
-"Keys and values that stay while queries come step by step.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"keys : array_like, shape (..., N, Dk)\n"
-"    The keys, N >= 0 of them; any leading axes (batch, heads), or none.\n"
-"values : array_like, shape (..., N, Dv)\n"
-"    The values, one for each key.\n"
-"valid_lens : None, int or array_like of integers, optional\n"
-"    How many keys take part, the first ones: for all queries, or shape (B,) with B =\n"
-"    ``keys.shape[0]``, one for each entry of the first axis. A length above N reaches\n"
-"    keys that are appended.\n"
-"mask : array_like of bool, optional\n"
-"    True where queries may attend to a key, of any shape that broadcasts to\n"
-"    ``(..., 1, N)``. A mask of a call composes with it.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"memory : Memory\n"
-"    To be called with, in the place of keys, values and lengths.\n"
-"\n"
-"Raises\n"
-"------\n"
-"TypeError\n"
-"    An argument is of the wrong kind or dtype.\n"
-"ValueError\n"
-"    An argument has the wrong shape, or a length is negative.\n"
-"\n"
-"See Also\n"
-"--------\n"
-"attnext.Memory : What it can do, with an example.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"Keys are converted, checked and, by AdditiveAttention, projected here, once;\n"
-"MultiHeadAttention projects keys and values. The memory has copies, so the arrays may\n"
-"change afterwards.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import numpy as np\n"
-">>> from attnext import DotProductAttention\n"
-">>> attn = DotProductAttention()\n"
-">>> memory = attn.memory(np.zeros((4, 2)), np.arange(8).reshape(4, 2), 3)\n"
-">>> attn(np.eye(2), memory)\n"
-"array([[2., 3.],\n"
-"       [2., 3.]], dtype=float32)\n");
-
 /* Copies of the parameters that project keys. */
 static int
 copy_parameters(const layer_core *core, memory_object *memory)
@@ -398,7 +349,7 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
 }
 
 const py_function layer_memory_functions[] = {
-    {&memory_signature, PY_FASTCALL(layer_memory), layer_memory_doc, NULL},
+    {&memory_signature, PY_FASTCALL(layer_memory)},
     {0},
 };
 
@@ -411,44 +362,6 @@ static const py_signature append_signature = {
     .args = {ARG_KEYS, ARG_VALUES, ARG_MASK},
     .method = true,
 };
-
-PyDoc_STRVAR(append_doc,
-"More keys and values, behind those that the memory has.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"keys : array_like, shape (..., n, Dk)\n"
-"    More keys; leading axes as those of the memory.\n"
-"values : array_like, shape (..., n, Dv)\n"
-"    The values, one for each key.\n"
-"mask : array_like of bool, optional\n"
-"    True where queries may attend to a key, of any shape that broadcasts to\n"
-"    ``(..., 1, n)``.\n"
-"\n"
-"Raises\n"
-"------\n"
-"TypeError\n"
-"    An argument is of the wrong kind or dtype.\n"
-"ValueError\n"
-"    An argument has the wrong shape; the memory is as it was.\n"
-"RuntimeError\n"
-"    The parameters that project the keys are no longer those of the memory.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"It takes time in proportion to the new keys, the occasional move to more room\n"
-"counted in. Contexts of calls before stay valid.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import DotProductAttention\n"
-">>> attn = DotProductAttention()\n"
-">>> memory = attn.memory([[1, 0]], [[5]])\n"
-">>> memory.append([[1, 0], [1, 0]], [[6], [7]])\n"
-">>> memory\n"
-"<Memory: keys (3, 2), values (3, 1)>\n"
-">>> attn([[1, 1]], memory)\n"
-"array([[6.]], dtype=float32)\n");
 
 static PyObject *
 memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -481,6 +394,6 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 }
 
 const py_function memory_functions[] = {
-    {&append_signature, PY_FASTCALL(memory_append), append_doc, NULL},
+    {&append_signature, PY_FASTCALL(memory_append)},
     {0},
 };

@@ -331,44 +331,6 @@ layer_parameter_dict(const attnext_state *state, const layer_core *core)
     return dict;
 }
 
-const char layer_parameters_doc[] = PyDoc_STR(
-    "parameters($self)\n"
-    "--\n\n"
-    "The parameters by name, as the live arrays.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "parameters : dict\n"
-    "    Of float32 arrays. AdditiveAttention: ``W_q`` (H, Dq), ``W_k`` (H, Dk), "
-    "``w_v``\n"
-    "    (H,) and, with a bias, ``b_h`` (H,). MultiHeadAttention: ``W_q`` (H, Dq), "
-    "``W_k``\n"
-    "    (Hk, Dk), ``W_v`` (Hk, Dv), ``W_o`` (H, H) and, with a bias, ``b_q`` (H,), "
-    "``b_k``\n"
-    "    (Hk,), ``b_v`` (Hk,), ``b_o`` (H,). DotProductAttention: empty.\n"
-    "\n"
-    "See Also\n"
-    "--------\n"
-    "state_dict : Copies, under torch's names.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "The arrays are the object's own, the same ones every time: what is written into "
-    "them\n"
-    "is what the next call uses. They cannot be resized.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    "A step of gradient descent:\n"
-    "\n"
-    ">>> import numpy as np\n"
-    ">>> from attnext import AdditiveAttention\n"
-    ">>> attn = AdditiveAttention(key_size=2, query_size=3, num_hiddens=4, rng=0)\n"
-    ">>> output = attn(np.eye(3), np.eye(2), np.eye(2))\n"
-    ">>> dq, dk, dv = attn.backward(output)\n"
-    ">>> for name, p in attn.parameters().items():\n"
-    "...     p -= 0.1 * attn.grads[name]\n");
-
 PyObject *
 layer_parameters(PyObject *self, PyObject *Py_UNUSED(ignored))
 {

@@ -96,88 +96,13 @@ done:
     return dict;
 }
 
-static const char state_doc[] = PyDoc_STR(
-    "Copies of the parameters, with the names and shapes of a PyTorch state dict.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "state_dict : dict\n"
-    "    Of float32 arrays. AdditiveAttention: ``W_q.weight`` (H, Dq), ``W_k.weight`` "
-    "(H,\n"
-    "    Dk), ``w_v.weight`` (1, H) and, with a bias, ``b_h`` (H,). "
-    "DotProductAttention:\n"
-    "    empty.\n"
-    "\n"
-    "See Also\n"
-    "--------\n"
-    "load_state_dict : The way back.\n"
-    "parameters : The live arrays.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "``module.load_state_dict({k: torch.from_numpy(v) for k, v in\n"
-    "attn.state_dict().items()})`` gives them to the AdditiveAttention of *Dive into "
-    "Deep\n"
-    "Learning*.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> from attnext import AdditiveAttention, DotProductAttention\n"
-    ">>> attn = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8)\n"
-    ">>> {name: array.shape for name, array in attn.state_dict().items()}\n"
-    "{'W_q.weight': (8, 20), 'W_k.weight': (8, 2), 'w_v.weight': (1, 8)}\n"
-    ">>> DotProductAttention().state_dict()\n"
-    "{}\n");
-
-static const char layout_doc[] = PyDoc_STR(
-    "Copies of the parameters, with the names and shapes of a PyTorch state dict.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "layout : {'d2l', 'torch'}, optional\n"
-    "    Whose: those of the MultiHeadAttention of *Dive into Deep Learning*, or those "
-    "of\n"
-    "    torch.nn.MultiheadAttention.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "state_dict : dict\n"
-    "    Of float32 arrays. 'd2l': ``W_q.weight``, ``W_k.weight``, ``W_v.weight``,\n"
-    "    ``W_o.weight`` and, with a bias, ``W_q.bias`` and so on. 'torch': "
-    "``in_proj_weight``\n"
-    "    (3 H, H), or ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight`` if "
-    "the\n"
-    "    sizes of queries, keys and values differ, ``out_proj.weight`` and, with a "
-    "bias,\n"
-    "    ``in_proj_bias`` and ``out_proj.bias``.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "ValueError\n"
-    "    torch's class has no such layer: heads share keys, or `query_size` is not\n"
-    "    `num_hiddens`.\n"
-    "\n"
-    "See Also\n"
-    "--------\n"
-    "load_state_dict : The way back, from either.\n"
-    "parameters : The live arrays.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> from attnext import MultiHeadAttention\n"
-    ">>> mha = MultiHeadAttention(8, 8, 8, num_hiddens=8, num_heads=2)\n"
-    ">>> list(mha.state_dict())\n"
-    "['W_q.weight', 'W_k.weight', 'W_v.weight', 'W_o.weight']\n"
-    ">>> {name: a.shape for name, a in mha.state_dict(layout=\"torch\").items()}\n"
-    "{'in_proj_weight': (24, 8), 'out_proj.weight': (8, 8)}\n");
-
 const py_function layer_state_functions[] = {
-    {&state_signature, PY_FASTCALL(state_dict), state_doc, NULL},
+    {&state_signature, PY_FASTCALL(state_dict)},
     {0},
 };
 
 const py_function layer_layout_functions[] = {
-    {&layout_signature, PY_FASTCALL(state_dict), layout_doc, NULL},
+    {&layout_signature, PY_FASTCALL(state_dict)},
     {0},
 };
 
@@ -340,47 +265,6 @@ write_values(const layer_core *core, PyArrayObject *const values[ATTN_PARAMETERS
     }
     return 0;
 }
-
-const char layer_load_state_dict_doc[] = PyDoc_STR(
-    "load_state_dict($self, state_dict, /)\n"
-    "--\n\n"
-    "Set the parameters from a state dict, of this package or of PyTorch.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "state_dict : mapping\n"
-    "    Array_likes or torch tensors with exactly the names and shapes that "
-    "`state_dict`\n"
-    "    gives; of a MultiHeadAttention, in either layout. They are converted to "
-    "float32\n"
-    "    and copied into the live arrays.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "KeyError\n"
-    "    Names are missing or unexpected. In this case and the others nothing is "
-    "changed.\n"
-    "TypeError\n"
-    "    `state_dict` is no mapping, or an entry is of the wrong dtype, or a tensor "
-    "that\n"
-    "    requires grad (those in the state dict of a torch module do not).\n"
-    "ValueError\n"
-    "    An entry has the wrong shape; or the names are those of\n"
-    "    torch.nn.MultiheadAttention, which has no such layer.\n"
-    "\n"
-    "See Also\n"
-    "--------\n"
-    "state_dict : The way out.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> import numpy as np\n"
-    ">>> from attnext import AdditiveAttention\n"
-    ">>> a = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=0)\n"
-    ">>> b = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=1)\n"
-    ">>> a.load_state_dict(b.state_dict())\n"
-    ">>> np.array_equal(a.W_q, b.W_q)\n"
-    "True\n");
 
 PyObject *
 layer_load_state_dict(PyObject *self, PyObject *state_dict)

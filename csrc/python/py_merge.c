@@ -2,7 +2,6 @@
  * py_merge.c -- merge_attention and its backward.
  */
 #include "py_merge.h"
-#include "py_docs.h"
 #include "py_run.h"
 
 #include <string.h>
@@ -22,53 +21,6 @@ static const py_signature merge_signature = {
     .positional = 2,
     .args = {ARG_OUTPUTS, ARG_LSES},
 };
-
-PyDoc_STRVAR(merge_attention_doc,
-"Merge attentions over disjoint sets of keys into the attention over all of them.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"outputs : sequence of array_like, each of shape (..., M, Dv)\n"
-"    The output of each part: a list or tuple of arrays of equal shape, or one array\n"
-"    that stacks them along its first axis.\n"
-DOC_FLOAT32
-"lses : sequence of array_like, each of shape (..., M)\n"
-"    The log-sum-exp of each part's scores, as `return_lse` gives it, likewise.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"output : ndarray, float32, shape (..., M, Dv)\n"
-"    The output of the attention over the keys of all parts.\n"
-"lse : ndarray, float32, shape (..., M)\n"
-"    Its log-sum-exp, with which it can be merged again.\n"
-"\n"
-DOC_RAISES
-"\n"
-"See Also\n"
-"--------\n"
-"merge_attention_backward : The gradients of this function.\n"
-"dot_product_attention : With `return_lse`, gives one part; so do the other scores.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"``lse = log(sum_i exp(lses[i]))`` and ``output = sum_i exp(lses[i] - lse) *\n"
-"outputs[i]`` (Dao et al. 2022, \"FlashAttention\", section 3.1, for the parts of one\n"
-"row). A part whose lse is -inf has no weight, and its output is not read: so an\n"
-"empty row, whatever its attention made of it, adds nothing. A row that is empty in\n"
-"every part gives output 0 and lse -inf.\n"
-"\n"
-"Examples\n"
-"--------\n"
-"Six keys at once, and in two parts:\n"
-"\n"
-">>> import numpy as np\n"
-">>> from attnext import dot_product_attention, merge_attention\n"
-">>> q, k, v = np.random.default_rng(0).normal(size=(3, 6, 4))\n"
-">>> parts = [dot_product_attention(q, k[i : i + 3], v[i : i + 3], return_lse=True)\n"
-"...          for i in (0, 3)]\n"
-">>> output, lse = merge_attention(*zip(*parts))\n"
-">>> np.allclose(output, dot_product_attention(q, k, v), atol=1e-6)\n"
-"True\n");
 
 typedef struct {
     const merge_inputs *in;
@@ -164,50 +116,6 @@ static const py_signature merge_backward_signature = {
     .args = {ARG_GRAD_OUTPUT, ARG_OUTPUTS, ARG_LSES, ARG_GRAD_LSE},
 };
 
-PyDoc_STRVAR(merge_attention_backward_doc,
-"Gradients of `merge_attention`.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"grad_output : array_like, shape (..., M, Dv)\n"
-"    Gradient of the loss with respect to the merged output.\n"
-DOC_FLOAT32
-"outputs : sequence of array_like, each of shape (..., M, Dv)\n"
-"    As in the forward.\n"
-"lses : sequence of array_like, each of shape (..., M)\n"
-"    As in the forward.\n"
-"grad_lse : array_like, shape (..., M), optional\n"
-"    Gradient that flows into the merged lse, if any.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"d_outputs : ndarray, float32, shape (parts, ..., M, Dv)\n"
-"    Gradient with respect to each of `outputs`; exactly 0 for a part without weight.\n"
-"d_lses : ndarray, float32, shape (parts, ..., M)\n"
-"    Gradient with respect to each of `lses`, likewise.\n"
-"\n"
-DOC_RAISES
-"\n"
-"See Also\n"
-"--------\n"
-"merge_attention : The function these are the gradients of.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"With ``w_i = exp(lses[i] - lse)`` and g = `grad_output`: ``d_outputs[i] = w_i g``\n"
-"and ``d_lses[i] = w_i (g . (outputs[i] - output) + grad_lse)``. Each part's\n"
-"gradients are what its own backward takes as `grad_output` and `grad_lse`.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import merge_attention_backward\n"
-">>> d_outputs, d_lses = merge_attention_backward(\n"
-"...     [[1.0]], outputs=[[[2.0]], [[6.0]]], lses=[[0.0], [0.0]])\n"
-">>> d_outputs[:, 0, 0]\n"
-"array([0.5, 0.5], dtype=float32)\n"
-">>> d_lses[:, 0]\n"
-"array([-1.,  1.], dtype=float32)\n");
-
 /* A new array of shape (parts, ...) for the gradients of the parts. */
 static PyArrayObject *
 new_stacked(const merge_parts *parts)
@@ -276,8 +184,7 @@ done:
 }
 
 const py_function py_merge_functions[] = {
-    {&merge_signature, PY_FASTCALL(merge_attention), merge_attention_doc, NULL},
-    {&merge_backward_signature, PY_FASTCALL(merge_attention_backward),
-     merge_attention_backward_doc, NULL},
+    {&merge_signature, PY_FASTCALL(merge_attention)},
+    {&merge_backward_signature, PY_FASTCALL(merge_attention_backward)},
     {0},
 };

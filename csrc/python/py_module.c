@@ -16,6 +16,8 @@
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
  *     threads = int(os.environ.get("ATTNEXT_NUM_THREADS", cpus))     # or ImportError
  *     keep_at_most(os.environ.get("ATTNEXT_CACHE_MIB", 256))         # or ImportError
+ *     attnext._docs.join(...)                            # docstrings: py_docs.c
+ *
  *     set_num_threads, get_num_threads, empty_cache, show_config     # py_config.c
  */
 #define ATTNEXT_IMPORTS_NUMPY
@@ -117,7 +119,11 @@ module_exec(PyObject *module)
         add_functions(module, state) < 0 || py_scores_exec(module, state) < 0) {
         return -1;
     }
-    return py_layers_exec(module, state);
+    if (py_layers_exec(module, state) < 0 || py_join_docs(module) < 0) {
+        return -1;
+    }
+    py_layers_seal(state);
+    return 0;
 }
 
 static int

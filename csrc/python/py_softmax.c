@@ -2,7 +2,6 @@
  * py_softmax.c -- masked_softmax, its backward, and sequence_mask.
  */
 #include "py_attnext.h"
-#include "py_docs.h"
 #include "py_run.h"
 
 /* Multiply-adds one element of a softmax counts as, its share of an exp included. */
@@ -116,55 +115,6 @@ static const py_signature masked_softmax_signature = {
     .args = {ARG_X, ARG_VALID_LENS, ARG_MASK, ARG_EMPTY_ROWS, ARG_OUT},
 };
 
-PyDoc_STRVAR(masked_softmax_doc,
-"Softmax over the last axis, of which only some keys take part.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"X : array_like, shape (..., M, N)\n"
-"    Scores of M queries against N keys; one axis, (N,), is a single row.\n"
-DOC_FLOAT32
-"valid_lens : None, int or array_like of integers, optional\n"
-"    How many keys of a row take part. One int for all rows; shape ``X.shape[:1]``,\n"
-"    one for each entry of the first axis; ``(X.shape[0], M)``, one for each row,\n"
-"    shared by the axes between; or ``X.shape[:-1]``. A one-dimensional `X` takes an\n"
-"    int. A length above N means N. None: all keys.\n");
-
-PyDoc_STRVAR(masked_softmax_end,
-"\n"
-"Returns\n"
-"-------\n"
-"weights : ndarray, float32, shape (..., M, N)\n"
-"    Rows sum to 1; exactly 0 for keys that take no part.\n"
-"\n"
-DOC_RAISES
-"\n"
-"See Also\n"
-"--------\n"
-"masked_softmax_backward : The gradient of this function.\n"
-"sequence_mask : Overwrite what lies beyond the valid length.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"``weights[j] = exp(X[j]) / sum_i exp(X[i])``, j and i over the keys that both\n"
-"`valid_lens` and `mask` allow, computed after subtracting the largest score that\n"
-"takes part. The other scores are never read, so NaN there does no harm. The\n"
-"semantics are those of ``masked_softmax`` in Dive into Deep Learning (Zhang et al.:\n"
-"1.0 (en) 11.3, 2nd ed. (zh) 10.3), without its sentinel -1e6. A mask is read in the\n"
-"shape and layout it has, without a copy, if its last axis is contiguous.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import numpy as np\n"
-">>> from attnext import masked_softmax\n"
-">>> X = np.log([[[1, 1, 2, 4], [1, 3, 5, 7]]])\n"
-">>> masked_softmax(X, [2])\n"
-"array([[[0.5 , 0.5 , 0.  , 0.  ],\n"
-"        [0.25, 0.75, 0.  , 0.  ]]], dtype=float32)\n"
-">>> masked_softmax(X[0], mask=[True, False, False, True]).round(3)\n"
-"array([[0.2  , 0.   , 0.   , 0.8  ],\n"
-"       [0.125, 0.   , 0.   , 0.875]], dtype=float32)\n");
-
 /* A call into the core, of either function: out = f(x, y). */
 typedef struct {
     PyArrayObject *out, *x, *y; /* y: backward */
@@ -257,43 +207,6 @@ static const py_signature masked_softmax_backward_signature = {
     .args = {ARG_GRAD_OUTPUT, ARG_WEIGHTS, ARG_VALID_LENS, ARG_MASK, ARG_EMPTY_ROWS},
 };
 
-PyDoc_STRVAR(masked_softmax_backward_doc,
-"Gradient of `masked_softmax` with respect to its scores.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"grad_output : array_like, shape (..., M, N)\n"
-"    Gradient of the loss with respect to the weights.\n"
-DOC_FLOAT32
-"weights : array_like, shape (..., M, N)\n"
-"    What `masked_softmax` returned.\n"
-"valid_lens : None, int or array_like of integers, optional\n"
-"    As given to `masked_softmax`.\n");
-
-PyDoc_STRVAR(masked_softmax_backward_end,
-"\n"
-"Returns\n"
-"-------\n"
-"dX : ndarray, float32, shape (..., M, N)\n"
-"    Gradient with respect to `X`; exactly 0 for keys that take no part.\n"
-"\n"
-DOC_RAISES
-"\n"
-"See Also\n"
-"--------\n"
-"masked_softmax : The function this is the gradient of.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"``dX[j] = weights[j] * (g[j] - sum_i g[i] * weights[i])`` with ``g = grad_output``:\n"
-"the Jacobian ``diag(w) - w w^T`` of softmax times g.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import masked_softmax_backward\n"
-">>> masked_softmax_backward([1, 2, 3], [0.25, 0.75, 0], 2)\n"
-"array([-0.1875,  0.1875,  0.    ], dtype=float32)\n");
-
 static PyObject *
 masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames)
@@ -348,43 +261,6 @@ static const py_signature sequence_mask_signature = {
     .positional = 3,
     .args = {ARG_X, ARG_VALID_LEN, ARG_VALUE},
 };
-
-PyDoc_STRVAR(sequence_mask_doc,
-"Copy a batch of sequences, overwriting the steps beyond each one's length.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"X : array_like, shape (B, T, ...)\n"
-"    B sequences of T steps, two axes or more.\n"
-DOC_FLOAT32
-"valid_len : int or array_like of integers, shape (B,)\n"
-"    How many steps of each sequence are kept; above T means T.\n"
-"value : float, optional\n"
-"    What the others become.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"copy : ndarray, float32, shape (B, T, ...)\n"
-"    `X`, but `value` at ``[i, t]`` where ``t >= valid_len[i]``.\n"
-"\n"
-DOC_RAISES
-"\n"
-"See Also\n"
-"--------\n"
-"masked_softmax : Softmax over the part that is kept.\n"
-"\n"
-"Notes\n"
-"-----\n"
-"The semantics are those of ``sequence_mask`` in Dive into Deep Learning (Zhang et\n"
-"al.: 1.0 (en) 11.3, 2nd ed. (zh) 10.3), for any number of axes, and `X` itself stays\n"
-"as it is.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> from attnext import sequence_mask\n"
-">>> sequence_mask([[1, 2, 3], [4, 5, 6]], [1, 2], value=-1)\n"
-"array([[ 1., -1., -1.],\n"
-"       [ 4.,  5., -1.]], dtype=float32)\n");
 
 typedef struct {
     PyArrayObject *copy, *X, *lens;
@@ -456,10 +332,8 @@ done:
 }
 
 const py_function py_softmax_functions[] = {
-    {&masked_softmax_signature, PY_FASTCALL(masked_softmax), masked_softmax_doc,
-     masked_softmax_end},
-    {&masked_softmax_backward_signature, PY_FASTCALL(masked_softmax_backward),
-     masked_softmax_backward_doc, masked_softmax_backward_end},
-    {&sequence_mask_signature, PY_FASTCALL(sequence_mask), sequence_mask_doc, NULL},
+    {&masked_softmax_signature, PY_FASTCALL(masked_softmax)},
+    {&masked_softmax_backward_signature, PY_FASTCALL(masked_softmax_backward)},
+    {&sequence_mask_signature, PY_FASTCALL(sequence_mask)},
     {0},
 };

@@ -3,16 +3,12 @@
  * Python sees of them and of the scores, OPTIONS, SCORES and ATTENTIONS.
  */
 #include "py_attnext.h"
-#include "py_docs.h"
 
 #include <string.h>
 
 const py_argument_row py_argument_rows[ARG_COUNT] = {
-#define ARGUMENT(ID, NAME, DEFAULT) [ARG_##ID] = {NAME, DEFAULT, NULL, NULL, 0},
-#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, TYPE, DOC) \
-    [ARG_##ID] = {NAME, DEFAULT, TYPE, DOC, 0},
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, TYPE, DOC) \
-    [ARG_##ID] = {NAME, DEFAULT, TYPE, DOC, TAKEN_BY},
+#define ARGUMENT(ID, NAME, DEFAULT) [ARG_##ID] = {NAME, DEFAULT, 0},
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) [ARG_##ID] = {NAME, DEFAULT, TAKEN_BY},
 #include "py_options.def"
 };
 
@@ -74,8 +70,8 @@ py_options_dict(void)
         if (row->taken_by == 0) {
             continue;
         }
-        PyObject *option = Py_BuildValue("NssN", default_value(row->standard),
-                                         row->type, row->doc, takers(row->taken_by));
+        PyObject *option = Py_BuildValue("NN", default_value(row->standard),
+                                         takers(row->taken_by));
         if (put_item(dict, row->name, option) < 0) {
             Py_CLEAR(dict);
         }
@@ -120,13 +116,31 @@ own_options(const attn_score_info *about)
             Py_CLEAR(dict);
         }
     }
-#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, ...)     \
+#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF)          \
     if (dict != NULL && ((TAKEN_BY) & FORWARD) != 0 && (IF) && \
         put_item(dict, NAME, default_value(DEFAULT)) < 0) {    \
         Py_CLEAR(dict);                                        \
     }
 #include "py_options.def"
     return dict;
+}
+
+/* (name, shape in letters, is it optional?, letter of its fan-in) of each parameter. */
+static PyObject *
+parameters(const py_score *score)
+{
+    PyObject *tuple = PyTuple_New(score->parameters);
+    for (int i = 0; tuple != NULL && i < score->parameters; i++) {
+        const attn_parameter *p = &score->about->parameters[i];
+        PyObject *row = Py_BuildValue("ssOC", p->name, p->shape,
+                                      p->optional ? Py_True : Py_False, p->fan_in);
+        if (row == NULL) {
+            Py_CLEAR(tuple);
+        } else {
+            PyTuple_SET_ITEM(tuple, i, row);
+        }
+    }
+    return tuple;
 }
 
 PyObject *
@@ -136,9 +150,9 @@ py_scores_dict(const attnext_state *state, bool attentions)
     const int count = attentions ? SCORE_COUNT : SCORE_multi_head;
     for (int i = 0; dict != NULL && i < count; i++) {
         const py_score *score = &state->scores[i];
-        PyObject *entry = Py_BuildValue("NNN", gradient_names(score, false),
+        PyObject *entry = Py_BuildValue("NNNN", gradient_names(score, false),
                                         gradient_names(score, true),
-                                        own_options(score->about));
+                                        own_options(score->about), parameters(score));
         if (put_item(dict, score->about->name, entry) < 0) {
             Py_CLEAR(dict);
         }
