@@ -162,6 +162,8 @@ def layers() -> Cases:
             yield f"{name}.{parameter} =", partial(setattr, layer, parameter, x.tolist())
         yield "Memory.append", partial(life_of_a_memory, layer)
         yield "Memory._given_to", partial(memory._given_to, layer)
+        yield "Memory._of", partial(life_of_data)
+        yield "Memory._check", partial(data()._check, WEIGHTS_OF_DATA)
         for thing in (layer, context, memory):
             yield from attributes(thing)
 
@@ -169,6 +171,24 @@ def layers() -> Cases:
 def rebuilt(kind: type[Layer], saved: dict[str, Any]) -> Any:
     """What pickle does; in itself it crashes without memory, in NumPy's dtype.__reduce__."""
     return kind._rebuild(saved).state_dict()
+
+
+WEIGHTS_OF_DATA: dict[str, Any] = {"W_k": np.eye(5, 4).tolist()}
+
+
+def data() -> attnext.Memory:
+    """A memory of no layer."""
+    return attnext.Memory._of(
+        "additive", (5, 4, 0, 0, 0), WEIGHTS_OF_DATA, LISTS, LISTS, [1, 5], MASK
+    )
+
+
+def life_of_data() -> Any:
+    memory = data()
+    memory.append(LISTS, LISTS, MASK)
+    given: Any = (X, memory._now(), None, np.eye(5, 4), WEIGHTS_OF_DATA["W_k"], np.ones(5))
+    output = attnext.additive_attention(*given)
+    return output, *attnext.additive_attention_backward(output, *given)[:3]
 
 
 def life_of_a_memory(layer: Layer) -> Any:
@@ -182,7 +202,7 @@ def life_of_a_memory(layer: Layer) -> Any:
     return memory.backward()
 
 
-ALONE = {"parameters", "zero_grad", "state_dict", "eval", "_take_sums", "__repr__", "__len__"}
+ALONE = {"parameters", "zero_grad", "state_dict", "eval", "_now", "__repr__", "__len__"}
 ALONE |= {f"{kind}Attention.__reduce__" for kind in ("Additive", "DotProduct", "MultiHead")}
 ALONE.add("Memory.backward")
 

@@ -173,14 +173,6 @@ def test_a_memory_of_other_parameters(kind: str) -> None:
         explain.layer(attn, queries, memory)
 
 
-def test_dropout_that_has_changed() -> None:
-    attn = LAYERS["torch dot"]()
-    memory = attn.memory(*given(attn, KEYS, VALUES))
-    attn.dropout.p = 0.25
-    with pytest.raises(RuntimeError, match=re.escape("dropout.p has changed since the memory")):
-        explain.layer(attn, torch.from_numpy(QUERIES), memory)
-
-
 def test_what_the_memory_gives_is_a_copy() -> None:
     attn = LAYERS["dot"]()
     memory = attn.memory(KEYS, VALUES, LENS, mask=MASK)

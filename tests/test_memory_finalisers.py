@@ -6,84 +6,17 @@ every array that is made, a finaliser wherever the garbage collector starts.
 
 from __future__ import annotations
 
-import ctypes
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from allocations import ACTIONS, in_allocations
 from layered import KINDS, make_layer, problem_of
 from numpy.typing import NDArray
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-# ---- an allocator that runs Python code ----------------------------------------------------------
-
-POINTER, MALLOC = (
-    ctypes.c_void_p,
-    ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
-)
-NAME = ctypes.create_string_buffer(b"mem_handler")  # a capsule has no copy of its name
-
-
-class Handler(ctypes.Structure):
-    """PyDataMem_Handler of NumPy's C API."""
-
-    _fields_ = (
-        ("name", ctypes.c_char * 127),
-        ("version", ctypes.c_uint8),
-        ("context", POINTER),
-        ("malloc", MALLOC),
-        ("calloc_realloc_free", POINTER * 3),
-    )
-
-
-def from_python(function: str, result: Any, *arguments: Any) -> Any:
-    """A function of CPython's C API."""
-    return ctypes.PYFUNCTYPE(result, *arguments)((function, ctypes.pythonapi))
-
-
-new_capsule = from_python("PyCapsule_New", ctypes.py_object, POINTER, POINTER, POINTER)
-pointer_of = from_python("PyCapsule_GetPointer", POINTER, ctypes.py_object, ctypes.c_char_p)
-API = pointer_of(np._core._multiarray_umath._ARRAY_API, None)  # type: ignore[attr-defined]
-# PyDataMem_SetHandler has no name in Python.
-set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(
-    ctypes.cast(API, ctypes.POINTER(POINTER))[304]
-)
-
-ACTIONS: list[Callable[[], Any]] = []  # to run in the next allocations, the last one first
-
-
-@MALLOC
-def take(context: Any, size: int) -> Any:
-    if ACTIONS:
-        ACTIONS.pop()()
-    return USUAL.malloc(context, size)
-
-
-def capsule_of(handler: Handler) -> Any:
-    return new_capsule(ctypes.addressof(handler), ctypes.addressof(NAME), None)
-
-
-# For ever: arrays that are made with it may live until the end.
-HANDLER = Handler(b"runs Python", 1, None, take)
-USUAL = Handler.from_address(pointer_of(set_handler(capsule_of(HANDLER)), b"mem_handler"))
-set_handler(capsule_of(USUAL))
-HANDLER.calloc_realloc_free = USUAL.calloc_realloc_free
-
-
-@contextmanager
-def in_allocations(*actions: Callable[[], Any]) -> Iterator[None]:
-    """One of the actions in each of the next arrays that are made, the first one first."""
-    before = set_handler(capsule_of(HANDLER))
-    ACTIONS[:] = reversed(actions)
-    try:
-        yield
-    finally:
-        ACTIONS.clear()
-        set_handler(before)
 
 
 def nothing() -> None:
@@ -167,8 +100,7 @@ class AtTheCollector:
         self.action()
 
 
-@pytest.mark.parametrize("inside", ["_take_sums", "backward"])
-def test_sums_are_handed_out_once(inside: str, rng: np.random.Generator) -> None:
+def test_sums_are_handed_out_once(rng: np.random.Generator) -> None:
     """Where the collector takes them in the middle of taking them, one of the two has them."""
     layer = make_layer("dot")
     problem = problem_of(layer, rng, extra_grads=False)
@@ -183,19 +115,16 @@ def test_sums_are_handed_out_once(inside: str, rng: np.random.Generator) -> None
             found: list[Any] = []
             gc.collect()
             gc.disable()
-            AtTheCollector(lambda: found.append(getattr(memory, inside)()))  # noqa: B023
+            AtTheCollector(lambda: found.append(memory.backward()))  # noqa: B023
             pairs = [(i, i) for i in range(3000)]  # no tuple of two is left on the free list
             gc.set_threshold(gc.get_count()[0] + later)
             gc.enable()
-            taken = memory._take_sums()  # type: ignore[attr-defined]
+            taken = memory.backward()
             gc.disable()
             gc.collect()
             assert len(found) == 1 and len(pairs) == 3000
-            zero = [np.zeros_like(d) for d in expected]
-            both = zip(taken or zero, found[0] or zero, expected, strict=True)
-            for outside, within, d in both:
+            for outside, within, d in zip(taken, found[0], expected, strict=True):
                 np.testing.assert_array_equal(outside + within, d)
-            memory.backward()
     finally:
         gc.set_threshold(700, 10, 10)
         gc.enable()

@@ -89,12 +89,17 @@ def attend(
 def run_score(
     function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
 ) -> Any:
-    """The same of options that are checked. Those to which gradients flow become inputs."""
+    """The same of options that are checked."""
+    take_learned(inputs, options)
+    return run(function, inputs, options, returned)
+
+
+def take_learned(inputs: dict[str, Any], options: dict[str, Any]) -> None:
+    """Options to which gradients flow become inputs."""
     for name in _LEARNED:
         x = options.get(name)
         if x is not None and (name in _INPUTS or isinstance(x, Tensor)):
             inputs[name] = options.pop(name)
-    return run(function, inputs, options, returned)
 
 
 # ---- backward ------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ class Layer(nn.Module):
         own: dict[str, Any],
         need_weights: bool,
         options: LayerOptions | HeadsLayerOptions,
+        memory: Memory | None = None,
     ) -> Tensor:
         """What `attend` does with its arguments, with the layer's dropout."""
         self._taken.check("forward", options)
@@ -88,7 +89,8 @@ class Layer(nn.Module):
         if dropout.training and dropout.p > 0:
             # From torch's own generator, so that torch.manual_seed makes training repeatable.
             arguments |= {"dropout_p": dropout.p, "seed": torch.randint(2**63 - 1, ())}
-        result = run_score(function, inputs, arguments, returned)
+        attend = run_score if memory is None else memory._attend
+        result = attend(function, inputs, arguments, returned)
         output: Tensor
         output, weights = result if need_weights else (result, None)
         object.__setattr__(self, "attention_weights", weights)  # no parameter, no submodule
@@ -96,22 +98,36 @@ class Layer(nn.Module):
 
     def _recall(
         self,
+        function: str,
         queries: Tensor,
         memory: Memory,
+        beside: tuple[Any, Any],
+        own: dict[str, Any],
         need_weights: bool,
         options: LayerOptions | HeadsLayerOptions,
-        scale: Any = None,
-        **beside: Any,
     ) -> Tensor:
-        self._taken.check("forward", options)
-        for name, value in beside.items():
+        """A call with a memory. beside: the values and lengths that were given, too."""
+        for name, value in zip(("values", "valid_lens"), beside, strict=True):
             if value is not None:
                 raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
-        more = {**options, "need_weights": as_flag("need_weights", need_weights)}
-        if scale is not None:
-            more["scale"] = scale
-        output, self.attention_weights = memory._attend(self, queries, more)
-        return output
+        memory._check_layer(self)
+        queries, parameters = self._projected_queries(queries)
+        inputs = {"queries": queries, **parameters}
+        return self._attend(function, inputs, own, need_weights, options, memory)
+
+    def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the function takes for them, and the parameters apart from those of keys."""
+        return queries, {}
+
+    def _projected_keys(
+        self, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """What the function takes for them, and the parameters that project them."""
+        return keys, values, {}
+
+    def _weights_of_keys(self) -> dict[str, Tensor]:
+        """The last of these, without keys."""
+        return {}
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy. The last weights stay behind: a tensor in a graph has no copy."""

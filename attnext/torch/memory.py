@@ -1,15 +1,16 @@
 """Keys and values that stay while queries come step by step, in autograd's graph.
 
-A layer has an object of attnext beside it, which does the work (`Engine`). The keys, once they are
-in its memory, stand in the graph as what is projected of them: two tensors without numbers, to
-which each call's gradient flows. Autograd adds these up, and the node that made the two takes the
-sum through the projection: once, however many calls there were.
+The numbers are in an `attnext.Memory` of no object, which the layer's function takes as it is at a
+call. In the graph stands what is projected of the keys: two tensors without numbers, to which each
+call's gradient flows. Autograd adds these up, and the node that made the two takes the sum through
+the projection: once, however many calls there were. A call changes nothing of the memory and waits
+for nobody, so finalisers, signal handlers and threads may call in the middle of another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from threading import Lock
+from collections.abc import Iterable, Mapping
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-from attnext._gradients import SHARED
+from attnext import _core
 
+from .attention import take_learned
 from .autograd import first_derivatives
+from .calls import RULES, Call, forward, keep, kept
 from .rules import check_input, check_transforms
-from .tensors import snapshot, split_options, to_array, to_tensor
+from .tensors import snapshot, split_options, to_array, to_arrays, to_tensor
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -63,7 +66,6 @@ class Memory:
     """
 
     _layer: Any
-    _engine: Engine
     _rows: Any  # the attnext.Memory
     _made_with: Arrays  # the parameters that projected the keys, as they were
     _tokens: tuple[Tensor, Tensor] | None  # what stands for keys and values in the graph
@@ -84,14 +86,15 @@ class Memory:
     ) -> Memory:
         """What `memory` of a layer makes."""
         self = cls.__new__(cls)
-        self._layer, self._engine = layer, layer._engine()
-        self._tokens = None
+        self._layer, self._tokens = layer, None
+        score, sizes = layer._score_and_sizes()
         options = _arrays(valid_lens=valid_lens, mask=mask)
-        self._made_with = self._take(lambda rows: self._start(**rows, **options), keys, values)
+        keys, values, parameters = self._projected(keys, values)
+        self._made_with = {name: to_array(x).copy() for name, x in parameters.items()}
+        arrays = to_array(keys), to_array(values)
+        self._rows = _core.Memory._of(score, sizes, self._made_with, *arrays, *options.values())
+        self._follow(keys, values, parameters)
         return self
-
-    def _start(self, **arrays: Any) -> None:
-        self._rows = self._engine.layer.memory(**arrays)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -137,18 +140,20 @@ class Memory:
         tensor([[6.]])
         """
         options = _arrays(mask=mask)
-        self._take(lambda rows: self._rows.append(**rows, **options), keys, values)
-
-    def _take(self, into_memory: Callable[[Arrays], None], keys: Any, values: Any) -> Arrays:
-        """Put new keys and values into the memory and the graph; the parameters they met there."""
-        inputs = _checked(keys=keys, values=values)
-        keys, values, parameters = self._layer._projected_keys(**inputs)
-        arrays = {name: to_array(x) for name, x in parameters.items()}
-        with self._engine.lock:
-            self._engine.load(arrays)
-            into_memory({"keys": to_array(keys), "values": to_array(values)})
+        keys, values, parameters = self._projected(keys, values)
+        self._check(parameters)
+        self._rows.append(to_array(keys), to_array(values), **options)
         self._follow(keys, values, parameters)
-        return {name: x.copy() for name, x in arrays.items()}
+
+    def _projected(self, keys: Any, values: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Keys and values as they go into the memory, and the parameters that they meet there."""
+        projected: tuple[Tensor, Tensor, dict[str, Tensor]]
+        projected = self._layer._projected_keys(**_checked(keys=keys, values=values))
+        return projected
+
+    def _check(self, parameters: Mapping[str, Tensor]) -> None:
+        """RuntimeError unless they have the numbers of those that projected the keys."""
+        self._rows._check({name: to_array(x) for name, x in parameters.items()})
 
     def _follow(self, keys: Tensor, values: Tensor, parameters: Mapping[str, Tensor]) -> None:
         tokens = self._tokens
@@ -170,153 +175,68 @@ class Memory:
                 "the memory was made by another object, expected one that memory() of this object "
                 "returned"
             )
-        if layer.dropout.p != self._engine.layer.dropout:
-            raise RuntimeError("dropout.p has changed since the memory was made: make a new memory")
+        self._check(layer._weights_of_keys())
 
     def _given_to(self, layer: Any) -> tuple[NDArray[Any] | None, ...]:
         """What the attnext.Memory answers, for attnext.explain."""
         self._check_layer(layer)
-        with self._engine.lock:
-            self._engine.load({name: to_array(x) for name, x in layer._weights_of_keys().items()})
-            given: tuple[NDArray[Any] | None, ...] = self._rows._given_to(self._engine.layer)
+        given: tuple[NDArray[Any] | None, ...] = self._rows._given_to(None)
         return given
 
     def _attend(
-        self, layer: Any, queries: Tensor, options: Mapping[str, Any]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Output and weights of a call of the layer."""
-        self._check_layer(layer)
-        shared = {n: options[n] for n in ("bias", "sink") if options.get(n) is not None}
-        if isinstance(options.get("scale"), Tensor):
-            shared["scale"] = options["scale"]
-        inputs = _checked(queries=queries, **shared)
-        inputs["queries"], parameters = layer._projected_queries(inputs["queries"])
-        masks, rest = split_options({n: x for n, x in options.items() if n not in shared})
-        of_keys = {name: to_array(x) for name, x in layer._weights_of_keys().items()}
-        step = _Step(self, (tuple(inputs), tuple(parameters), tuple(masks)), of_keys, rest)
-        tensors = (*inputs.values(), *parameters.values(), *masks.values())
-        tokens = self._tokens or (None, None)
-        if not _is_recorded([x for x in (*tensors, *tokens) if x is not None]):
-            return step.forward(tensors)[0]
-        step.options = snapshot(rest)
-        output, weights = _Call.apply(step, *tokens, *tensors)  # type: ignore[no-untyped-call]
-        return output, weights
-
-
-class Engine:
-    """The object of attnext that computes for a memory, with the layer's parameters."""
-
-    def __init__(self, make: Callable[..., Any], **arguments: Any) -> None:
-        self.lock = Lock()  # from loading the parameters to the end of what uses them
-        self.layer = make(**arguments, rng=_Seeds())
-
-    def load(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        own = self.layer.parameters()
-        for name, array in parameters.items():
-            if own[name].size != array.size:
-                raise RuntimeError(
-                    f"{name} has another shape than when the memory was made: make a new memory"
-                )
-            np.copyto(own[name], array.reshape(own[name].shape))
-
-
-class _Seeds(np.random.Generator):
-    """Where an engine's dropout draws its seeds: from torch's own generator, as the layers do."""
-
-    def __init__(self) -> None:
-        super().__init__(np.random.PCG64(0))
-
-    def integers(self, *_: Any, **__: Any) -> Any:
-        return int(torch.randint(2**63 - 1, ()))
-
-    def uniform(self, *bounds_and_shape: Any, **__: Any) -> Any:
-        """No initial numbers are drawn: the layer's own take their place."""
-        return np.zeros(bounds_and_shape[-1])
-
-
-# ---- a call --------------------------------------------------------------------------------------
-
-
-class _Step:
-    """A call with a memory: what it takes, and how it goes forward and back."""
-
-    def __init__(
         self,
-        memory: Memory,
-        names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]],
-        of_keys: Arrays,
+        function: str,
+        inputs: dict[str, Any],
         options: dict[str, Any],
-    ) -> None:
-        self.engine, self.rows = memory._engine, memory._rows
-        self.inputs, self.parameters, self.masks = names  # of the tensors, in their order
-        self.of_keys, self.options = of_keys, options
-        self.made_with = memory._made_with
-        self.training = bool(memory._layer.dropout.training)
-
-    def _named(self, tensors: Iterable[Tensor]) -> tuple[Arrays, Arrays]:
-        """Arguments of the call, and parameters."""
-        arrays = [to_array(x) for x in tensors]
-        named = dict(zip((*self.inputs, *self.parameters, *self.masks), arrays, strict=True))
-        return named, {name: named.pop(name) for name in self.parameters}
-
-    def forward(self, tensors: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor | None], Any]:
-        """(output, weights), and what the backward goes by."""
-        arguments, parameters = self._named(tensors)
-        layer = self.engine.layer
-        with self.engine.lock:
-            self.engine.load({**parameters, **self.of_keys})
-            layer.train(self.training)
-            output = layer(arguments.pop("queries"), self.rows, **arguments, **self.options)
-            weights, context = layer.attention_weights, layer.context
-        return (to_tensor(output), None if weights is None else to_tensor(weights)), context
-
-    def backward(
-        self, tensors: Iterable[Tensor], d_output: Tensor, d_weights: Tensor | None, context: Any
-    ) -> tuple[Arrays, tuple[NDArray[Any], NDArray[Any]]]:
-        """Gradients by the names of the tensors; those of projected keys and of values."""
-        arguments, parameters = self._named(tensors)
-        shared = [name for name in SHARED if name in arguments]
-        more: dict[str, Any] = {f"return_grad_{name}": True for name in shared}
-        if d_weights is not None:
-            more["grad_weights"] = to_array(d_weights)
-        layer = self.engine.layer
-        with self.engine.lock:
-            self.engine.load({**parameters, **self.made_with})
-            layer.zero_grad()
-            d = layer.backward(to_array(d_output), context=context, **more)
-            taken = self.rows._take_sums()
-            found = dict(zip(("queries", *shared), d if shared else (d,), strict=True))
-            for name, x in parameters.items():
-                found[name] = layer.grads[name].reshape(x.shape).copy()
-        return found, taken
+        returned: tuple[str, ...],
+    ) -> Any:
+        """What `run_score` does, with the memory in the place of keys, values and lengths."""
+        take_learned(inputs, options)
+        inputs = _checked(**inputs)
+        more, rest = split_options(options)
+        tensors = (*inputs.values(), *more.values())
+        tokens = self._tokens or (None, None)
+        made = returned
+        recorded = _is_recorded([x for x in (*inputs.values(), *tokens) if x is not None])
+        if recorded:
+            made += tuple(name for name in RULES[function].helpful if name not in returned)
+            rest = snapshot(rest)
+        rest |= {"keys": self._rows._now(), "values": None, **self._made_with}
+        call = Call(function, (*inputs, *more), rest, made, len(returned))
+        if not recorded:
+            return forward(call, tensors)
+        return _Call.apply(call, *tokens, *tensors)  # type: ignore[no-untyped-call]
 
 
 class _Call(Function):
-    @staticmethod
-    def forward(ctx: Any, step: _Step, key_token: Any, value_token: Any, *tensors: Tensor) -> Any:
-        (output, weights), context = step.forward(tensors)
-        ctx.set_materialize_grads(False)
-        ctx.step, ctx.context = step, context
-        ctx.shape = output.shape
-        ctx.save_for_backward(key_token, value_token, *tensors)
-        return output, weights
+    """A call with a memory. The tokens stand for its keys and values."""
 
     @staticmethod
-    def backward(ctx: Any, d_output: Tensor | None, d_weights: Tensor | None) -> Any:
-        step: _Step = ctx.step
-        if d_output is None:
-            d_output = torch.zeros(ctx.shape)
+    def forward(ctx: Any, call: Call, key_token: Any, value_token: Any, *tensors: Tensor) -> Any:
+        made = forward(call, tensors)
+        ctx.set_materialize_grads(False)
+        ctx.call, ctx.shape = call, made[0].shape
+        ctx.save_for_backward(key_token, value_token, *keep(call, tensors, made))
+        return made[: call.returned]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        call: Call = ctx.call
         key_token, _, *tensors = saved = ctx.saved_tensors
-        d, (d_keys, d_values) = step.backward(tensors, d_output, d_weights, ctx.context)
-        arrays = [d.get(name) for name in (*step.inputs, *step.parameters, *step.masks)]
-        needed = ctx.needs_input_grad[1:]
-        if needed[0]:  # C has made the hidden units a multiple of 4
-            arrays = [d_keys[..., : key_token.shape[-1]], d_values, *arrays]
-        else:
-            arrays = [None, None, *arrays]
-        wanted = zip(arrays, needed, strict=True)
-        gradients = [to_tensor(x) if need and x is not None else None for x, need in wanted]
-        return None, *first_derivatives(gradients, *saved, d_output, d_weights)
+        names, needed = ("keys", "values", *call.names), ctx.needs_input_grad[1:]
+        flow = {
+            name: None if x is None else to_array(x)
+            for name, x in zip(call.made, grads, strict=False)
+        }
+        if flow["output"] is None:
+            flow["output"] = np.zeros(ctx.shape, np.float32)
+        arrays = to_arrays(kept(call), tensors)
+        wanted = tuple(compress(names, needed))
+        d = RULES[call.function].gradients(call.function, arrays, call.options, flow, wanted)
+        if key_token is not None:  # C has made the hidden units a multiple of 4
+            d["keys"] = d["keys"][..., : key_token.shape[-1]]
+        gradients = [to_tensor(d[name]) if name in wanted else None for name in names]
+        return None, *first_derivatives(gradients, *saved, *grads)
 
 
 # ---- keys and values -----------------------------------------------------------------------------
@@ -391,6 +311,7 @@ def _is_recorded(tensors: Iterable[Tensor]) -> bool:
 
 
 def _arrays(**options: Any) -> dict[str, Any]:
-    """Options that no gradient flows to, as C takes them."""
+    """Options that no gradient flows to, as C takes them, in their order."""
     tensors, rest = split_options(options)
-    return {**rest, **{name: to_array(x) for name, x in tensors.items()}}
+    arrays = {**rest, **{name: to_array(x) for name, x in tensors.items()}}
+    return {name: arrays[name] for name in options}

@@ -16,7 +16,7 @@ from attnext.reference.arguments import as_size
 from .attention import TAKEN_BY_LAYERS, LayerOptions
 from .editions import Editions, checked_dropout
 from .layer import Layer
-from .memory import Engine, Memory
+from .memory import Memory
 from .projections import is_undrawn, materialize, part, projected, weight, weight_of_score
 from .rules import check_input
 
@@ -204,8 +204,9 @@ class AdditiveAttention(Layer):
             An argument has the wrong shape, or a length is negative.
         """
         if isinstance(keys, Memory):
-            beside = {"values": values, "valid_lens": valid_lens}
-            return self._recall(queries, keys, need_weights, options, **beside)
+            beside = values, valid_lens
+            given = queries, keys, beside, dict[str, Any](), need_weights, options
+            return self._recall("additive_attention", *given)
         if isinstance(part(self, "w_v"), LazyModuleMixin):
             self._materialize(check_input("queries", queries), check_input("keys", keys))
         queries, of_queries = self._projected_queries(queries)
@@ -231,20 +232,13 @@ class AdditiveAttention(Layer):
     def _weights_of_keys(self) -> dict[str, Tensor]:
         return {"W_k": weight(self.W_k, self.w_v.in_features)}
 
-    def _engine(self) -> Engine:
+    def _score_and_sizes(self) -> tuple[str, tuple[int, ...]]:
         if isinstance(self.w_v, LazyModuleMixin):
             raise RuntimeError(
                 "the layer has no sizes yet, expected a call with queries and keys before memory()"
             )
         H = self.w_v.in_features
-        return Engine(
-            _core.AdditiveAttention,
-            key_size=weight(self.W_k, H).shape[1],
-            query_size=weight(self.W_q, H).shape[1],
-            num_hiddens=H,
-            dropout=self.dropout.p,
-            bias=self.b_h is not None,
-        )
+        return "additive", (H, weight(self.W_k, H).shape[1], 0, 0, 0)
 
     def extra_repr(self) -> str:
         """
@@ -349,26 +343,17 @@ class DotProductAttention(Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
+        own: dict[str, Any] = {"scale": self.scale if scale is None else scale}
         if isinstance(keys, Memory):
-            beside = {"values": values, "valid_lens": valid_lens}
-            return self._recall(queries, keys, need_weights, options, scale, **beside)
+            beside = values, valid_lens
+            given = queries, keys, beside, own, need_weights, options
+            return self._recall("dot_product_attention", *given)
         inputs = {"queries": queries, "keys": keys, "values": values}
-        own = {"valid_lens": valid_lens, "scale": self.scale if scale is None else scale}
+        own["valid_lens"] = valid_lens
         return self._attend("dot_product_attention", inputs, own, need_weights, options)
 
-    def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        return queries, {}
-
-    def _projected_keys(
-        self, keys: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        return keys, values, {}
-
-    def _weights_of_keys(self) -> dict[str, Tensor]:
-        return {}
-
-    def _engine(self) -> Engine:
-        return Engine(_core.DotProductAttention, dropout=self.dropout.p, scale=self.scale)
+    def _score_and_sizes(self) -> tuple[str, tuple[int, ...]]:
+        return "dot_product", (0, 0, 0, 0, 0)
 
     def extra_repr(self) -> str:
         """

@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from attnext import _core
 from attnext._options import as_flag
 from attnext.reference.arguments import as_size
 
@@ -16,7 +15,7 @@ from .attention import TAKEN_BY_HEADS_LAYERS, HeadsLayerOptions
 from .editions import Editions
 from .layer import Layer
 from .layouts import check_torch, from_torch, is_torch, to_torch
-from .memory import Engine, Memory
+from .memory import Memory
 from .modules import DotProductAttention
 from .projections import identity, is_its_weight, materialize, part, projected
 from .rules import check_input
@@ -209,17 +208,19 @@ class MultiHeadAttention(Layer):
         ValueError
             An argument has the wrong shape, or a length is negative.
         """
+        own: dict[str, Any] = {"scale": scale, "num_heads": self.num_heads}
+        own["num_kv_heads"] = self.num_kv_heads
         if isinstance(keys, Memory):
-            beside = {"values": values, "valid_lens": valid_lens}
-            output = self._recall(queries, keys, need_weights, options, scale, **beside)
+            beside = values, valid_lens
+            given = queries, keys, beside, own, need_weights, options
+            output = self._recall("multi_head_attention", *given)
         else:
             if isinstance(part(self, "W_o"), LazyModuleMixin):
                 self._materialize({"queries": queries, "keys": keys, "values": values})
             queries, of_queries = self._projected_queries(queries)
             keys, values, of_keys = self._projected_keys(keys, values)
             inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
-            own = {"valid_lens": valid_lens, "scale": scale}
-            own |= {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
+            own["valid_lens"] = valid_lens
             output = self._attend("multi_head_attention", inputs, own, need_weights, options)
         weights = self.attention_weights
         self.attention.attention_weights = None if weights is None else _as_d2l(weights)
@@ -257,26 +258,14 @@ class MultiHeadAttention(Layer):
         heads = self.num_kv_heads if letter in "kv" else self.num_heads
         return _named(letter, identity(self.num_hiddens // self.num_heads * heads), None)
 
-    def _engine(self) -> Engine:
+    def _score_and_sizes(self) -> tuple[str, tuple[int, ...]]:
         if isinstance(self.W_o, LazyModuleMixin):
             raise RuntimeError(
                 "the layer has no sizes yet, expected a call with queries, keys and values before "
                 "memory()"
             )
-        parameters: dict[str, Tensor] = {}
-        for letter in "qkvo":
-            parameters |= self._weights_of(letter)
-        return Engine(
-            _core.MultiHeadAttention,
-            key_size=parameters["W_k"].shape[1],
-            query_size=parameters["W_q"].shape[1],
-            value_size=parameters["W_v"].shape[1],
-            num_hiddens=self.num_hiddens,
-            num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            dropout=self.dropout.p,
-            bias=any(name.startswith("b_") for name in parameters),
-        )
+        widths = [W.shape[1] for name, W in self._weights_of_keys().items() if name[0] == "W"]
+        return "multi_head", (self.num_hiddens, *widths, self.num_heads, self.num_kv_heads)
 
     def _materialize(self, inputs: dict[str, Any]) -> None:
         """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""

@@ -120,6 +120,12 @@ bool py_projects_keys(const py_score *score, int parameter);
 int64_t py_key_width(const attn_problem *p);
 int64_t py_value_width(const attn_problem *p);
 
+/* If the call's keys are a Memory to which nothing is appended any more, it goes in the
+ * place of keys, values and lengths. ValueError unless it is one of such a call,
+ * RuntimeError unless the parameters given are those that projected its keys
+ * (py_layer_memory_check.c). */
+int py_read_memory(const attnext_state *state, py_call *call);
+
 /* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
  * which the heads belong. */
 void py_query_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
@@ -180,6 +186,9 @@ void py_gradients_clear(py_gradients *gradients);
  * more use for, if there are any; written afresh they need no pages of the system's
  * (py_layer_memory_back.c). */
 void py_memory_spare(const py_memory *memory, py_gradients *d);
+
+/* What flows to keys of a memory that no query was scored against: nothing. */
+void py_clear_unused(const py_gradients *d);
 
 /* ---- run (py_attention.c) -------------------------------------------------------- */
 

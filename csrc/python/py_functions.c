@@ -43,7 +43,10 @@ read_call(const attnext_state *state, const py_score *score,
     if (keep != NULL && py_read_flag(keep, "return_kept", &call->options.return_kept)) {
         return -1;
     }
-    return kwnames == NULL ? 0 : py_read_options(call); /* options are keywords */
+    if (kwnames != NULL && py_read_options(call) < 0) { /* options are keywords */
+        return -1;
+    }
+    return py_read_memory(state, call);
 }
 
 /* A tuple of the objects; not a tuple if it would have one entry. */
@@ -129,12 +132,14 @@ py_pack_gradients(const py_call *call, const py_gradients *d,
 
 /* dq, dk, dv, but for the scores alone; then those of the parameters, as a named tuple
  * if there are any (in which dv stays, as None); that of a bandwidth; and what was asked
- * for: those of bias and sink, None without one, and of a scale that is a factor. */
+ * for: those of bias and sink, None without one, and of a scale that is a factor. Of a
+ * memory dk and dv are those of what is projected, and who projects gets None. */
 static PyObject *
 pack_gradients(const py_call *call, const py_gradients *d)
 {
     const py_score *score = call->score;
-    PyObject *parts[PY_GRADIENTS] = {(PyObject *)d->queries, (PyObject *)d->keys,
+    PyArrayObject *keys = call->memory == NULL ? d->keys : d->projected;
+    PyObject *parts[PY_GRADIENTS] = {(PyObject *)d->queries, (PyObject *)keys,
                                      py_or_none(d->values)};
     PyObject *scale = NULL, *named = NULL, *result = NULL;
     int count = d->values != NULL || score->Gradients != NULL ? 3 : 2;
@@ -177,6 +182,9 @@ gradients_of(const attnext_state *state, const py_score *score,
     if (read_call(state, score, signature, args, nargs, kwnames, &call) < 0 ||
         py_backward(state, &call, &in, &gradients) < 0) {
         return NULL;
+    }
+    if (call.memory != NULL) {
+        py_clear_unused(&gradients);
     }
     PyObject *result = pack_gradients(&call, &gradients);
     py_inputs_clear(&in);

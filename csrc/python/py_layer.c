@@ -309,7 +309,7 @@ py_layers_exec(PyObject *module, attnext_state *state)
         {SCORE_multi_head, &layer_multi_head_spec, layer_multi_head_methods,
          layer_multi_head_properties},
     };
-    if (py_fill_methods(state, memory_functions, 0, memory_methods + 4) < 0 ||
+    if (py_fill_methods(state, memory_functions, 0, memory_methods) < 0 ||
         add_type(module, &layer_context_spec, &state->Context) < 0 ||
         add_type(module, &layer_memory_spec, &state->Memory) < 0) {
         return -1;

@@ -11,7 +11,8 @@
  *     py_layer_copies.c        pickle, copy and deepcopy
  *     py_layer_context.c       the type Context: what a forward keeps for its backward
  *     py_layer_memory.c        the type Memory: keys and values that stay
- *     py_layer_memory_call.c   what makes it, appends to it, and calls with it
+ *     py_layer_memory_check.c  who may use it, and what a call takes of it
+ *     py_layer_memory_call.c   what makes it and appends to it
  *     py_layer_memory_keys.c   what it has of them, and how it grows
  *     py_layer_memory_back.c   their gradients, added up over calls
  *     py_layer_additive.c  py_layer_dot.c  py_layer_multi_head.c    the three types
@@ -235,12 +236,13 @@ typedef struct {
 typedef struct {
     PyObject ob_base;
     PyObject *weakrefs;
-    PyObject *layer;    /* a weak reference: nothing here leads back to the layer */
-    PyObject *identity; /* of the layer */
-    PyArrayObject *made_with[ATTN_PARAMETERS]; /* copies of what projected the keys */
-    uint64_t
-        revision; /* of the layer, when its parameters were these and nobody else's */
+    PyObject *layer; /* a weak reference: nothing here leads back to it; NULL: none */
+    layer_core
+        core; /* of the layer: its sizes, its identity, and copies of those of its
+                         parameters that projected the keys */
+    uint64_t checked; /* the layer's revision when it had these, and nobody else did */
     py_memory now;
+    bool fixed;              /* nothing is appended to it */
     memory_sums sums, spare; /* spare: arrays, whatever they hold */
 } memory_object;
 
@@ -250,6 +252,13 @@ extern PyType_Spec layer_memory_spec;
 extern const py_function layer_memory_functions[], memory_functions[];
 enum { MEMORY_METHODS = 8 };
 extern PyMethodDef memory_methods[MEMORY_METHODS];
+
+/* What attnext.torch makes, without a layer, and hands to functions, as it is now:
+ * Memory._of(score, sizes, parameters, keys, ...), memory._check(parameters),
+ * memory._now(). */
+PyObject *layer_memory_of(PyObject *type, PyObject *args);
+PyObject *layer_memory_check_given(PyObject *self, PyObject *parameters);
+PyObject *layer_memory_now(PyObject *self, PyObject *ignored);
 
 /* The layer of a memory, owned, and *held, its core. RuntimeError if it is gone. */
 PyObject *layer_memory_hold(memory_object *memory, layer_core *held);
@@ -262,9 +271,8 @@ int layer_memory_of_another(void);
 int layer_memory_check(const layer_object *layer, const layer_core *core,
                        memory_object *memory);
 
-/* In the core that is held the copies that the memory has take the places of the live
- * parameters, which may change where Python code runs. */
-void layer_memory_use_copies(const memory_object *memory, layer_core *held);
+/* The same of the layer that it has, if it has one. */
+int layer_memory_check_own(memory_object *memory);
 
 /* Fills *call with what the memory has, which goes into *held with references of its own.
  * TypeError if values or lengths are given; and as layer_memory_check. */
@@ -303,18 +311,14 @@ int layer_memory_extend(const attnext_state *state, const layer_core *core,
                         py_memory *now, const memory_rows *rows, bool nobody_knows);
 
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
- * longer. memory.backward(). */
+ * longer. memory.backward(); held: the core of its layer, which gets gradients. */
 void layer_memory_add(PyObject *memory, py_gradients *d);
-PyObject *layer_memory_backward(const attnext_state *state, const layer_core *core,
+PyObject *layer_memory_backward(const attnext_state *state, const layer_core *held,
                                 memory_object *memory);
 
-/* In the core that is held the copies that the memory has take the places of the live
- * parameters, which may change where Python code runs. */
-void layer_memory_use_copies(const memory_object *memory, layer_core *held);
+/* The same of the layer that it has, if it has one. */
+int layer_memory_check_own(memory_object *memory);
 void layer_memory_clear_sums(memory_sums *sums);
-
-/* (projected, values): the sums, which start again, or None if there are none. */
-PyObject *layer_memory_take(memory_object *memory);
 
 /* ---- the types ------------------------------------------------------------------- */
 

@@ -36,7 +36,6 @@ memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     PyObject *result = NULL;
     if (layer_memory_check((layer_object *)layer, &held, memory) == 0) {
-        layer_memory_use_copies(memory, &held);
         result = layer_memory_backward(state, &held, memory);
     }
     layer_core_clear(&held);
@@ -44,14 +43,6 @@ memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     return result;
 }
 
-/* For attnext.torch, whose sums are autograd's. */
-static PyObject *
-memory_take_sums(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    return layer_memory_take((memory_object *)self);
-}
-
-/* For attnext.explain, which computes what the layer would. */
 /* (..., N, width) */
 static PyObject *
 copy_rows(const py_memory *now, PyArrayObject *rows)
@@ -60,30 +51,29 @@ copy_rows(const py_memory *now, PyArrayObject *rows)
                         : (PyObject *)layer_memory_grow(rows, now->N, now->N, 0);
 }
 
+/* For attnext.explain, which computes what the layer would. */
 static PyObject *
 memory_given_to(PyObject *self, PyObject *layer)
 {
     memory_object *memory = (memory_object *)self;
-    layer_core held;
-    py_memory now;
-    PyObject *given = NULL, *own = PyObject_CallNoArgs(memory->layer); /* or None */
-    if (own != layer || layer == Py_None) {
-        if (own != NULL) {
+    if (memory->layer != NULL) {
+        PyObject *own = PyObject_CallNoArgs(memory->layer); /* or None */
+        if (own != NULL && (own != layer || layer == Py_None)) {
             layer_memory_of_another();
         }
-    } else if (layer_hold_to_read((layer_object *)own, &held) == 0) {
-        layer_memory_share(&now, &memory->now);
-        if (layer_memory_check((layer_object *)own, &held, memory) == 0) {
-            given = Py_BuildValue(
-                "(NNNN)", copy_rows(&now, now.keys), copy_rows(&now, now.values),
-                now.lens == NULL ? Py_NewRef(Py_None)
-                                 : PyArray_NewCopy(now.lens, NPY_CORDER),
-                copy_rows(&now, now.mask));
-        }
-        layer_memory_release(&now);
-        layer_core_clear(&held);
+        Py_XDECREF(own);
     }
-    Py_XDECREF(own);
+    if (PyErr_Occurred() || layer_memory_check_own(memory) < 0) {
+        return NULL;
+    }
+    py_memory now;
+    layer_memory_share(&now, &memory->now);
+    PyObject *lens = now.lens == NULL ? Py_NewRef(Py_None)
+                                      : PyArray_NewCopy(now.lens, NPY_CORDER);
+    PyObject *given = Py_BuildValue("(NNNN)", copy_rows(&now, now.keys),
+                                    copy_rows(&now, now.values), lens,
+                                    copy_rows(&now, now.mask));
+    layer_memory_release(&now);
     return given;
 }
 
@@ -118,10 +108,7 @@ memory_dealloc(PyObject *self)
         PyObject_ClearWeakRefs(self);
     }
     Py_XDECREF(memory->layer);
-    Py_XDECREF(memory->identity);
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_XDECREF(memory->made_with[i]);
-    }
+    layer_core_clear(&memory->core);
     layer_memory_release(&memory->now);
     layer_memory_clear_sums(&memory->sums);
     layer_memory_clear_sums(&memory->spare);
@@ -151,11 +138,16 @@ memory_repr(PyObject *self)
 }
 
 PyMethodDef memory_methods[MEMORY_METHODS] = {
+    {0}, /* append: its docstring is made at import */
     {"backward", memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
     {"__reduce__", memory_reduce, METH_NOARGS, "__reduce__($self)\n--\n\n"},
-    {"_take_sums", memory_take_sums, METH_NOARGS, "_take_sums($self)\n--\n\n"},
     {"_given_to", memory_given_to, METH_O, "_given_to($self, layer, /)\n--\n\n"},
-    {0}, /* append: its docstring is made at import */
+    /* For attnext.torch, whose layers are its own, and sums autograd's. */
+    {"_of", layer_memory_of, METH_VARARGS | METH_CLASS,
+     "_of($type, score, sizes, parameters, keys, values, valid_lens, mask, /)\n--\n\n"},
+    {"_check", layer_memory_check_given, METH_O,
+     "_check($self, parameters, /)\n--\n\n"},
+    {"_now", layer_memory_now, METH_NOARGS, "_now($self)\n--\n\n"},
     {0},
 };
 

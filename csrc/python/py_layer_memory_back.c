@@ -103,7 +103,7 @@ void
 py_memory_spare(const py_memory *held, py_gradients *d)
 {
     memory_object *memory = (memory_object *)held->owner;
-    const memory_sums spare = memory->spare;
+    const memory_sums spare = memory == NULL ? (memory_sums){0} : memory->spare;
     if (spare.values != NULL && rows_of(spare.values) == held->N) {
         memory->spare = (memory_sums){0};
         d->projected = spare.projected;
@@ -112,39 +112,16 @@ py_memory_spare(const py_memory *held, py_gradients *d)
     }
 }
 
-/* ---- for who adds up by himself -------------------------------------------------- */
-
-/* What flows to keys that no query was scored against: nothing. */
-static void
-clear_unused(const memory_sums *sums)
+void
+py_clear_unused(const py_gradients *d)
 {
-    const npy_intp width = PyArray_DIM(sums->projected,
-                                       PyArray_NDIM(sums->projected) - 1);
-    const uint8_t *use = PyArray_DATA(sums->key_use);
-    for (npy_intp i = 0; i < PyArray_SIZE(sums->key_use); i++) {
+    const npy_intp width = PyArray_DIM(d->projected, PyArray_NDIM(d->projected) - 1);
+    const uint8_t *use = PyArray_DATA(d->key_use);
+    for (npy_intp i = 0; i < PyArray_SIZE(d->key_use); i++) {
         if (use[i] == ATTN_UNUSED) {
-            memset(py_data(sums->projected) + i * width, 0,
-                   (size_t)width * sizeof(float));
+            memset(py_data(d->projected) + i * width, 0, (size_t)width * sizeof(float));
         }
     }
-}
-
-/* They are taken out first: making a tuple may run Python code that takes them, too. */
-PyObject *
-layer_memory_take(memory_object *memory)
-{
-    memory_sums sums = memory->sums;
-    if (sums.values == NULL) {
-        Py_RETURN_NONE;
-    }
-    memory->sums = (memory_sums){0};
-    clear_unused(&sums);
-    PyObject *result = PyTuple_Pack(2, sums.projected, sums.values);
-    if (result == NULL) {
-        add_sums(&memory->sums, &sums);
-    }
-    layer_memory_clear_sums(&sums);
-    return result;
 }
 
 /* ---- memory.backward() ----------------------------------------------------------- */
@@ -279,7 +256,7 @@ gradients_of(const attnext_state *state, const layer_core *core,
 /* The sums are taken out of the memory first, for other threads may add to it and ask it
  * meanwhile; where this fails they are put back. */
 PyObject *
-layer_memory_backward(const attnext_state *state, const layer_core *core,
+layer_memory_backward(const attnext_state *state, const layer_core *held,
                       memory_object *memory)
 {
     memory_sums sums = memory->sums;
@@ -288,9 +265,9 @@ layer_memory_backward(const attnext_state *state, const layer_core *core,
     memory->sums = (memory_sums){0};
     layer_memory_clear_sums(&memory->spare);
     layer_memory_share(&now, &memory->now);
-    const attn_problem p = layer_memory_problem(core, &now, now.N);
+    const attn_problem p = layer_memory_problem(&memory->core, &now, now.N);
     if (complete(&sums, &now, &p) == 0) {
-        result = gradients_of(state, core, &sums, &now, &p);
+        result = gradients_of(state, held, &sums, &now, &p);
     }
     if (result == NULL && sums.values != NULL) {
         add_sums(&memory->sums, &sums);

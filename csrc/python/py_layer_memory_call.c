@@ -1,135 +1,9 @@
 /*
- * py_layer_memory_call.c -- what makes a memory, appends to it, and calls with it.
+ * py_layer_memory_call.c -- what makes a memory and appends to it.
  */
 #include "py_layer.h"
 
 #include <string.h>
-
-/* ---- who it belongs to ----------------------------------------------------------- */
-
-PY_COLD int
-layer_memory_of_another(void)
-{
-    PyErr_SetString(PyExc_ValueError,
-                    "the memory was made by another object, expected one that memory() "
-                    "of this object returned");
-    return -1;
-}
-
-/* Could nobody but so many write into it? A reference that is no more than weak may become
- * one at any time. */
-static bool
-is_nobody_elses(PyArrayObject *a, Py_ssize_t references)
-{
-    const char *object = (const char *)a;
-    PyObject *const *weak = (PyObject *const *)(object + Py_TYPE(a)->tp_weaklistoffset);
-    return Py_REFCNT(a) == references && *weak == NULL;
-}
-
-/* The layer and who holds its core have the live array, and that has its memory
- * (layer_new_live), as whatever is made of it in NumPy, a view, say, does or has itself. */
-static bool
-is_the_layers(PyArrayObject *live)
-{
-    PyObject *memory = PyArray_BASE(live);
-    return is_nobody_elses(live, 2) && memory != NULL && PyArray_CheckExact(memory) &&
-           is_nobody_elses((PyArrayObject *)memory, 1);
-}
-
-/* Is it what the copy is? */
-static bool
-has_copy(const memory_object *memory, const layer_core *core, int which)
-{
-    PyArrayObject *copy = memory->made_with[which];
-    return copy == NULL ||
-           memcmp(PyArray_DATA(copy), PyArray_DATA(core->parameters[which]),
-                  (size_t)PyArray_NBYTES(copy)) == 0;
-}
-
-/* Parameters that nobody else could write into since the last look are not compared: of a
- * decoding step that would be up to the half. */
-int
-layer_memory_check(const layer_object *layer, const layer_core *core,
-                   memory_object *memory)
-{
-    if (memory->identity != core->identity) {
-        return layer_memory_of_another();
-    }
-    if (layer_check_parameters(core) < 0) {
-        return -1;
-    }
-    bool nobody_elses = true;
-    for (int i = 0; i < core->score->parameters; i++) {
-        nobody_elses = nobody_elses && (memory->made_with[i] == NULL ||
-                                        is_the_layers(core->parameters[i]));
-    }
-    if (nobody_elses && memory->revision == layer->revision) {
-        return 0;
-    }
-    for (int i = 0; i < core->score->parameters; i++) {
-        if (!has_copy(memory, core, i)) {
-            PyErr_Format(PyExc_RuntimeError,
-                         "%s has changed since the memory projected its keys with it: "
-                         "make a new memory",
-                         layer_text(core, i));
-            return -1;
-        }
-    }
-    if (nobody_elses) {
-        memory->revision = layer->revision;
-    }
-    return 0;
-}
-
-void
-layer_memory_use_copies(const memory_object *memory, layer_core *held)
-{
-    for (int i = 0; i < held->score->parameters; i++) {
-        if (memory->made_with[i] != NULL) {
-            Py_SETREF(held->parameters[i],
-                      (PyArrayObject *)Py_NewRef(memory->made_with[i]));
-        }
-    }
-}
-
-int
-layer_memory_read(const layer_object *layer, const layer_core *core, PyObject *object,
-                  py_call *call, py_memory *held)
-{
-    memory_object *memory = (memory_object *)object;
-    const char *own = py_is_given(call->given[ARG_VALUES])       ? "values"
-                      : py_is_given(call->given[ARG_VALID_LENS]) ? "valid_lens"
-                                                                 : NULL;
-    if (own != NULL) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s is given beside a memory, expected none: it has its own", own);
-        return -1;
-    }
-    if (layer_memory_check(layer, core, memory) < 0) {
-        return -1;
-    }
-    layer_memory_share(held, &memory->now);
-    held->owner = Py_NewRef(object);
-    call->given[ARG_VALID_LENS] = (PyObject *)held->lens;
-    call->memory = held;
-    return 0;
-}
-
-PyObject *
-layer_memory_hold(memory_object *memory, layer_core *held)
-{
-    PyObject *layer = PyObject_CallNoArgs(memory->layer);
-    if (layer == Py_None) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "the object that made this memory is gone, and its parameters "
-                        "with it");
-        Py_CLEAR(layer);
-    }
-    if (layer != NULL && layer_hold_to_read((layer_object *)layer, held) < 0) {
-        Py_CLEAR(layer);
-    }
-    return layer;
-}
 
 /* ---- reading keys and values ----------------------------------------------------- */
 
@@ -275,15 +149,30 @@ static const py_signature memory_signature = {
     .method = true,
 };
 
+/* A memory without keys, of the sizes of the core. */
+static memory_object *
+new_memory(const attnext_state *state, const layer_core *core)
+{
+    PyTypeObject *type = state->Memory;
+    memory_object *memory = (memory_object *)type->tp_alloc(type, 0); /* all zero */
+    if (memory != NULL) {
+        memory->core = *core;
+        memory->core.rng = memory->core.grads = NULL;
+        memset(memory->core.parameters, 0, sizeof memory->core.parameters);
+        Py_XINCREF(memory->core.identity);
+    }
+    return memory;
+}
+
 /* Copies of the parameters that project keys. */
 static int
-copy_parameters(const layer_core *core, memory_object *memory)
+copy_parameters(memory_object *memory, const layer_core *core)
 {
     for (int i = 0; i < core->score->parameters; i++) {
         if (core->parameters[i] != NULL && py_projects_keys(core->score, i)) {
-            memory->made_with[i] = (PyArrayObject *)PyArray_NewCopy(core->parameters[i],
-                                                                    NPY_CORDER);
-            if (memory->made_with[i] == NULL) {
+            memory->core.parameters[i] = (PyArrayObject *)PyArray_NewCopy(
+                core->parameters[i], NPY_CORDER);
+            if (memory->core.parameters[i] == NULL) {
                 return -1;
             }
         }
@@ -291,41 +180,25 @@ copy_parameters(const layer_core *core, memory_object *memory)
     return 0;
 }
 
-/* What it has at first: no keys, but arrays that know the shape of them. */
+/* The first keys, from arrays that know the shape of them. */
 static int
-start_memory(memory_object *memory, const memory_rows *rows)
+start_memory(const attnext_state *state, memory_object *memory, const memory_rows *rows)
 {
     py_memory *now = &memory->now;
     now->keys = layer_memory_grow(rows->keys, 0, 0, 0);
     now->values = layer_memory_grow(rows->values, 0, 0, 0);
     now->lens = (PyArrayObject *)Py_XNewRef(rows->lens);
-    return now->keys == NULL || now->values == NULL ? -1 : 0;
-}
-
-static PyObject *
-new_memory(const attnext_state *state, PyObject *layer, layer_core *core)
-{
-    PyTypeObject *type = state->Memory;
-    memory_object *memory = (memory_object *)type->tp_alloc(type, 0); /* all zero */
-    if (memory == NULL) {
-        return NULL;
-    }
-    memory->identity = Py_NewRef(core->identity);
-    memory->layer = PyWeakref_NewRef(layer, NULL);
-    if (memory->layer == NULL || layer_check_parameters(core) < 0 ||
-        copy_parameters(core, memory) < 0) {
-        Py_CLEAR(memory);
-        return NULL;
-    }
-    layer_memory_use_copies(memory, core);
-    return (PyObject *)memory;
+    return now->keys == NULL || now->values == NULL
+               ? -1
+               : layer_memory_extend(state, &memory->core, now, rows, true);
 }
 
 static PyObject *
 layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT], *result = NULL;
+    PyObject *given[ARG_COUNT];
+    memory_object *memory = NULL;
     memory_rows rows;
     layer_core held;
 
@@ -334,24 +207,103 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     }
     rows_init(&rows);
     if (py_parse(state, &memory_signature, args, nargs, kwnames, given) == 0 &&
-        read_rows(&held, given, NULL, &rows) == 0) {
-        result = new_memory(state, self, &held);
+        read_rows(&held, given, NULL, &rows) == 0 &&
+        layer_check_parameters(&held) == 0) {
+        memory = new_memory(state, &held);
     }
-    memory_object *memory = (memory_object *)result;
-    if (memory != NULL &&
-        (start_memory(memory, &rows) < 0 ||
-         layer_memory_extend(state, &held, &memory->now, &rows, true) < 0)) {
-        Py_CLEAR(result);
+    if (memory != NULL && ((memory->layer = PyWeakref_NewRef(self, NULL)) == NULL ||
+                           copy_parameters(memory, &held) < 0 ||
+                           start_memory(state, memory, &rows) < 0)) {
+        Py_CLEAR(memory);
     }
     clear_rows(&rows);
     layer_core_clear(&held);
-    return result;
+    return (PyObject *)memory;
 }
 
 const py_function layer_memory_functions[] = {
     {&memory_signature, PY_FASTCALL(layer_memory)},
     {0},
 };
+
+/* ---- memories of no layer -------------------------------------------------------- */
+
+static const py_score *
+find_score(const attnext_state *state, const char *name)
+{
+    for (int i = 0; i < SCORE_COUNT; i++) {
+        if (strcmp(state->scores[i].about->name, name) == 0) {
+            return &state->scores[i];
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "score is '%s', expected the name of one", name);
+    return NULL;
+}
+
+/* The parameters of the dict, by name, which go into the memory. */
+static int
+take_parameters(const attnext_state *state, memory_object *memory, PyObject *dict)
+{
+    layer_core *core = &memory->core;
+    for (int i = 0; i < core->score->parameters; i++) {
+        const char *name = layer_text(core, i);
+        PyObject *given = PyDict_GetItemWithError(dict, layer_name(state, core, i));
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        npy_intp dims[PY_PARAMETER_AXES];
+        int ndim = layer_shape(core, i, dims);
+        if (given != NULL && (core->parameters[i] = py_float32_shaped(
+                                  given, name, NULL, ndim, dims)) == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+PyObject *
+layer_memory_of(PyObject *type, PyObject *args)
+{
+    const attnext_state *state = py_state_of_type((PyTypeObject *)type);
+    PyObject *given[ARG_COUNT] = {NULL}, *parameters;
+    layer_core core = {0};
+    const char *score;
+    memory_rows rows;
+
+    if (!PyArg_ParseTuple(args, "s(nnnnn)O!OOOO:_of", &score, &core.num_hiddens,
+                          &core.key_size, &core.value_size, &core.num_heads,
+                          &core.num_kv_heads, &PyDict_Type, &parameters,
+                          &given[ARG_KEYS], &given[ARG_VALUES], &given[ARG_VALID_LENS],
+                          &given[ARG_MASK]) ||
+        (core.score = find_score(state, score)) == NULL) {
+        return NULL;
+    }
+    memory_object *memory = new_memory(state, &core);
+    rows_init(&rows);
+    if (memory != NULL && (take_parameters(state, memory, parameters) < 0 ||
+                           read_rows(&core, given, NULL, &rows) < 0 ||
+                           start_memory(state, memory, &rows) < 0)) {
+        Py_CLEAR(memory);
+    }
+    clear_rows(&rows);
+    return (PyObject *)memory;
+}
+
+PyObject *
+layer_memory_now(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const memory_object *memory = (memory_object *)self;
+    memory_object *fixed = new_memory(py_state_of_type(Py_TYPE(self)), &memory->core);
+    if (fixed != NULL) {
+        for (int i = 0; i < ATTN_PARAMETERS; i++) {
+            fixed->core.parameters[i] = (PyArrayObject *)Py_XNewRef(
+                memory->core.parameters[i]);
+        }
+        layer_memory_share(&fixed->now, &memory->now);
+        fixed->fixed = true;
+    }
+    return (PyObject *)fixed;
+}
 
 /* ---- memory.append() --------------------------------------- */
 
@@ -371,25 +323,21 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     memory_object *memory = (memory_object *)self;
     PyObject *given[ARG_COUNT];
     memory_rows rows;
-    layer_core held;
     int result = -1;
 
     if (py_parse(state, &append_signature, args, nargs, kwnames, given) < 0) {
         return NULL;
     }
-    PyObject *layer = layer_memory_hold(memory, &held);
-    if (layer == NULL) {
+    if (memory->fixed) {
+        PyErr_SetString(PyExc_TypeError, "nothing is appended to a memory as it was");
         return NULL;
     }
     rows_init(&rows);
-    if (read_rows(&held, given, &memory->now, &rows) == 0 &&
-        layer_memory_check((layer_object *)layer, &held, memory) == 0) {
-        layer_memory_use_copies(memory, &held);
-        result = layer_memory_extend(state, &held, &memory->now, &rows, false);
+    if (read_rows(&memory->core, given, &memory->now, &rows) == 0 &&
+        layer_memory_check_own(memory) == 0) {
+        result = layer_memory_extend(state, &memory->core, &memory->now, &rows, false);
     }
     clear_rows(&rows);
-    layer_core_clear(&held);
-    Py_DECREF(layer);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 
