@@ -6,6 +6,7 @@ backward, on float32 NumPy arrays. The functions and the classes live in the com
 
     attnext.reference           the same functions as plain NumPy code to read
     attnext.explain             a computation step by step, as text or in a notebook
+    attnext.lab                 your own code, checked, and what is wrong with it
     attnext.kernel_regression   Nadaraya-Watson regression
     attnext.testing             what checks a backward pass of your own
     attnext.plot                heat maps and curves; needs matplotlib
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from attnext import dask as dask
     from attnext import explain as explain
     from attnext import kernel_regression as kernel_regression
+    from attnext import lab as lab
     from attnext import plot as plot
     from attnext import reference as reference
     from attnext import testing as testing
@@ -116,6 +118,7 @@ _SUBMODULES = {
     "dask": "dask",
     "explain": None,
     "kernel_regression": None,
+    "lab": None,
     "plot": "matplotlib",
     "reference": None,
     "testing": None,

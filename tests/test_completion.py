@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-MODULES = ("dask", "explain", "kernel_regression", "plot", "reference", "testing", "torch")
+MODULES = ("dask", "explain", "kernel_regression", "lab", "plot", "reference", "testing", "torch")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HEAT_MAPS = frozenset({"weights", "softmax", "kept", "given", "again"})  # steps drawn as heat maps
 PIXELS = Limits(tables=4, side=32)  # of a heat map too large for numbers
 
-_STYLE = """<style>
+STYLE = """<style>
 .attnext { max-width: 62em; font-size: 13px; line-height: 1.5; }
 .attnext .title { font-size: 1.25em; font-weight: 600; }
 .attnext .step { margin: 1em 0; padding-left: .9em; border-left: 3px solid rgba(128,128,128,.35); }
@@ -72,7 +72,7 @@ def step_html(step: Step) -> str:
 
 
 def _page(parts: list[str]) -> str:
-    return "\n".join(['<div class="attnext">', _STYLE, *parts, "</div>"])
+    return "\n".join(['<div class="attnext">', STYLE, *parts, "</div>"])
 
 
 def _step(step: Step, number: str) -> str:

@@ -1,0 +1,86 @@
+"""Your own code, checked: what is wrong is shown small, and the misconception behind it named.
+
+Write a function of the chapter in NumPy or PyTorch, and hand it to `check`. It is tried on growing
+cases, held against `attnext.reference`, and where it fails, the case, what should have come and
+what came stand side by side. Known mistakes are computed as well: the one that gives what yours
+gives is named, and what to do instead.
+
+>>> import numpy as np
+>>> from attnext import lab
+>>> def my_dot_product_scores(queries, keys):
+...     return queries @ keys.swapaxes(-1, -2) / queries.shape[-1]
+>>> try:
+...     lab.check(my_dot_product_scores)
+... except AssertionError as wrong:
+...     print(wrong)
+✗ dot_product_scores: wrong in case 1 of 6, all sizes alike
+  The scores are divided by d itself. Divide them by its square root.
+  scores is wrong in 9 of 9 numbers, by 0.803 at most.
+<BLANKLINE>
+  input
+    queries = [[[1.3, 0.8, 1.0], [-1.1, 0.9, -0.2], [-0.2, 1.1, -0.4]]]
+    keys = [[[-1.3, -0.5, -1.2], [-1.8, -0.1, 0.4], [-2.2, 0.0, 0.3]]]
+<BLANKLINE>
+  scores [0]
+                     expected │                        got  difference
+    -1.8995  -1.1662  -1.4780 │  -1.0967  -0.6733  -0.8533       █ ▓ █
+     0.7044   1.0450   1.3625 │   0.4067   0.6033   0.7867       ▒ ▓ ▓
+     0.1097   0.0520   0.1848 │   0.0633   0.0300   0.1067       ░ ░ ░
+
+A failed check is an AssertionError with this text, so that it fails a test in pytest, nbgrader or
+otter; ``lang="zh"`` is Chinese. `NAMES` are the functions that can be checked, and `MISCONCEPTIONS`
+what is recognised. They are called with:
+
+    sequence_mask(X, valid_len, value=0)
+    masked_softmax(X, valid_lens)
+    masked_softmax_backward(dweights, weights)
+    dot_product_scores(queries, keys)
+    dot_product_scores_backward(grad_output, queries, keys)
+    dot_product_attention(queries, keys, values, valid_lens=None)
+    dot_product_attention_backward(grad_output, queries, keys, values, valid_lens=None)
+    additive_scores(queries, keys, W_q, W_k, w_v)
+    additive_scores_backward(grad_output, queries, keys, W_q, W_k, w_v)
+    additive_attention(queries, keys, values, W_q, W_k, w_v, valid_lens=None)
+    additive_attention_backward(grad_output, queries, keys, values, W_q, W_k, w_v, valid_lens=None)
+    gaussian_kernel(queries, keys, sigma)
+    nadaraya_watson(x, x_train, y_train, sigma)
+    leave_one_out(x, y)
+    transpose_qkv(X, num_heads)
+    transpose_output(X, num_heads)
+    positional_encoding(num_steps, num_hiddens)
+
+Arrays are batches, (B, M, D) and so on, as in the book; those of gaussian_kernel are (M, D) and
+(N, D), those of nadaraya_watson and leave_one_out have one axis. W_q is (H, Dq), as in
+torch.nn.Linear. A backward returns the gradients of its arguments, in their order;
+gaussian_kernel the weights, whose rows sum to 1.
+
+The files, from the inside out:
+
+    book.py             the chapter in steps, each of which can be had wrong
+    misconceptions.py   what a misconception is: some of these steps, other ones
+    wrong_softmax.py    the table of them: lengths, masks, softmax
+    wrong_scores.py     ... scores, kernels, pooling
+    wrong_gradients.py  ... backward passes
+    wrong_layouts.py    ... heads, positions, examples
+    cases.py            what is tried
+    tasks.py            the table of functions: cases, right answers, tolerances
+    student.py          calls a student's function
+    recognise.py        which misconception gives the same
+    words.py            all other words, in both languages
+    tables.py           what is shown of a case; text.py and html.py, how
+    timing.py           how long it takes beside attnext's
+    verdict.py          Report and Wrong
+    checking.py         the check
+"""
+
+from attnext.lab.checking import NAMES, check
+from attnext.lab.misconceptions import Misconception
+from attnext.lab.recognise import MISCONCEPTIONS
+from attnext.lab.verdict import Report, Wrong
+
+__all__ = ["MISCONCEPTIONS", "NAMES", "Misconception", "Report", "Wrong", "check"]
+
+
+def __dir__() -> list[str]:
+    """What completion offers: not the files that this is made of."""
+    return __all__

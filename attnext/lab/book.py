@@ -1,0 +1,332 @@
+"""The chapter's functions as a student writes them, in steps, each of which can be had wrong.
+
+Every step is a method. A misconception is this class with one or two steps replaced: whatever
+uses such a step, forward or backward, has the mistake then. Plain NumPy in float64 over batches,
+(B, M, N); with the right steps the results are those of `attnext.reference`, which a test says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+
+class Book:
+    """The right steps."""
+
+    # ---- who takes part --------------------------------------------------------------------------
+
+    def of_each_row(self, lens: Array, M: int) -> Array:
+        """A length for each query, (B, M), from one for each entry or one for each query."""
+        return np.repeat(lens, M).reshape(-1, M) if lens.ndim == 1 else lens
+
+    def within(self, places: Array, lens: Array) -> Array:
+        """Whether the key at each place takes part."""
+        return places < lens
+
+    def live(self, S: Array, lens: Array | None) -> Array:
+        """Which pairs take part, in the shape of the scores."""
+        if lens is None:
+            return np.ones(S.shape, bool)
+        return self.within(np.arange(S.shape[-1]), self.of_each_row(lens, S.shape[1])[..., None])
+
+    def masked(self, S: Array, live: Array) -> Array:
+        """The scores that go into the softmax."""
+        return np.where(live, S, -np.inf)
+
+    def sequence_axis(self, X: Array) -> int:
+        """The axis that runs over the places of a sequence."""
+        return 1
+
+    def filling(self, X: Array, value: float) -> Any:
+        """What padding is filled with."""
+        return value
+
+    def sequence_mask(self, X: Array, valid_len: Array, value: float = 0) -> Array:
+        axis = self.sequence_axis(X)
+        others = tuple(a for a in range(1, X.ndim) if a != axis)
+        keep = self.within(np.arange(X.shape[axis]), valid_len[:, None])
+        return np.where(np.expand_dims(keep, others), X, self.filling(X, value))
+
+    # ---- softmax ---------------------------------------------------------------------------------
+
+    def maximum(self, S: Array) -> Array:
+        """What is taken off before the exponential."""
+        largest: Array = S.max(-1, keepdims=True)
+        return largest
+
+    def exponential(self, S: Array) -> Array:
+        return np.exp(S)
+
+    def total(self, E: Array) -> Array:
+        """What is divided by."""
+        total: Array = E.sum(-1, keepdims=True)
+        return total
+
+    def softmax(self, S: Array) -> Array:
+        E = self.exponential(S - self.maximum(S))
+        return E / self.total(E)
+
+    def empty(self, P: Array, live: Array) -> Array:
+        """A row without a key is the mean of all."""
+        return np.where(live.any(-1, keepdims=True), P, 1 / P.shape[-1])
+
+    def finish(self, P: Array, live: Array) -> Array:
+        """What is done to the weights once the softmax is over: nothing."""
+        return P
+
+    def masked_softmax(self, X: Array, valid_lens: Array | None) -> Array:
+        live = self.live(X, valid_lens)
+        return self.finish(self.empty(self.softmax(self.masked(X, live)), live), live)
+
+    # ---- scores ----------------------------------------------------------------------------------
+
+    def turned(self, K: Array) -> Array:
+        return K.swapaxes(-1, -2)
+
+    def products(self, Q: Array, K: Array) -> Array:
+        return Q @ self.turned(K)
+
+    def scale(self, Q: Array, K: Array) -> float:
+        return 1 / float(np.sqrt(Q.shape[-1]))
+
+    def dot_product_scores(self, queries: Array, keys: Array) -> Array:
+        return self.products(queries, keys) * self.scale(queries, keys)
+
+    def matrices(self, W_q: Array, W_k: Array) -> tuple[Array, Array]:
+        """Which matrix is for the queries, and which for the keys."""
+        return W_q, W_k
+
+    def project(self, X: Array, W: Array) -> Array:
+        return X @ W.T
+
+    def combine(self, A: Array, C: Array) -> Array:
+        """Every query's projection with every key's: (B, M, N, H)."""
+        return A[:, :, None] + C[:, None]
+
+    def bend(self, F: Array) -> Array:
+        return np.tanh(F)
+
+    def features(self, Q: Array, K: Array, W_q: Array, W_k: Array) -> Array:
+        W_q, W_k = self.matrices(W_q, W_k)
+        return self.bend(self.combine(self.project(Q, W_q), self.project(K, W_k)))
+
+    def read_off(self, F: Array, w_v: Array) -> Array:
+        """A score from the features of each pair."""
+        return F @ w_v
+
+    def additive_scores(
+        self, queries: Array, keys: Array, W_q: Array, W_k: Array, w_v: Array
+    ) -> Array:
+        return self.read_off(self.features(queries, keys, W_q, W_k), w_v)
+
+    def squares(self, Q: Array, K: Array) -> Array:
+        """Squared distances of queries (M, D) and keys (N, D)."""
+        squares: Array = ((Q[:, None] - K[None]) ** 2).sum(-1)
+        return squares
+
+    def exponent(self, squares: Array, sigma: float) -> Array:
+        return -squares / (2 * sigma**2)
+
+    def gaussian_kernel(self, queries: Array, keys: Array, sigma: float) -> Array:
+        return self.softmax(self.exponent(self.squares(queries, keys), sigma))
+
+    # ---- pooling ---------------------------------------------------------------------------------
+
+    def pool(self, P: Array, K: Array, V: Array) -> Array:
+        return P @ V
+
+    def attend(self, S: Array, K: Array, V: Array, lens: Array | None) -> Array:
+        return self.pool(self.masked_softmax(S, lens), K, V)
+
+    def dot_product_attention(
+        self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None
+    ) -> Array:
+        return self.attend(self.dot_product_scores(queries, keys), keys, values, valid_lens)
+
+    def additive_attention(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        W_q: Array,
+        W_k: Array,
+        w_v: Array,
+        valid_lens: Array | None = None,
+    ) -> Array:
+        scores = self.additive_scores(queries, keys, W_q, W_k, w_v)
+        return self.attend(scores, keys, values, valid_lens)
+
+    def nadaraya_watson(self, x: Array, x_train: Array, y_train: Array, sigma: float) -> Array:
+        P = self.gaussian_kernel(x[:, None], x_train[:, None], sigma)
+        return self.pool(P, x_train[:, None], y_train[:, None])[:, 0]
+
+    # ---- backward --------------------------------------------------------------------------------
+
+    def row_dot(self, dP: Array, P: Array) -> Array:
+        """What all scores of a row share: every weight's change, through the division."""
+        dot: Array = (P * dP).sum(-1, keepdims=True)
+        return dot
+
+    def masked_softmax_backward(self, dweights: Array, weights: Array) -> Array:
+        dX: Array = weights * (dweights - self.row_dot(dweights, weights))
+        return dX
+
+    def only_live(self, dS: Array, live: Array) -> Array:
+        """Scores that took no part, or only in an empty row, changed nothing."""
+        return np.where(live, dS, 0)
+
+    def to_values(self, P: Array, dO: Array) -> Array:
+        return P.swapaxes(-1, -2) @ dO
+
+    def to_weights(self, dO: Array, V: Array) -> Array:
+        return dO @ V.swapaxes(-1, -2)
+
+    def through_softmax(
+        self, dO: Array, S: Array, V: Array, lens: Array | None
+    ) -> tuple[Array, Array]:
+        """The gradients of scores and values."""
+        P = self.masked_softmax(S, lens)
+        dS = self.masked_softmax_backward(self.to_weights(dO, V), P)
+        return self.only_live(dS, self.live(S, lens)), self.to_values(P, dO)
+
+    def slope(self, Q: Array, K: Array) -> float:
+        """The scale, on the way back."""
+        return self.scale(Q, K)
+
+    def to_queries(self, dS: Array, K: Array) -> Array:
+        return dS @ K
+
+    def to_keys(self, dS: Array, Q: Array) -> Array:
+        return dS.swapaxes(-1, -2) @ Q
+
+    def returned(self, gradients: tuple[Array, ...]) -> tuple[Array, ...]:
+        """The order in which they are handed out."""
+        return gradients
+
+    def dot_product_scores_backward(
+        self, grad_output: Array, queries: Array, keys: Array
+    ) -> tuple[Array, ...]:
+        c = self.slope(queries, keys)
+        dQ = c * self.to_queries(grad_output, keys)
+        return self.returned((dQ, c * self.to_keys(grad_output, queries)))
+
+    def dot_product_attention_backward(
+        self,
+        grad_output: Array,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        valid_lens: Array | None = None,
+    ) -> tuple[Array, ...]:
+        S = self.dot_product_scores(queries, keys)
+        dS, dV = self.through_softmax(grad_output, S, values, valid_lens)
+        return (*self.dot_product_scores_backward(dS, queries, keys), dV)
+
+    def bend_slope(self, F: Array) -> Array:
+        """The derivative of the tanh, from what it gave."""
+        return 1 - F**2
+
+    def spread(self, dS: Array, w_v: Array) -> Array:
+        """From the gradient of a score to those of its features."""
+        return dS[..., None] * w_v
+
+    def of_matrix(self, dA: Array, X: Array) -> Array:
+        """A matrix serves every row of every entry: its gradient is a sum over all of them."""
+        gradient: Array = np.einsum("bmh,bmd->hd", dA, X)
+        return gradient
+
+    def of_reading(self, dS: Array, F: Array) -> Array:
+        gradient: Array = np.einsum("bmn,bmnh->h", dS, F)
+        return gradient
+
+    def additive_scores_backward(
+        self, grad_output: Array, queries: Array, keys: Array, W_q: Array, W_k: Array, w_v: Array
+    ) -> tuple[Array, ...]:
+        F = self.features(queries, keys, W_q, W_k)
+        U = self.spread(grad_output, w_v) * self.bend_slope(F)
+        dA, dC = U.sum(2), U.sum(1)
+        W_q, W_k = self.matrices(W_q, W_k)
+        dQ, dK = self.returned((dA @ W_q, dC @ W_k))
+        dW_q, dW_k = self.matrices(self.of_matrix(dA, queries), self.of_matrix(dC, keys))
+        return dQ, dK, dW_q, dW_k, self.of_reading(grad_output, F)
+
+    def additive_attention_backward(
+        self,
+        grad_output: Array,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        W_q: Array,
+        W_k: Array,
+        w_v: Array,
+        valid_lens: Array | None = None,
+    ) -> tuple[Array, ...]:
+        S = self.additive_scores(queries, keys, W_q, W_k, w_v)
+        dS, dV = self.through_softmax(grad_output, S, values, valid_lens)
+        dQ, dK, *rest = self.additive_scores_backward(dS, queries, keys, W_q, W_k, w_v)
+        return (dQ, dK, dV, *rest)
+
+    # ---- arrays put in order ---------------------------------------------------------------------
+
+    def others(self, n: int) -> Array:
+        """Row i: the places of all but i, (n, n - 1)."""
+        return np.array([[j for j in range(n) if j != i] for i in range(n)])
+
+    def leave_one_out(self, x: Array, y: Array) -> tuple[Array, ...]:
+        others = self.others(len(x))
+        return self.returned((x[others], y[others]))
+
+    def split(self, X: Array, heads: int) -> Array:
+        """(B, n, h) as (B, n, heads, d): head after head."""
+        return X.reshape(*X.shape[:2], heads, -1)
+
+    def forward_axes(self) -> tuple[int, ...]:
+        """From (B, n, heads, d) to (B, heads, n, d)."""
+        return 0, 2, 1, 3
+
+    def merge(self, X: Array) -> Array:
+        """(B, heads, n, d) as (B * heads, n, d)."""
+        return X.reshape(-1, *X.shape[2:])
+
+    def transpose_qkv(self, X: Array, num_heads: int) -> Array:
+        return self.merge(self.split(X, num_heads).transpose(self.forward_axes()))
+
+    def unmerge(self, X: Array, heads: int) -> Array:
+        return X.reshape(-1, heads, *X.shape[1:])
+
+    def backward_axes(self) -> tuple[int, ...]:
+        """From (B, heads, n, d) to (B, n, heads, d)."""
+        return 0, 2, 1, 3
+
+    def transpose_output(self, X: Array, num_heads: int) -> Array:
+        X = self.unmerge(X, num_heads).transpose(self.backward_axes())
+        return X.reshape(*X.shape[:2], -1)
+
+    # ---- positions -------------------------------------------------------------------------------
+
+    def places(self, num_steps: int) -> Array:
+        return np.arange(num_steps)
+
+    def frequencies(self, even: Array, num_hiddens: int) -> Array:
+        """Of the pair of columns that begins at each even one."""
+        return 1 / 10000 ** (even / num_hiddens)
+
+    def sines(self, angles: Array) -> Array:
+        return np.sin(angles)
+
+    def cosines(self, angles: Array) -> Array:
+        return np.cos(angles)
+
+    def weave(self, sines: Array, cosines: Array) -> Array:
+        """A sine, its cosine, the next sine, ..."""
+        return np.stack([sines, cosines], axis=-1).reshape(len(sines), -1)
+
+    def positional_encoding(self, num_steps: int, num_hiddens: int) -> Array:
+        frequencies = self.frequencies(np.arange(0, num_hiddens, 2), num_hiddens)
+        angles = self.places(num_steps)[:, None] * frequencies
+        return self.weave(self.sines(angles), self.cosines(angles))

@@ -1,0 +1,261 @@
+"""The table of what can be checked: what is called how, tried on what, and has to give what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import attnext
+from attnext import kernel_regression, reference
+from attnext.lab import cases
+from attnext.lab.book import Array, Book
+from attnext.lab.cases import Case
+
+Answer = tuple[Array, ...]  # what a function returns, one array or several
+
+# What float32 rounds by, and how many times as far a right answer may be off: a sum of n products
+# in another order is off by up to n roundings, and the cases have n < 64.
+ROUNDING, ROUNDINGS = 2.0**-24, 64
+MOVES = 8  # how often the inputs are moved to see how far the answer goes
+STEP = 2.0**-20  # by how much, relatively: far above float64's rounding, and still a small move
+
+
+class Judged(NamedTuple):
+    """What is right of a case."""
+
+    answers: list[Answer]  # the book's first, then others that are as good
+    tolerance: list[float]  # how far each array of one may be off
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function that a student writes."""
+
+    name: str
+    parameters: str  # as a call shows them
+    makes_cases: Callable[[], Iterator[Case]]
+    right: Callable[..., Any]  # in float64
+    returns: tuple[str, ...]
+    fast: Callable[..., Any] | None = None  # what attnext has for it
+    also_right: tuple[dict[str, Any], ...] = ()  # other ways to ask `right`, as good
+    keeps_integers: bool = False  # numbers are only moved, so that integers may stay so
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        return list(self.makes_cases())
+
+    @cached_property
+    def judged(self) -> dict[str, Judged]:
+        """What is right, by the key of a case."""
+        return {c.key: Judged(self._answers(c), self._tolerance(c)) for c in self.cases}
+
+    def _answers(self, case: Case) -> list[Answer]:
+        with np.errstate(all="ignore"):
+            arguments = case.arguments.values()
+            return [as_answer(self.right(*arguments, **o)) for o in ({}, *self.also_right)]
+
+    def _tolerance(self, case: Case) -> list[float]:
+        """How far each array of a right answer may be off.
+
+        As far as the right answer itself moves if every number that goes in is moved by one
+        rounding of float32, the most of some random moves, and one rounding of the largest number
+        that comes out; both 64 times.
+        """
+        rng = np.random.default_rng(0)
+        answer = self._answers(case)[0]
+        moved = [0.0] * len(answer)
+        if "num_steps" in case.arguments:  # an angle has up to so many radians
+            moved = [case.arguments["num_steps"] * ROUNDING]
+        for _ in range(MOVES):
+            arguments = {
+                name: x * (1 + STEP * rng.choice([-1, 1], x.shape)) if is_data(name, x) else x
+                for name, x in case.arguments.items()
+            }
+            other = self._answers(Case(case.key, arguments))[0]
+            for i, (a, b) in enumerate(zip(answer, other, strict=True)):
+                off = float(np.max(np.abs(a - b), initial=0.0, where=np.isfinite(a)))
+                moved[i] = max(moved[i], off * ROUNDING / STEP)
+        return [
+            ROUNDINGS * (m + ROUNDING * float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a))))
+            for m, a in zip(moved, answer, strict=True)
+        ]
+
+
+def is_data(name: str, x: object) -> bool:
+    """Whether an argument is numbers to compute with, not lengths or sizes."""
+    return isinstance(x, np.ndarray) and not name.startswith("valid_len")
+
+
+def as_answer(result: Any) -> Answer:
+    """One array or several, as several."""
+    parts = result if isinstance(result, tuple) else (result,)
+    return tuple(np.asarray(part, np.float64) for part in parts if part is not None)
+
+
+def _gaussian_kernel(queries: Array, keys: Array, sigma: float) -> Array:
+    return reference.masked_softmax(reference.gaussian_scores(queries, keys, sigma=sigma))
+
+
+def _nadaraya_watson(x: Array, x_train: Array, y_train: Array, sigma: float) -> Array:
+    return _gaussian_kernel(x[:, None], x_train[:, None], sigma) @ y_train
+
+
+def _leave_one_out(x: Array, y: Array) -> tuple[Array, ...]:
+    return tuple(a.astype(np.float64) for a in Book().leave_one_out(x, y))
+
+
+EMPTY_AS_ZERO: dict[str, Any] = {"empty_rows": "zero"}
+QKV = "queries, keys, values"
+PARAMETERS = "W_q, W_k, w_v"
+GRADIENTS = ("dqueries", "dkeys", "dvalues")
+OF_PARAMETERS = ("dW_q", "dW_k", "dw_v")
+
+_TASKS = [
+    Task(
+        "sequence_mask",
+        "X, valid_len, value=0",
+        cases.sequences,
+        reference.sequence_mask,
+        ("X",),
+        attnext.sequence_mask,
+        keeps_integers=True,
+    ),
+    Task(
+        "masked_softmax",
+        "X, valid_lens",
+        cases.softmax,
+        reference.masked_softmax,
+        ("weights",),
+        attnext.masked_softmax,
+        also_right=(EMPTY_AS_ZERO,),
+    ),
+    Task(
+        "masked_softmax_backward",
+        "dweights, weights",
+        cases.softmax_backward,
+        reference.masked_softmax_backward,
+        ("dX",),
+        attnext.masked_softmax_backward,
+    ),
+    Task(
+        "dot_product_scores",
+        "queries, keys",
+        partial(cases.scores, additive=False),
+        reference.dot_product_scores,
+        ("scores",),
+        attnext.dot_product_scores,
+    ),
+    Task(
+        "dot_product_scores_backward",
+        "grad_output, queries, keys",
+        partial(cases.scores_backward, additive=False),
+        reference.dot_product_scores_backward,
+        GRADIENTS[:2],
+        attnext.dot_product_scores_backward,
+    ),
+    Task(
+        "dot_product_attention",
+        f"{QKV}, valid_lens=None",
+        partial(cases.attention, additive=False),
+        reference.dot_product_attention,
+        ("output",),
+        attnext.dot_product_attention,
+        also_right=(EMPTY_AS_ZERO,),
+    ),
+    Task(
+        "dot_product_attention_backward",
+        f"grad_output, {QKV}, valid_lens=None",
+        partial(cases.attention_backward, additive=False),
+        reference.dot_product_attention_backward,
+        GRADIENTS,
+        attnext.dot_product_attention_backward,
+        also_right=(EMPTY_AS_ZERO,),
+    ),
+    Task(
+        "additive_scores",
+        f"queries, keys, {PARAMETERS}",
+        partial(cases.scores, additive=True),
+        reference.additive_scores,
+        ("scores",),
+        attnext.additive_scores,
+    ),
+    Task(
+        "additive_scores_backward",
+        f"grad_output, queries, keys, {PARAMETERS}",
+        partial(cases.scores_backward, additive=True),
+        reference.additive_scores_backward,
+        (*GRADIENTS[:2], *OF_PARAMETERS),
+        attnext.additive_scores_backward,
+    ),
+    Task(
+        "additive_attention",
+        f"{QKV}, {PARAMETERS}, valid_lens=None",
+        partial(cases.attention, additive=True),
+        reference.additive_attention,
+        ("output",),
+        attnext.additive_attention,
+        also_right=(EMPTY_AS_ZERO,),
+    ),
+    Task(
+        "additive_attention_backward",
+        f"grad_output, {QKV}, {PARAMETERS}, valid_lens=None",
+        partial(cases.attention_backward, additive=True),
+        reference.additive_attention_backward,
+        (*GRADIENTS, *OF_PARAMETERS),
+        attnext.additive_attention_backward,
+        also_right=(EMPTY_AS_ZERO,),
+    ),
+    Task(
+        "gaussian_kernel",
+        "queries, keys, sigma",
+        cases.kernel,
+        _gaussian_kernel,
+        ("weights",),
+    ),
+    Task(
+        "nadaraya_watson",
+        "x, x_train, y_train, sigma",
+        cases.regression,
+        _nadaraya_watson,
+        ("y",),
+        kernel_regression.nadaraya_watson,
+    ),
+    Task(
+        "leave_one_out",
+        "x, y",
+        cases.examples,
+        _leave_one_out,
+        ("keys", "values"),
+        kernel_regression.leave_one_out,
+        keeps_integers=True,
+    ),
+    Task(
+        "transpose_qkv",
+        "X, num_heads",
+        partial(cases.heads, backward=False),
+        Book().transpose_qkv,
+        ("X",),
+        keeps_integers=True,
+    ),
+    Task(
+        "transpose_output",
+        "X, num_heads",
+        partial(cases.heads, backward=True),
+        Book().transpose_output,
+        ("X",),
+        keeps_integers=True,
+    ),
+    Task(
+        "positional_encoding",
+        "num_steps, num_hiddens",
+        cases.positions,
+        reference.positional_encoding,
+        ("encoding",),
+        attnext.positional_encoding,
+    ),
+]
+TASKS = {task.name: task for task in _TASKS}
