@@ -305,10 +305,9 @@ typedef struct {
 int layer_memory_check_rows(const memory_rows *rows);
 
 /* More keys and values, of the shapes that *now has but for the rows, n, and a mask
- * (..., n, 1) or NULL: all or nothing. Where nobody knows of *now, the GIL may be given
- * up. */
+ * (..., n, 1) or NULL: all or nothing, whatever others append meanwhile. */
 int layer_memory_extend(const attnext_state *state, const layer_core *core,
-                        py_memory *now, const memory_rows *rows, bool nobody_knows);
+                        py_memory *now, const memory_rows *rows);
 
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. memory.backward(); held: the core of its layer, which gets gradients. */

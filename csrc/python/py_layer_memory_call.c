@@ -190,7 +190,7 @@ start_memory(const attnext_state *state, memory_object *memory, const memory_row
     now->lens = (PyArrayObject *)Py_XNewRef(rows->lens);
     return now->keys == NULL || now->values == NULL
                ? -1
-               : layer_memory_extend(state, &memory->core, now, rows, true);
+               : layer_memory_extend(state, &memory->core, now, rows);
 }
 
 static PyObject *
@@ -335,7 +335,7 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     rows_init(&rows);
     if (read_rows(&memory->core, given, &memory->now, &rows) == 0 &&
         layer_memory_check_own(memory) == 0) {
-        result = layer_memory_extend(state, &memory->core, &memory->now, &rows, false);
+        result = layer_memory_extend(state, &memory->core, &memory->now, &rows);
     }
     clear_rows(&rows);
     return result < 0 ? NULL : Py_NewRef(Py_None);

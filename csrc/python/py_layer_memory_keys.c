@@ -246,10 +246,10 @@ call_prepare(const void *context, void *Py_UNUSED(scratch), attn_run *run)
                                                c->end, c->p, run);
 }
 
-/* Keys first <= j < end of *now. */
+/* Keys first <= j < end of *now. release: the GIL may be given up. */
 static int
 prepare(const attnext_state *state, const attn_problem *p, const py_memory *now,
-        npy_intp first, npy_intp end, bool nobody_knows)
+        npy_intp first, npy_intp end, bool release)
 {
     uint8_t *use = p->heads > 0 ? NULL : unused_keys(now, first, end);
     const preparation context = {
@@ -263,8 +263,8 @@ prepare(const attnext_state *state, const attn_problem *p, const py_memory *now,
     };
     const double work = (double)p->B * (double)(end - first) * (double)p->Dk *
                         (double)py_key_width(p);
-    int result = (nobody_knows ? py_run : py_run_alone)(state, work, NULL, call_prepare,
-                                                        &context);
+    int result = (release ? py_run : py_run_alone)(state, work, NULL, call_prepare,
+                                                   &context);
     PyMem_RawFree(use);
     return result;
 }
@@ -335,41 +335,33 @@ is_same(const py_memory *a, const py_memory *b)
     return a->N == b->N && a->keys == b->keys && a->mask == b->mask;
 }
 
-/* The rows behind those that *now counts, which *next has room for; then *now is *next.
- * From the look at `rows` to here nothing runs Python code, nor gives up the GIL unless
- * nobody knows of *now: so what is new is written where nobody reads or writes. */
+/* The rows from `at` to `end`, which *next has room for. In arrays that nobody else knows
+ * of, to which it has moved, the GIL may be given up; else nothing here runs Python code:
+ * what is new is written where nobody reads or writes. */
 static int
-put_new(const attnext_state *state, const layer_core *core, py_memory *now,
-        py_memory *next, const memory_rows *rows, npy_intp end, bool nobody_knows)
+put_new(const attnext_state *state, const layer_core *core, const py_memory *next,
+        const memory_rows *rows, npy_intp at, npy_intp end, bool moved)
 {
-    const npy_intp at = now->N, n = end - at;
-    const bool moved = next->keys != now->keys;
-    put_rows(next->keys, at, n, rows->keys, 0);
-    put_rows(next->values, at, n, rows->values, 0);
-    if (next->mask != NULL) {
-        put_rows(next->mask, at, n, rows->mask, true);
-    }
     const attn_problem p = layer_memory_problem(core, next, end);
-    if (next->prepared != NULL &&
-        prepare(state, &p, next, moved ? 0 : at, end, nobody_knows) < 0) {
-        return -1;
+    put_rows(next->keys, at, end - at, rows->keys, 0);
+    put_rows(next->values, at, end - at, rows->values, 0);
+    if (next->mask != NULL) {
+        put_rows(next->mask, at, end - at, rows->mask, true);
     }
-    const py_memory old = *now;
-    *now = *next;
-    now->N = end;
-    *next = old;
-    return 0;
+    return next->prepared == NULL
+               ? 0
+               : prepare(state, &p, next, moved ? 0 : at, end, moved);
 }
 
-/* Making arrays may run Python code, a finaliser, say, that appends to this memory: where
- * it has, what was made is of no use, and it starts again behind the rows that came. */
+/* Making arrays may run Python code, a finaliser, say, and other threads run while moved
+ * keys are projected. Where one of them has appended to this memory what was made is of
+ * no use, and it starts again behind the rows that came. */
 int
 layer_memory_extend(const attnext_state *state, const layer_core *core, py_memory *now,
-                    const memory_rows *rows, bool nobody_knows)
+                    const memory_rows *rows)
 {
     py_memory was, next;
     bool again;
-    int result;
     do {
         npy_intp end;
         if (__builtin_add_overflow(now->N, rows_of(rows->keys), &end)) {
@@ -377,15 +369,24 @@ layer_memory_extend(const attnext_state *state, const layer_core *core, py_memor
             return -1;
         }
         layer_memory_share(&was, now);
-        result = make_room(core, &was, end, rows->mask != NULL, &next);
+        int result = make_room(core, &was, end, rows->mask != NULL, &next);
+        const bool moved = next.keys != was.keys;
+        if (result == 0 && is_same(now, &was) &&
+            (result = layer_memory_check_rows(rows)) == 0) {
+            result = put_new(state, core, &next, rows, was.N, end, moved);
+        }
         again = result == 0 && !is_same(now, &was);
         if (result == 0 && !again) {
-            result = layer_memory_check_rows(rows) < 0
-                         ? -1
-                         : put_new(state, core, now, &next, rows, end, nobody_knows);
+            const py_memory old = *now;
+            *now = next;
+            now->N = end;
+            next = old;
         }
         layer_memory_release(&was);
         layer_memory_release(&next);
+        if (result < 0) {
+            return -1;
+        }
     } while (again);
-    return result;
+    return 0;
 }
