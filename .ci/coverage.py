@@ -1,12 +1,17 @@
 """Which lines of csrc the programs ran that were built with --coverage.
 
-    coverage.py FOLDER SET...
+    coverage.py kernels FOLDER SET...     of the files that are compiled for each instruction set
+    coverage.py rest FOLDER               of all others
 
 FOLDER is where the objects are, and what gcov's counters were written beside; SET... the
-instruction sets that this CPU has; a line of the kernels counts once for each of them. What was not
-run is printed. In core and simd it is a failure unless uncovered.txt, beside this file, says why;
-so is a name there that no line has. Of python the share DOOR has to have run. os is only counted:
-much of it runs in processes that fork or are ended, and write no counters.
+instruction sets that this CPU has; a line of the kernels counts once for each of them. The others
+are named and not counted. What was not run is printed. In core and simd it is a failure unless
+uncovered.txt, beside this file, says why; so is a name there that no line has. Of python the share
+DOOR has to have run. os is only counted: much of it runs in processes that fork or are ended, and
+write no counters.
+
+The kernels are asked for when only the tests have run that go through every set. Python's tests
+take the widest, and would hide on each CPU what those leave out of another.
 """
 
 from __future__ import annotations
@@ -57,22 +62,25 @@ def counted(counters: Path) -> Iterator[tuple[Line, int]]:
                 yield Line(file["file"], line["line_number"], function, kernels), line["count"]
 
 
-def counters(folder: str, sets: tuple[str, ...]) -> Iterator[Path]:
-    """What gcov reads of each object, but of the kernels that this CPU cannot run."""
+def counters(part: str, folder: str, sets: tuple[str, ...]) -> Iterator[Path]:
+    """What gcov reads of each object of that part, but of the kernels that this CPU cannot run."""
     for notes in sorted(Path(folder).glob("csrc/*/*.gcno")):
-        if notes.stem.startswith("kernels_") and notes.stem.removeprefix("kernels_") not in sets:
+        of_set = notes.stem.startswith("kernels_")
+        if of_set != (part == "kernels"):
+            continue
+        if of_set and notes.stem.removeprefix("kernels_") not in sets:
             print(f"not for this CPU, hence not counted: csrc/simd/{notes.stem}.c")
         else:
             yield notes
 
 
-def main(folder: str, *sets: str) -> int:
+def main(part: str, folder: str, *sets: str) -> int:
     ran: Counter[Line] = Counter()
-    for notes in counters(folder, sets):
+    for notes in counters(part, folder, sets):
         for line, count in counted(notes):
             ran[line] += count
-    rows = NAMED.read_text().splitlines()
-    named = dict(row.split(" # ") for row in rows if row.startswith("csrc/"))
+    rows = [row for row in NAMED.read_text().splitlines() if row.startswith("csrc/")]
+    named = dict(row.split(" # ") for row in rows if ("/kernels_" in row) == (part == "kernels"))
     missed = sorted(line for line, count in ran.items() if count == 0)
     wrong = sorted(named.keys() - {line.name for line in ran})
     for line in missed:
@@ -80,7 +88,7 @@ def main(folder: str, *sets: str) -> int:
         if line.drawer in ("core", "simd"):
             print(f"    {named.get(line.name, 'is not run, nor is there a reason why')}")
             wrong += [] if line.name in named else [line.name]
-    for drawer in ("core", "simd", "python", "os"):
+    for drawer in sorted({line.drawer for line in ran}):
         of_drawer = [line for line in ran if line.drawer == drawer]
         share = sum(ran[line] > 0 for line in of_drawer) / len(of_drawer)
         print(f"csrc/{drawer}: {share:.2%} of {len(of_drawer)} lines")

@@ -24,7 +24,7 @@ run_matmul(run *r) /* rows, cols, K; options: add, X walked along columns */
 
 /* Whatever dead pairs hold: 0, which may be added as long as X is finite, or NaN. */
 static void
-run_pool(run *r) /* rows, lanes, K; options: alpha, live */
+run_pool(run *r) /* features, lanes, K; options: alpha, live */
 {
     int lanes = r->b;
     int64_t n = (int64_t)r->a * lanes;

@@ -34,6 +34,7 @@ enum { END = -1 };
 static const int none[] = {0, END};
 static const int row_counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, END};
 static const int few_rows[] = {0, 1, 2, 3, 4, 5, 8, 9, END};
+static const int features[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 17, 64, 67, END};
 static const int widths[] = {0,  1,  2,  3,  4,  5,  7,  8,  9,  11, 12,
                              13, 15, 16, 17, 19, 20, 23, 24, 25, 31, 32,
                              33, 40, 47, 48, 49, 63, 64, 65, 67, END};
@@ -48,6 +49,7 @@ static const int columns[] = {0,  1,  3,  4,  5,  7,  8,  9,  12, 15,
 static const int chunks[] = {0, 1, 2, 3, 256, 257, 513, END};
 static const int tile_keys[] = {0, 1, 2, 3, 16, 127, 128, END};
 static const int hidden[] = {2, 4, 6, 16, 34, END};
+static const int backward_hidden[] = {2, 4, 6, 16, 34, 66, END};
 
 static const struct {
     const char *name;
@@ -56,7 +58,7 @@ static const struct {
     int options;
 } kernels[] = {
     {"matmul", run_matmul, row_counts, columns, chunks, 4},
-    {"pool", run_pool, row_counts, lane_counts, tile_keys, 4},
+    {"pool", run_pool, features, lane_counts, tile_keys, 4},
     {"matmul_live", run_matmul_live, few_rows, widths, queries, 1},
     {"distance", run_distance, row_counts, lane_counts, chunks, 1},
     {"difference_lanes", run_difference_lanes, row_counts, lane_counts, few_rows, 2},
@@ -82,8 +84,8 @@ static const struct {
     {"tanh_form", run_tanh_form, widths, none, none, 2},
     {"negate_absmax", run_negate_absmax, row_counts, lane_counts, none, 2},
     {"additive_tile", run_additive_tile, row_counts, lane_counts, hidden, 8},
-    {"additive_tile_backward", run_additive_tile_backward, row_counts, backward_lanes,
-     hidden, 8},
+    {"additive_tile_backward", run_additive_tile_backward, few_rows, backward_lanes,
+     backward_hidden, 8},
     {"philox", run_philox, widths, none, none, 2},
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
@@ -149,7 +151,7 @@ check_no_poison(int kernel, const run *r)
     }
 }
 
-/* Runs one case on all sets; adds the numbers compared to compared[]. */
+/* Runs one case on all sets; adds the numbers compared to compared[]. Scalar comes first. */
 static void
 compare_case(int kernel, const run *what, const attn_kernels *const sets[], int count,
              int64_t compared[SETS])
@@ -160,7 +162,8 @@ compare_case(int kernel, const run *what, const attn_kernels *const sets[], int 
     expected.result = specified;
     run_once(kernel, &expected);
     check_no_poison(kernel, &expected);
-    for (int s = 0; s < count; s++) {
+    compared[0] += (int64_t)expected.written;
+    for (int s = 1; s < count; s++) {
         bool exact = sets[s] != &attn_kernels_generic || GENERIC_IS_FUSED;
         run got = *what;
         if (!exact && what->nasty) {
