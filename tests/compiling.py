@@ -9,7 +9,7 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from helpers import REPOSITORY
+from helpers import REPOSITORY, TESTS
 
 WITHOUT_PYTHON = ("core", "os", "simd")  # the drawers of csrc that compile without it
 
@@ -43,8 +43,22 @@ def link(program: Path, objects: list[Path], *flags: str) -> Path:
     return program
 
 
+def shared_library(target: Path) -> None:
+    """Of the C file of that name in tests/c."""
+    source = TESTS / "c" / target.with_suffix(".c").name
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    run([*compiler(), *flags, str(source), "-o", str(target), "-ldl"])
+
+
+def preloading(library: Path) -> dict[str, str]:
+    """The environment in which a process begins with this library; a sanitizer's stays first."""
+    others = os.environ.get("LD_PRELOAD")
+    return {"LD_PRELOAD": " ".join(filter(None, [others, str(library)]))}
+
+
 def run(command: list[str]) -> str:
     """The standard output of a command that has to succeed; its messages if it does not."""
-    done = subprocess.run(command, capture_output=True, text=True)
+    alone = {**os.environ, "LD_PRELOAD": ""}  # what Python may have been given is not for compilers
+    done = subprocess.run(command, capture_output=True, text=True, env=alone)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"
     return done.stdout

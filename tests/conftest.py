@@ -22,7 +22,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-from compiling import WITHOUT_PYTHON, compile_objects, sources
+from compiling import WITHOUT_PYTHON, compile_objects, preloading, shared_library, sources
 from helpers import Once
 
 import attnext
@@ -88,17 +88,34 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 
 @pytest.fixture(scope="session")
+def questions(once: Once) -> dict[str, str]:
+    """The environment of a process that may use questions.py."""
+    library = once("questions", lambda folder: shared_library(folder / "questions.so"))
+    return preloading(library / "questions.so")
+
+
+@pytest.fixture(scope="session")
 def instruction_sets() -> list[str]:
     """The instruction sets that run on this machine, narrowest first."""
     return list(attnext.show_config("dicts")["instruction_set"]["available"])
 
 
 @pytest.fixture(scope="session")
-def c_objects(once: Once) -> list[Path]:
+def c_objects(once: Once, instruction_sets: list[str]) -> list[Path]:
     """All of csrc but csrc/python, compiled without Python and without a warning.
 
     With -O1, which takes two thirds of the time of -O2: attnext itself is what -O3 made of them.
+    The scalar kernels with this CPU's fused multiply-add, if it has one: the C library's rounds as
+    that does and takes fifty times as long.
     """
-    files, flags = sources(*WITHOUT_PYTHON), ["-O1", "-Wall", "-Wextra", "-Werror"]
-    folder = once("objects", lambda folder: compile_objects(files, folder, *flags))
-    return [folder / f"{file.parent.name}_{file.stem}.o" for file in files]
+    fused = ["-mfma"] if "avx2" in instruction_sets else []
+
+    def make(folder: Path) -> None:
+        flags = ["-O1", "-Wall", "-Wextra", "-Werror"]
+        files = sources(*WITHOUT_PYTHON)
+        scalar = [file for file in files if file.stem == "kernels_scalar"]
+        compile_objects([file for file in files if file not in scalar], folder, *flags)
+        compile_objects(scalar, folder, *flags, *fused)
+
+    folder = once("objects", make)
+    return [folder / f"{file.parent.name}_{file.stem}.o" for file in sources(*WITHOUT_PYTHON)]

@@ -379,6 +379,7 @@ import ctypes, sys
 from failing_allocations import *
 
 library = ctypes.PyDLL(sys.argv[1])
+attnext.set_num_threads(1)  # another thread's first allocation would come in at any time
 of_large = np.ones((2, 700, 700), np.float32)
 
 def large_result():
