@@ -29,6 +29,7 @@ The files::
     positions.py    positional_encoding
     sdpa.py         scaled_dot_product_attention with torch's own signature
     nn.py           MultiheadAttention with torch's own; convert, revert
+    transformers.py Hugging Face's models: registers with their AttentionInterface when imported
     memory.py       keys and values that stay: Memory
     modules.py      AdditiveAttention, DotProductAttention; layer.py, what layers share;
                     editions.py, what d2l calls them with; projections.py, what their linear

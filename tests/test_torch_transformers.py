@@ -1,0 +1,351 @@
+"""attnext.torch.transformers: models of Hugging Face computed by attnext, beside "eager".
+
+Every architecture of the table is a small one with random parameters; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+from transformers import masking_utils
+from transformers.modeling_utils import AttentionInterface
+
+import attnext.torch.transformers as ours
+
+B, T, VOCABULARY = 3, 10, 50
+
+
+class Model(NamedTuple):
+    """How a model is made, and what it is given beside tokens."""
+
+    kind: Any
+    config: Any
+    causal: bool = False
+    given: str = "tokens"
+
+
+_sizes = dict(
+    hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+    vocab_size=VOCABULARY, max_position_embeddings=64, pad_token_id=0, bos_token_id=1,
+    eos_token_id=2,
+)  # fmt: skip
+_grouped = dict(_sizes, num_key_value_heads=2, head_dim=8)
+_ends = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+
+MODELS = {
+    "BERT": Model(hf.BertModel, hf.BertConfig(**_sizes)),
+    "RoBERTa": Model(hf.RobertaModel, hf.RobertaConfig(**_sizes)),
+    "DistilBERT": Model(hf.DistilBertModel, hf.DistilBertConfig(
+        dim=32, hidden_dim=40, n_layers=2, n_heads=4, vocab_size=VOCABULARY)),
+    "ModernBERT": Model(hf.ModernBertModel, hf.ModernBertConfig(
+        **_sizes, local_attention=6, cls_token_id=1, sep_token_id=2)),
+    "ViT": Model(hf.ViTModel, hf.ViTConfig(
+        hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+        image_size=12, patch_size=4), given="images"),
+    "GPT-2": Model(hf.GPT2LMHeadModel, hf.GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=64, bos_token_id=1,
+        eos_token_id=2, pad_token_id=0), causal=True),
+    "Llama": Model(hf.LlamaForCausalLM, hf.LlamaConfig(**_grouped), causal=True),
+    "Mistral": Model(hf.MistralForCausalLM, hf.MistralConfig(**_grouped, sliding_window=4),
+                     causal=True),
+    "Qwen 3": Model(hf.Qwen3ForCausalLM, hf.Qwen3Config(**_grouped), causal=True),
+    "Gemma 2": Model(hf.Gemma2ForCausalLM, hf.Gemma2Config(
+        **_grouped, sliding_window=4, attn_logit_softcapping=0.5, query_pre_attn_scalar=8),
+        causal=True),
+    "gpt-oss": Model(hf.GptOssForCausalLM, hf.GptOssConfig(
+        **_grouped, sliding_window=4, num_local_experts=2, num_experts_per_tok=1,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}), causal=True),
+    "T5": Model(hf.T5ForConditionalGeneration, hf.T5Config(
+        d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4, vocab_size=VOCABULARY, **_ends),
+        given="tokens twice"),
+    "Whisper": Model(hf.WhisperForConditionalGeneration, hf.WhisperConfig(
+        d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, num_mel_bins=8,
+        max_source_positions=10, max_target_positions=32, vocab_size=VOCABULARY,
+        suppress_tokens=[], begin_suppress_tokens=[], **_ends), given="sound"),
+}  # fmt: skip
+CAUSAL = [name for name, model in MODELS.items() if model.causal]
+PADDED = {
+    "no padding": None,
+    "padding behind": torch.arange(T) < torch.tensor([[10], [6], [3]]),
+    "padding in front": torch.arange(T) >= torch.tensor([[0], [4], [7]]),
+}
+
+_made: dict[str, Any] = {}
+
+
+def model_of(name: str) -> Any:
+    """One for all tests, in evaluation; with parameters that make the scores differ."""
+    if name not in _made:
+        torch.manual_seed(0)
+        model = MODELS[name].kind._from_config(MODELS[name].config, attn_implementation="eager")
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        _made[name] = model.eval()
+    return _made[name]
+
+
+def inputs_of(name: str, real: Tensor | None = None) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(3, VOCABULARY, (B, T), generator=generator)
+    mask = {} if real is None else {"attention_mask": real.long()}
+    given = MODELS[name].given
+    if given == "images":
+        return {"pixel_values": torch.randn(B, 3, 12, 12, generator=generator)}
+    if given == "sound":
+        sound = torch.randn(B, 8, 20, generator=generator)
+        return {"input_features": sound, "decoder_input_ids": tokens[:, :6]}
+    return {"input_ids": tokens, **mask} | (
+        {"decoder_input_ids": tokens[:, :6]} if given == "tokens twice" else {}
+    )
+
+
+def by(implementation: str, name: str) -> Any:
+    model = model_of(name)
+    model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == implementation
+    return model
+
+
+@pytest.fixture
+def nothing_formed() -> Iterator[None]:
+    """No mask of (M, N) is made."""
+    refused = AssertionError("a whole mask is formed")
+    with mock.patch.object(masking_utils, "sdpa_mask", side_effect=refused):
+        yield
+
+
+# ---- the numbers of eager ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("padded", PADDED)
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_and_gradients(name: str, padded: str) -> None:
+    """Of every output, by every parameter; no mask of (M, N) is formed on the way."""
+    given = inputs_of(name, PADDED[padded])
+    if padded != "no padding" and "attention_mask" not in given:
+        given["pixel_values" if "pixel_values" in given else "input_features"] *= 0.5
+    found = []
+    for implementation in ("eager", "attnext"):
+        model = by(implementation, name)
+        whole = AssertionError("a whole mask is formed")
+        with mock.patch.object(
+            masking_utils,
+            "sdpa_mask",
+            masking_utils.sdpa_mask if implementation == "eager" else mock.Mock(side_effect=whole),
+        ):
+            output = model(**given)[0]
+        model.zero_grad()
+        loss = output * torch.linspace(-1, 1, output.numel()).reshape(output.shape)
+        if "attention_mask" in given and output.shape[1] == T:  # of what is real
+            loss = loss[given["attention_mask"] > 0]
+        loss.sum().backward()
+        found.append({"output": output.detach()} | {
+            n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
+        })  # fmt: skip
+    assert found[0].keys() == found[1].keys()
+    for part, expected in found[0].items():
+        size = float(expected.abs().max())
+        torch.testing.assert_close(found[1][part], expected, rtol=1e-4, atol=2e-5 * size + 1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights(name: str) -> None:
+    given = inputs_of(name, PADDED["padding behind"])
+    expected, got = (by(i, name)(**given, output_attentions=True) for i in ("eager", "attnext"))
+    names = [n for n in expected if "attentions" in n and expected[n]]
+    assert names
+    for part in names:
+        for a, b in zip(got[part], expected[part], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def generated(model: Any, name: str, **options: Any) -> Tensor:
+    given = inputs_of(name, PADDED["padding in front"])
+    given.pop("decoder_input_ids", None)
+    with torch.no_grad():
+        made: Tensor = model.generate(**given, max_new_tokens=8, min_new_tokens=8, **options)
+    return made
+
+
+@pytest.mark.parametrize("name", [*CAUSAL, "T5", "Whisper"])
+def test_generate(name: str, nothing_formed: None) -> None:
+    """With a cache, the windows of some full before the end, and padding in front."""
+    with mock.patch.object(masking_utils, "sdpa_mask", _whole_mask):
+        expected = generated(by("eager", name), name, do_sample=False)
+    assert torch.equal(generated(by("attnext", name), name, do_sample=False), expected)
+    assert expected.shape[1] >= 8
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_beams": 3}, {"use_cache": False}, {"cache_implementation": "static"}],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["Llama", "Gemma 2"])
+def test_generate_in_other_ways(name: str, options: dict[str, Any]) -> None:
+    options = {**options, "do_sample": False, "disable_compile": True}
+    expected = generated(by("eager", name), name, **options)
+    assert torch.equal(generated(by("attnext", name), name, **options), expected)
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama"])
+def test_masks_of_four_axes(name: str) -> None:
+    """A user's own, of bools or of floats, are handed on as they are."""
+    part = torch.rand(B, 1, T, T, generator=torch.Generator().manual_seed(2)) < 0.6
+    part |= torch.eye(T, dtype=torch.bool)
+    floats = torch.zeros(part.shape).masked_fill(~part, torch.finfo(torch.float32).min)
+    tokens = inputs_of(name)["input_ids"]
+    expected = by("eager", name)(tokens, attention_mask=floats)[0]
+    for given in (part, floats, floats.masked_fill(~part, -torch.inf)):
+        got = by("attnext", name)(tokens, attention_mask=given)[0]
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+def test_packed_sequences(name: str) -> None:
+    """A rule that is no band: what transformers makes of it is used as it is."""
+    tokens = inputs_of(name)["input_ids"]
+    places = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]]).expand(B, -1)
+    given = {"position_ids": places, "use_cache": False}
+    expected = by("eager", name)(tokens, **given)[0]
+    torch.testing.assert_close(by("attnext", name)(tokens, **given)[0], expected)
+
+
+def test_training() -> None:
+    """Dropout draws from torch's generator, and acts in training alone."""
+    model = hf.BertModel._from_config(
+        hf.BertConfig(**_sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.5),
+        attn_implementation="attnext",
+    )
+    tokens = inputs_of("BERT")["input_ids"]
+    outputs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outputs.append(model(tokens)[0])
+    assert torch.equal(outputs[0], outputs[1]) and not torch.equal(outputs[0], outputs[2])
+    outputs[0].sum().backward()
+    model.eval()
+    assert torch.equal(model(tokens)[0], model(tokens)[0])
+
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_no_model_sees_what_comes_later(name: str) -> None:
+    """If the mask function were not there, transformers would leave the causal mask out."""
+    model = by("attnext", name)
+    for padded in PADDED.values():
+        given = inputs_of(name, padded)
+        before = model(**given)[0]
+        given["input_ids"][:, -1] = 3 + (given["input_ids"][:, -1] - 2) % (VOCABULARY - 3)
+        after = model(**given)[0]
+        real = slice(None) if padded is None else padded[:, :-1]
+        assert torch.equal(before[:, :-1][real], after[:, :-1][real])
+        assert not torch.equal(before[:, -1], after[:, -1])
+
+
+def test_without_its_masks_it_does_not_compute() -> None:
+    registered = masking_utils.AttentionMaskInterface._global_mapping
+    mask = registered.pop("attnext")
+    try:
+        with pytest.raises(RuntimeError, match="AttentionMaskInterface has no 'attnext'"):
+            by("attnext", "Llama")(**inputs_of("Llama"))
+    finally:
+        registered["attnext"] = mask
+
+
+RULES: dict[str, Callable[[], Any]] = {
+    "causal": lambda: masking_utils.causal_mask_function,
+    "both ways": lambda: masking_utils.bidirectional_mask_function,
+    "window": lambda: masking_utils.sliding_window_causal_mask_function(3),
+    "window both ways": lambda: masking_utils.sliding_window_bidirectional_mask_function(2),
+    "chunks": lambda: masking_utils.chunked_causal_mask_function(3, torch.zeros(B, dtype=int)),  # type: ignore[call-overload]
+}
+WHERE = [(T, T, 0, 0), (1, T, T - 1, 0), (4, T, T - 4, 0), (3, 5, 7, 5), (4, 16, 2, 0)]
+_whole_mask = masking_utils.sdpa_mask
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("padded", PADDED)
+def test_a_mask_says_what_sdpas_says(rule: str, padded: str) -> None:
+    """In attnext's words, and to whoever looks into it."""
+    for M, N, q_offset, kv_offset in WHERE:
+        given = {"mask_function": RULES[rule](), "attention_mask": PADDED[padded]}
+        mask = ours._mask(B, M, N, q_offset, kv_offset, **given)
+        whole = _whole_mask(B, M, N, q_offset, kv_offset, **given, allow_is_causal_skip=False)
+        whole = whole.expand(B, 1, M, N)
+        assert isinstance(mask, Tensor) and mask.shape == (B, 1, M, N)
+        assert mask.dtype == torch.bool and mask.dim() == len(mask.shape) == 4 and len(mask) == B
+        assert isinstance(mask, ours._Mask) == (rule != "chunks")
+        x, v = torch.zeros(B, 1, M, 2), torch.eye(N).expand(B, 1, N, N)
+        weights, _ = ours._attention(
+            torch.nn.Identity(), x, torch.zeros(B, 1, N, 2), v, mask, dropout=0.0
+        )
+        weights = weights.transpose(1, 2)
+        some = whole.any(dim=-1)
+        assert torch.equal(weights[some] > 0, whole[some])
+        assert (weights[~some] > 0).all()  # as eager has it
+
+
+def test_whoever_looks_into_a_mask_sees_all_of_it() -> None:
+    given = {"attention_mask": PADDED["padding in front"]}
+    mask = ours._mask(B, T, T, **given)
+    whole = _whole_mask(B, T, T, **given, allow_is_causal_skip=False)
+    assert isinstance(mask, ours._Mask)
+    for look in (
+        lambda x: x.clone(), lambda x: x[..., :3], lambda x: x & True, lambda x: ~x,
+        lambda x: x.to(torch.float32), lambda x: torch.where(x, 0.0, 1.0),
+        lambda x: torch.cat([x, x]), lambda x: x.expand(B, 4, T, T), lambda x: x.contiguous(),
+        lambda x: torch.tensor(x.tolist()), lambda x: torch.from_numpy(x.numpy()),
+        lambda x: torch.nn.functional.pad(x, (0, 2)), lambda x: torch.stack((x, x), dim=0),
+        lambda x: x.repeat_interleave(2, dim=0), lambda x: x.data, lambda x: x.detach(),
+    ):  # fmt: skip
+        seen = look(mask)  # type: ignore[no-untyped-call]
+        assert not isinstance(seen, ours._Mask)
+        assert torch.equal(seen, look(whole))  # type: ignore[no-untyped-call]
+
+
+def test_a_rule_that_means_something_else_is_no_band() -> None:
+    assert len(ours._BANDS) == len(ours._RULES)
+    assert not ours._is_band(masking_utils.sliding_window_overlay(4), (2, -1))
+    assert not ours._is_band(masking_utils.causal_mask_function, (-1, 1))
+    assert ours._band_of(lambda *_: True) is None and ours._band_of(print) is None
+    both = masking_utils.and_masks(masking_utils.causal_mask_function, lambda *_: True)
+    assert ours._band_of(both) is None
+
+
+# ---- registering ---------------------------------------------------------------------------------
+
+
+def test_registered() -> None:
+    assert AttentionInterface()["attnext"] is ours._attention
+    assert masking_utils.AttentionMaskInterface()["attnext"] is ours._mask
+
+
+def test_what_cannot_be_served_says_so() -> None:
+    q = torch.zeros(1, 2, 3, 4)
+    module = torch.nn.Identity()
+    with pytest.raises(TypeError, match="^cache is of type int, expected none: no paged caches$"):
+        ours._attention(module, q, q, q, None, cache=1)
+    with pytest.raises(TypeError, match="^query has dtype torch.bfloat16, expected torch.float32"):
+        ours._attention(module, q.bfloat16(), q, q, None)
+    with pytest.raises(TypeError, match="^attention_mask has dtype torch.int64, expected bools"):
+        ours._attention(module, q, q, q, torch.ones(1, 1, 3, 3, dtype=torch.int64))
+
+
+def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("attnext.torch.again", ours.__file__)
+    assert spec is not None and spec.loader is not None
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match="needs Hugging Face's transformers: pip install trans"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
