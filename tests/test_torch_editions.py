@@ -236,7 +236,8 @@ def test_a_wrong_first_call_draws_nothing() -> None:
     for queries, keys, message in (
         (q[0, 0], k, "queries has shape"),
         (q, k[0, 0], "keys has shape"),
-        (q.double(), k, "queries has dtype"),
+        (q.double(), k, "keys has dtype"),
+        (q.double(), k.double(), "W_q has dtype"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             layer(queries, keys, v, lens)

@@ -112,7 +112,7 @@ def test_second_derivatives_are_refused(kind: str) -> None:
     memory = layer.memory(*inputs[1:])
     d = torch.autograd.grad(layer(inputs[0], memory).sum(), inputs, create_graph=True)
     for x in inputs[:2]:
-        with pytest.raises(RuntimeError, match="attnext.torch has no second derivatives"):
+        with pytest.raises(RuntimeError, match="a Memory has no second derivatives"):
             torch.autograd.grad(d[0].square().sum(), x, retain_graph=True)
 
 

@@ -652,22 +652,22 @@ def call_with(**changes: Any) -> Any:
 
 
 HALF = ": .float() converts tensors and modules"
-DOUBLE = HALF + "; attnext.reference computes in float64"
+BOTH = "expected one for all: .float() or .double() converts tensors and modules"
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: additive(Q.double(), K, V),
         TypeError,
-        "queries has dtype torch.float64, expected torch.float32" + DOUBLE,
+        "keys has dtype torch.float32 and queries torch.float64, " + BOTH,
     ),
     (
-        lambda: copy.deepcopy(additive).double()(Q.double(), K.double(), V.double()),
+        lambda: additive(Q.double(), K.double(), V.double()),
         TypeError,
-        "queries has dtype torch.float64, expected torch.float32" + DOUBLE,
+        "W_q has dtype torch.float32 and queries torch.float64, " + BOTH,
     ),
     (
         lambda: copy.deepcopy(additive).double()(Q, K, V),
         TypeError,
-        "W_q has dtype torch.float64, expected torch.float32" + DOUBLE,
+        "W_q has dtype torch.float64 and queries torch.float32, " + BOTH,
     ),
     (
         lambda: copy.deepcopy(additive).to("meta")(Q, K, V),

@@ -70,7 +70,7 @@ def test_numbers_are_checked_in_the_words_of_the_arrays_functions() -> None:
         ours.dot_product_scores(x, x, softcap="1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"scale has shape \(2,\), expected"):
         ours.cosine_scores(x, x, scale=torch.ones(2))
-    with pytest.raises(TypeError, match="scale has dtype torch.float64, expected torch.float32"):
+    with pytest.raises(TypeError, match="scale has dtype torch.float64 and queries torch.float32"):
         ours.cosine_scores(x, x, scale=torch.ones(2).double())
 
 
@@ -93,13 +93,6 @@ def test_a_softmax_of_ones_own_in_between(rng: np.random.Generator) -> None:
         (weights / weights.sum(-1, keepdim=True) @ v).square().sum().backward()
         results.append(leaf.grad)
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
-
-
-def test_second_derivatives_are_refused() -> None:
-    x = torch.randn(4, 3, requires_grad=True)
-    (d,) = torch.autograd.grad(ours.dot_product_scores(x, x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="no second derivatives"):
-        d.square().sum().backward()
 
 
 def test_only_inputs_are_kept() -> None:

@@ -10,10 +10,14 @@ wrote. A forward is one call into C, a backward another one.
 
 - ``torch.compile(..., fullgraph=True)`` takes a call into its graph as an operator, sizes left open
   (from torch 2.4 on; before, the graph breaks there). Results and gradients have the bits of eager.
-- Under ``torch.autocast`` inputs of bfloat16 and float16 are computed in float32; elsewhere they,
-  and float64, are a TypeError.
-- Second derivatives, torch.func (vmap, grad, jvp) and forward-mode AD are a RuntimeError: leading
-  axes are the batch, and gradients those of ``backward()`` and ``torch.autograd.grad``.
+  ``torch.jit.trace`` records it likewise; who loads what it saved imports ``attnext.torch`` first.
+- Under ``torch.autocast`` inputs of bfloat16 and float16 are computed in float32; elsewhere they
+  are a TypeError.
+- Derivatives of every order, forward mode and torch.func (vmap, grad, jvp, hessian) work, and so
+  does float64, all inputs and ``layer.double()``. C computes float32, forward and first backward;
+  the rest is left to torch's own operators, takes the time that they take, and forms the weights,
+  in additive and Gaussian attention also (..., M, N, H) or (..., M, N, D). A `Memory` has float32
+  and first derivatives only.
 
 The files::
 
@@ -21,7 +25,8 @@ The files::
     tensors.py      tensors to arrays and back
     calls.py        a call of a function, forward and backward
     autograd.py     a call as a node of autograd's graph, or without one
-    operators.py    a call as an operator in a graph of torch.compile
+    operators.py    a call as an operator in a graph of torch.compile or torch.jit.trace
+    composite.py    every function of torch's operators: second derivatives, transforms, float64
     functions.py    every attention on tensors; attention.py behind them
     scores.py       their scores alone
     softmax.py      masked_softmax, sequence_mask

@@ -1,17 +1,21 @@
-"""One node of autograd's graph for every function: one call into C forward, one backward."""
+"""Two nodes of autograd's graph for every function: a call into C forward, and one backward.
+
+C has the first derivatives of float32. What else is asked for is computed by torch's operators.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from . import operators
+from . import composite, operators
 from .calls import RULES, Call, backward, forward, keep
-from .rules import NO_SECOND_DERIVATIVES, check_input, check_transforms
+from .rules import NO_SECOND_DERIVATIVES, check_dtypes, check_input, is_batch, outside_transforms
 from .tensors import snapshot, split_options
 
 
@@ -26,27 +30,25 @@ def run(
     inputs: those that gradients flow to, by argument ("x[0]", "x[1]": a list x); options: its
     other arguments; returned: its results, the optional ones among them that are asked for.
     """
-    compiling = operators.is_compiling()
+    in_graph = operators.are_wanted()
     inputs = {name: check_input(name, x) for name, x in inputs.items()}
-    if compiling:
-        operators.check_transforms()
+    if in_graph:
         options = operators.as_tensors(options)
-    else:
-        check_transforms(inputs.values())
     more, rest = split_options(options)
     recorded = torch.is_grad_enabled() and any([x.requires_grad for x in inputs.values()])
     made = returned
-    if recorded:
+    if recorded or in_graph:
         made += tuple([name for name in RULES[function].helpful if name not in returned])
         rest = snapshot(rest)
     call = Call(function, (*inputs, *more), rest, made, len(returned))
     tensors = (*inputs.values(), *more.values())
-    if compiling:
+    if check_dtypes(inputs) or operators.stand_for(tensors):
+        results: Sequence[Tensor] = composite.run(call, tensors)
+    elif in_graph:
         results = operators.run(call, tensors)
-    elif recorded:
-        results = _apply(call, *tensors)
     else:
-        results = forward(call, tensors)
+        with outside_transforms():
+            results = _apply(call, *tensors) if recorded else forward(call, tensors)
     return results[0] if len(returned) == 1 else tuple(results[: len(returned)])
 
 
@@ -61,13 +63,37 @@ class _Node(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        gradients = backward(ctx.call, saved, grads, ctx.needs_input_grad[1:])
-        return None, *first_derivatives(gradients, *saved, *grads)
+        saved, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        if any(x is not None and is_batch(x) for x in grads):
+            return None, *composite.gradients(ctx.call, saved, grads, needed, False)
+        if not torch.is_grad_enabled():
+            return None, *backward(ctx.call, saved, grads, needed)
+        apply: Any = _Gradients.apply
+        made = iter(apply(ctx.call, needed, *saved, *grads))
+        return None, *[next(made) if need else None for need in needed]
 
 
 # What Function.apply comes to, which first looks for transforms; those are refused before.
 _apply: Callable[..., tuple[Tensor, ...]] = super(Function, _Node).apply
+
+
+class _Gradients(Function):
+    """The backward of a node, as a node of its own, from which second derivatives flow."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, needed: Sequence[bool], *tensors: Tensor | None) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.call, ctx.needed = call, needed
+        ctx.save_for_backward(*tensors)
+        saved: Any = tensors[: -call.returned]
+        return tuple(compress(backward(call, saved, tensors[-call.returned :], needed), needed))
+
+    @staticmethod
+    def backward(ctx: Any, *flow: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        tensors = ctx.saved_tensors
+        parts = tensors[: -call.returned], tensors[-call.returned :]
+        return None, None, *composite.second_gradients(call, *parts, ctx.needed, flow)
 
 
 class _FirstDerivatives(Function):

@@ -24,10 +24,14 @@ from attnext import _core
 from .attention import take_learned
 from .autograd import first_derivatives
 from .calls import RULES, Call, forward, keep, kept
-from .rules import check_input, check_transforms
+from .rules import check_input, stand_for_more
 from .tensors import snapshot, split_options, to_array, to_arrays, to_tensor
 
 Arrays = dict[str, NDArray[Any]]
+_FIRST_DERIVATIVES = (
+    "a Memory does not work under torch.func (vmap, grad, jvp, ...) or in forward mode: its "
+    "derivatives are those of backward() and torch.autograd.grad, and first ones"
+)
 
 
 class Memory:
@@ -302,7 +306,12 @@ def _token(like: Tensor, rows: int, width: int) -> Tensor:
 
 def _checked(**inputs: Any) -> dict[str, Tensor]:
     tensors = {name: check_input(name, x) for name, x in inputs.items()}
-    check_transforms(tensors.values())
+    if stand_for_more(tensors.values()):
+        raise RuntimeError(_FIRST_DERIVATIVES)
+    for name, x in tensors.items():
+        if x.dtype is not torch.float32:
+            hint = "a Memory computes in it alone"
+            raise TypeError(f"{name} has dtype {x.dtype}, expected torch.float32: {hint}")
     return tensors
 
 

@@ -18,7 +18,7 @@ from .editions import Editions, checked_dropout
 from .layer import Layer
 from .memory import Memory
 from .projections import is_undrawn, materialize, part, projected, weight, weight_of_score
-from .rules import check_input
+from .rules import check_dtypes, check_input
 
 _EDITIONS = Editions(
     "AdditiveAttention", "key_size query_size num_hiddens dropout", "num_hiddens dropout", "bias"
@@ -154,6 +154,7 @@ class AdditiveAttention(Layer):
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, expected two axes or more: (..., {axes})"
                 )
+        check_dtypes({"queries": queries, "keys": keys, "W_q": self.W_q.weight})
         undrawn = is_undrawn(self.W_q)
         materialize(self.W_q, queries.shape[-1])
         materialize(self.W_k, keys.shape[-1])

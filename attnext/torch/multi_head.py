@@ -18,7 +18,7 @@ from .layouts import check_torch, from_torch, is_torch, to_torch
 from .memory import Memory
 from .modules import DotProductAttention
 from .projections import identity, is_its_weight, materialize, part, projected
-from .rules import check_input
+from .rules import check_dtypes, check_input
 
 _EDITIONS = Editions(
     "MultiHeadAttention",
@@ -256,7 +256,8 @@ class MultiHeadAttention(Layer):
         if is_its_weight(linear, and_bias=True):
             return _named(letter, part(linear, "weight"), part(linear, "bias"))
         heads = self.num_kv_heads if letter in "kv" else self.num_heads
-        return _named(letter, identity(self.num_hiddens // self.num_heads * heads), None)
+        width = self.num_hiddens // self.num_heads * heads
+        return _named(letter, identity(width, next(self.parameters()).dtype), None)
 
     def _score_and_sizes(self) -> tuple[str, tuple[int, ...]]:
         if isinstance(self.W_o, LazyModuleMixin):
@@ -274,6 +275,7 @@ class MultiHeadAttention(Layer):
             if x.dim() < 2:
                 shape = f"{name} has shape {tuple(x.shape)}"
                 raise ValueError(f"{shape}, expected two axes or more: (..., rows, features)")
+        check_dtypes({**dict(zip(inputs, tensors, strict=True)), "W_q": self.W_q.weight})
         for layer, x in zip((self.W_q, self.W_k, self.W_v), tensors, strict=True):
             materialize(layer, x.shape[-1])
         materialize(self.W_o, self.W_q.out_features)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,13 @@ import torch
 from torch import Tensor
 
 from .calls import Call, backward, forward, keep, kept, shapes
-from .rules import NO_SECOND_DERIVATIVES, NO_TRANSFORMS, are_active
+from .composite import second_gradients
+from .rules import may_stand_for_more, stand_for_more
 
 AVAILABLE = hasattr(torch.library, "custom_op") and hasattr(torch.library, "register_autograd")
-_in_a_transform = are_active
+_may_stand_for_more = may_stand_for_more
 if AVAILABLE:  # answered while the graph is made
-    _in_a_transform = torch.compiler.assume_constant_result(are_active)  # type: ignore[no-untyped-call]
+    _may_stand_for_more = torch.compiler.assume_constant_result(may_stand_for_more)  # type: ignore[no-untyped-call]
 
 
 def is_compiling() -> bool:
@@ -30,10 +32,14 @@ def is_compiling() -> bool:
     return AVAILABLE and torch.compiler.is_compiling()
 
 
-def check_transforms() -> None:
-    """Refuse them all: a graph does not show which tensors stand for something else."""
-    if _in_a_transform():
-        raise RuntimeError(NO_TRANSFORMS)
+def are_wanted() -> bool:
+    """The same, or is it recorded by torch.jit.trace?"""
+    return is_compiling() or (AVAILABLE and torch._C._get_tracing_state() is not None)
+
+
+def stand_for(tensors: Sequence[Tensor]) -> bool:
+    """What `stand_for_more` says; a graph does not show which tensors are more."""
+    return _may_stand_for_more() if is_compiling() else stand_for_more(tensors)
 
 
 def as_tensors(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,8 +173,19 @@ if AVAILABLE:
         made = iter(_backward(list(ctx.saved_tensors), present, flows, needed, *ctx.call))
         return [next(made) if need else None for need in needed], None, None, None
 
-    def _no_second(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(NO_SECOND_DERIVATIVES)
+    def _setup_again(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+        saved, grads, ctx.flows, ctx.needed, *ctx.call = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved, *grads)
+
+    def _go_back_again(ctx: Any, flow: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors[: len(ctx.saved_tensors) - sum(ctx.flows)]
+        given = iter(ctx.saved_tensors[len(saved) :])
+        grads = [next(given) if flows_in else None for flows_in in ctx.flows]
+        call = _decoded(*ctx.call)
+        d = second_gradients(call, saved, grads, ctx.needed, flow)
+        of_grads = compress(d[len(saved) :], ctx.flows)
+        return list(d[: len(saved)]), list(of_grads), None, None, None, None, None
 
     _forward.register_autograd(_go_back, setup_context=_setup_context)
-    _backward.register_autograd(_no_second)
+    _backward.register_autograd(_go_back_again, setup_context=_setup_again)

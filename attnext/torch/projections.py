@@ -21,7 +21,7 @@ def materialize(layer: nn.Module, features: int) -> None:
     """What a call of the layer does to it, on no rows."""
     if isinstance(layer, LazyModuleMixin):
         with torch.no_grad():
-            layer(torch.empty(0, features))
+            layer(torch.empty(0, features, dtype=part(layer, "weight").dtype))
 
 
 # ---- projections ---------------------------------------------------------------------------------
@@ -48,14 +48,15 @@ def projected(
     if is_its_weight(layer, takes_bias):
         W: Tensor = part(layer, "weight")
         size = W.shape[-1]
-        if x.dim() >= 2 and x.shape[-1] != size:  # else the message would blame the parameter
+        # Else the message would blame the parameter. (To torch.jit.trace sizes are no numbers.)
+        if x.dim() >= 2 and torch._C._get_tracing_state() is None and x.shape[-1] != size:
             raise ValueError(
                 f"{name} has shape {tuple(x.shape)}, expected (..., {rows}, {size}): "
                 f"{size_name} is {size}"
             )
         return x, W, part(layer, "bias")
     outputs = layer(x)
-    return outputs, identity(outputs.shape[-1]), None
+    return outputs, identity(outputs.shape[-1], outputs.dtype), None
 
 
 def weight(layer: nn.Module, outputs: int) -> Tensor:
@@ -63,8 +64,8 @@ def weight(layer: nn.Module, outputs: int) -> Tensor:
     return layer.weight if is_its_weight(layer) else identity(outputs)
 
 
-def identity(features: int) -> Tensor:
-    return torch.eye(features, dtype=torch.float32)
+def identity(features: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.eye(features, dtype=dtype)
 
 
 def weight_of_score(layer: nn.Module) -> Tensor:
@@ -75,7 +76,7 @@ def weight_of_score(layer: nn.Module) -> Tensor:
         W: Tensor = part(layer, "weight")
         return W
     # Hooks may have changed the weight, or what is made of it: (H, 1), the score of each unit.
-    scores: Tensor = layer(torch.eye(layer.in_features, dtype=torch.float32))
+    scores: Tensor = layer(identity(layer.in_features, layer.weight.dtype))
     bias = part(layer, "bias")
     return (scores if bias is None else scores - bias).T
 

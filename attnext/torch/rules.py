@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -14,7 +15,12 @@ from attnext._options import OPTIONS, type_name
 # Of torch.func; where a torch lacks them, its own messages have to do.
 _functorch: Any = getattr(torch._C, "_functorch", None)
 _innermost = getattr(_functorch, "peek_interpreter_stack", lambda: None)
-_is_wrapped = getattr(_functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
+_is_functorch = getattr(_functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
+_unwrap = getattr(_functorch, "get_unwrapped", lambda tensor: tensor)
+_cleared: Callable[[], AbstractContextManager[Any]] = nullcontext
+with suppress(ImportError):
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as _cleared
+_HERE = nullcontext()
 
 _NUMPY_DTYPES = frozenset(
     getattr(torch, name)
@@ -27,27 +33,34 @@ _INTEGERS = {"valid_lens", "valid_len"} | {
 }
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
-NO_SECOND_DERIVATIVES = "attnext.torch has no second derivatives, only first ones"
-NO_TRANSFORMS = (
-    "attnext.torch does not work under torch.func (vmap, grad, jvp, ...): leading axes are the "
-    "batch, and gradients are those of backward() and torch.autograd.grad"
-)
-NO_FORWARD_MODE = (
-    "attnext.torch has no forward-mode derivatives (jvp, dual numbers): gradients are those of "
-    "backward() and torch.autograd.grad"
-)
+NO_SECOND_DERIVATIVES = "a Memory has no second derivatives, only first ones"
 
 
 # ---- inputs --------------------------------------------------------------------------------------
 
 
 def check_input(name: str, value: object) -> Tensor:
-    """`value` if it is a tensor that can be read as it lies and have a gradient."""
+    """`value` if it is a tensor of floats, on the CPU and dense."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is of type {type_name(value)}, expected a torch.Tensor")
     if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
         _refuse_place(name, value)
-    return value if value.dtype is torch.float32 else _as_float32(name, value)
+    return value if value.dtype is torch.float32 else _as_real(name, value)
+
+
+def check_dtypes(inputs: Mapping[str, Tensor]) -> bool:
+    """Are they of float64? One is only if all are."""
+    dtypes = [x.dtype for x in inputs.values()]
+    if torch.float64 not in dtypes:
+        return False
+    first, *_ = inputs
+    for name, x in inputs.items():
+        if x.dtype is not dtypes[0]:
+            raise TypeError(
+                f"{name} has dtype {x.dtype} and {first} {dtypes[0]}, expected one for all: "
+                ".float() or .double() converts tensors and modules"
+            )
+    return True
 
 
 def check_option(name: str, value: Tensor) -> Tensor:
@@ -75,8 +88,10 @@ def _refuse_place(name: str, tensor: Tensor) -> None:
     raise TypeError(f"{name} has layout {tensor.layout}, expected torch.strided")
 
 
-def _as_float32(name: str, value: Tensor) -> Tensor:
-    """As autocast has it for what is computed in float32; outside of it a TypeError."""
+def _as_real(name: str, value: Tensor) -> Tensor:
+    """float64 as it is; lower ones in float32 if autocast is on, and outside of it a TypeError."""
+    if value.dtype is torch.float64:
+        return value
     if value.dtype in _LOW_PRECISION and _is_autocast():
         return value.float()
     hint = ""
@@ -84,8 +99,6 @@ def _as_float32(name: str, value: Tensor) -> Tensor:
         hint = ": a bool mask is the argument mask"
     elif value.dtype in _LOW_PRECISION:
         hint = ": .float() converts tensors and modules"
-    elif value.dtype == torch.float64:
-        hint = ": .float() converts tensors and modules; attnext.reference computes in float64"
     raise TypeError(f"{name} has dtype {value.dtype}, expected torch.float32{hint}")
 
 
@@ -114,18 +127,42 @@ def check_order(function: str, X: object, lens: object, name: str) -> None:
 # ---- transforms ----------------------------------------------------------------------------------
 
 
-def check_transforms(tensors: Iterable[Tensor]) -> None:
-    """Refuse tensors that stand for something else than their numbers."""
-    if _innermost() is not None and any(map(_is_wrapped, tensors)):
-        raise RuntimeError(NO_TRANSFORMS)
+is_wrapped: Callable[[Tensor], bool] = _is_functorch  # by torch.func: a batch of tensors, say
+
+
+def is_batch(x: Tensor) -> bool:
+    """Does it stand for several, by torch.func.vmap or by the older one within torch.autograd?"""
+    return is_wrapped(x) or not torch._C._has_storage(x)
+
+
+def unwrapped(x: Tensor) -> Tensor:
+    """The tensor that has the numbers."""
+    while is_wrapped(x):
+        x = _unwrap(x)
+    return x
+
+
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Where constants have their numbers: within torch.func.grad no tensor has."""
+    return _cleared() if in_transform() else _HERE
+
+
+def in_transform() -> bool:
+    """Is this code within a transform of torch.func, whatever its tensors are?"""
+    return _innermost() is not None
+
+
+def stand_for_more(tensors: Iterable[Tensor]) -> bool:
+    """Are there tensors that are more than their numbers: of torch.func, or of forward mode?"""
+    if in_transform() and any(map(is_wrapped, tensors)):
+        return True
     level = getattr(forward_ad, "_current_level", -1)
-    if level >= 0 and any(_is_dual(x, level) for x in tensors):
-        raise RuntimeError(NO_FORWARD_MODE)
+    return level >= 0 and any(_is_dual(x, level) for x in tensors)
 
 
-def are_active() -> bool:
-    """Is this code within a transform, whatever its tensors are?"""
-    return _innermost() is not None or getattr(forward_ad, "_current_level", -1) >= 0
+def may_stand_for_more() -> bool:
+    """Is there anything of which they could be?"""
+    return in_transform() or getattr(forward_ad, "_current_level", -1) >= 0
 
 
 def _is_dual(tensor: Tensor, level: int) -> bool:

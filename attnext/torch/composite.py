@@ -1,0 +1,424 @@
+"""Every function once more, out of torch's own operators: where C has no formula.
+
+They are slower than C by as much as torch is, and form (..., M, N), additive and Gaussian scores
+(..., M, N, H) or (..., M, N, D). In return autograd knows them to any order, forward mode and
+torch.func's transforms too, in float32 and float64. Here is what `attnext.reference` has, with the
+same rules: what takes no part reaches neither results nor gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnext import _core
+from attnext.reference.arguments import as_lens, as_offset, as_window, in_reach
+from attnext.reference.dropout import dropout_keep
+from attnext.reference.masks import broadcast_lens
+from attnext.reference.options import Options
+
+from .calls import RULES, Call, kept
+from .rules import is_wrapped, outside_transforms, unwrapped
+from .tensors import by_argument, to_array
+
+Arguments = Mapping[str, Any]  # tensors and options, by name
+Results = dict[str, Tensor]
+Score = Callable[[Tensor, Tensor, Arguments, Tensor | None], Tensor]
+
+_NUMBERS = ("scale", "w", "sigma", "sink")  # whose values are looked at
+_NAN = float("nan")
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What the function makes. A graph of torch.compile breaks here."""
+    _check(call, tensors)
+    with torch.autocast("cpu", enabled=False):
+        made = _FUNCTIONS[call.function]({**call.options, **by_argument(call.names, tensors)})
+    return [made[name] for name in call.made[: call.returned]]
+
+
+def gradients(
+    call: Call,
+    saved: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    needed: Sequence[bool],
+    create_graph: bool,
+) -> list[Tensor | None]:
+    """What `calls.backward` gives, made of what was saved and of what flows in."""
+    names = tuple(kept(call))
+    x = dict(zip(names, saved, strict=True))
+    flow = {name: g for name, g in zip(call.made, grads, strict=False) if g is not None}
+    with torch.autocast("cpu", enabled=False):
+        if call.function in _GRADIENTS:
+            (dX,) = (_GRADIENTS[call.function]({**call.options, **x}, g) for g in flow.values())
+            return [dX, *[None] * (len(needed) - 1)]
+        with torch.enable_grad():
+            # Each under another name, so that none is found on the way to another.
+            x = {name: one.view_as(one) for name, one in x.items()}
+            arguments = by_argument(call.names, [x[name] for name in call.names])
+            made = _FUNCTIONS[call.function]({**call.options, **arguments})
+        roots = [name for name in flow if made[name].requires_grad]
+        wanted = [name for name, need in zip(call.names, needed, strict=False) if need]
+        found = torch.autograd.grad(
+            [made[name] for name in roots],
+            [x[name] for name in wanted],
+            [flow[name] for name in roots],
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+    d = dict(zip(wanted, found, strict=True))
+    return [d.get(name) for name in call.names]
+
+
+def second_gradients(
+    call: Call,
+    saved: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    needed: Sequence[bool],
+    flow: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The gradients of what a backward was made of, saved and flowing in, in this order.
+
+    flow: gradients of those that it returned because they were needed.
+    """
+    once_more = torch.is_grad_enabled()
+    with torch.enable_grad():
+        x = [None if t is None else t.view_as(t) for t in (*saved, *grads)]
+        kept_here: Any = x[: len(saved)]
+        made = gradients(call, kept_here, x[len(saved) :], needed, True)
+        pairs = zip(compress(made, needed), flow, strict=True)
+        flows = [(d, g) for d, g in pairs if g is not None and d is not None and d.requires_grad]
+    if not flows:
+        return [None] * len(x)
+    roots, flowing = zip(*flows, strict=True)
+    sources = [t for t in x if t is not None and t.requires_grad]
+    found = iter(
+        torch.autograd.grad(roots, sources, flowing, create_graph=once_more, allow_unused=True)
+    )
+    return [next(found) if t is not None and t.requires_grad else None for t in x]
+
+
+def _check(call: Call, tensors: Sequence[Tensor]) -> None:
+    """C's own errors: it is called with arrays of these shapes, and with what options are known."""
+
+    def stand_in(name: str, x: Tensor) -> Any:
+        if x.is_floating_point() and name not in _NUMBERS:
+            return np.zeros(x.shape, np.float32)
+        numbers = _array(unwrapped(x), name)
+        return np.ones(x.shape, numbers.dtype) if is_wrapped(x) else numbers
+
+    arrays = by_argument(call.names, map(stand_in, call.names, tensors))
+    getattr(_core, RULES[call.function].prefix + call.function)(**arrays, **call.options)
+
+
+def _array(x: Tensor, name: str) -> Any:
+    with outside_transforms():
+        return to_array(x, name)
+
+
+# ---- which pairs take part -----------------------------------------------------------------------
+
+
+class _Pairs(NamedTuple):
+    live: Tensor  # (..., M, N): which take part
+    alive: Tensor  # (..., M, 1): rows that have one, or a sink
+    pooled: Tensor  # (..., M, N): whose values are read
+
+
+def _pairs(rows: Sequence[int], N: int, x: Arguments, heads: bool = False) -> _Pairs:
+    """What the options say of every pair. rows = (..., M), with heads (..., heads, M)."""
+    live = torch.ones((*rows, N), dtype=torch.bool)
+    if x.get("valid_lens") is not None:
+        lens: Any = _lens("valid_lens", x, N)
+        if heads:
+            lens = broadcast_lens(lens, (*rows[:-2], rows[-1]))
+            lens = lens.unsqueeze(-2) if lens.ndim else lens
+        else:
+            lens = broadcast_lens(lens, tuple(rows))
+        live = live & (torch.arange(N) < lens[..., None])
+    if x.get("mask") is not None:
+        live = live & _bools(x["mask"])
+    if x.get("bias") is not None:
+        live = live & (x["bias"] != -torch.inf)
+    if rows:
+        live = live & _band(rows, N, x)
+    alive = live.any(-1, keepdim=True)
+    if x.get("sink") is not None:
+        alive = alive | (x["sink"] > -torch.inf)[..., None]
+    uniform = x.get("empty_rows", "uniform") == "uniform"
+    return _Pairs(live, alive, live | ~alive if uniform else live)
+
+
+def _band(rows: Sequence[int], N: int, x: Arguments) -> Tensor:
+    """Which keys lie near enough to the diagonal."""
+    offset: Any = x.get("causal_offset", 0)
+    if isinstance(offset, Tensor) and is_wrapped(offset):
+        offset = offset.long().reshape(offset.shape + (1,) * (len(rows) - 1) * offset.ndim)
+    else:
+        offset = _array(offset, "causal_offset") if isinstance(offset, Tensor) else offset
+        offset = torch.from_numpy(in_reach(as_offset("causal_offset", offset, tuple(rows))))
+    left, right = as_window(x.get("window"))
+    place = torch.arange(rows[-1]) + offset  # (M,) or (B, 1, ..., M)
+    key = torch.arange(N)
+    near = torch.ones((rows[-1], N), dtype=torch.bool)
+    if left is not None:
+        near = near & (place[..., None] - int(in_reach(left)) <= key)
+    if right is not None:
+        near = near & (key <= place[..., None] + int(in_reach(right)))
+    if x.get("causal", False):
+        near = near & (key <= place[..., None])
+    return near
+
+
+def _lens(name: str, x: Arguments, N: int) -> Any:
+    lens = x[name]
+    if isinstance(lens, Tensor):
+        if is_wrapped(lens):
+            return lens.long()
+        lens = _array(lens, name)
+    return torch.from_numpy(as_lens(name, lens, N))
+
+
+def _bools(x: Any) -> Tensor:
+    return x if isinstance(x, Tensor) else torch.from_numpy(np.array(x, bool))
+
+
+def _keep(shape: Sequence[int], x: Arguments, like: Tensor) -> Tensor | None:
+    """What dropout multiplies the weights by."""
+    p, mask, seed = x.get("dropout_p", 0.0), x.get("dropout_mask"), x.get("seed")
+    if isinstance(mask, Tensor):
+        return mask.to(like.dtype) / (1 - float(np.float32(p)))
+    if p == 0 and mask is None:
+        return None
+    seed = int(seed) if isinstance(seed, Tensor) else seed
+    options = Options(dropout_p=p, seed=seed, dropout_mask=mask)
+    return torch.from_numpy(dropout_keep(tuple(shape), options).copy()).to(like.dtype)
+
+
+# ---- products in which a pair that takes no part has none ----------------------------------------
+
+
+def _where(used: Tensor, x: Tensor) -> Tensor:
+    return torch.where(used, x, 0.0)
+
+
+def _are_finite(*tensors: Tensor) -> bool:
+    """Is 0 times any of these numbers 0? Else pairs have to be kept apart, one by one."""
+    return all(bool(unwrapped(x).isfinite().all()) for x in tensors)
+
+
+def _product(q: Tensor, k: Tensor, live: Tensor | None) -> Tensor:
+    """Dot products of all pairs."""
+    if live is None or _are_finite(q, k):
+        return q @ k.mT
+    each = live[..., None]
+    return (_where(each, q[..., :, None, :]) * _where(each, k[..., None, :, :])).sum(-1)
+
+
+def _pool(w: Tensor, v: Tensor, pooled: Tensor) -> Tensor:
+    """Sums of values, weighted."""
+    if _are_finite(w, v):
+        return w @ v
+    each = pooled[..., None]
+    return (w[..., None] * _where(each, v[..., None, :, :])).sum(-2)
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def _number(x: Any, like: Tensor) -> Tensor:
+    return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x), dtype=like.dtype)
+
+
+def _dot(q: Tensor, k: Tensor, x: Arguments, live: Tensor | None) -> Tensor:
+    scale = x.get("scale")
+    if scale is None:
+        scale = max(q.shape[-1], 1) ** -0.5
+    return _number(scale, q)[..., None, None] * _product(q, k, live)
+
+
+def _cosine(q: Tensor, k: Tensor, x: Arguments, live: Tensor | None) -> Tensor:
+    eps = _number(x.get("eps", 1e-8), q)
+    return _dot(_to_length_1(q, eps), _to_length_1(k, eps), {"scale": 1.0, **x}, live)
+
+
+def _to_length_1(x: Tensor, eps: Tensor) -> Tensor:
+    """x over its norm, or over eps. A norm is as differentiable as a square root of 1 or more."""
+    if x.shape[-1] == 0:
+        return x
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    zero = largest == 0
+    largest = torch.where(zero, 1.0, largest)
+    norm = largest * torch.where(zero, 1.0, (x / largest).square().sum(-1, keepdim=True)).sqrt()
+    return x / torch.where(zero | (norm < eps), eps, norm)
+
+
+def _additive(q: Tensor, k: Tensor, x: Arguments, live: Tensor | None) -> Tensor:
+    a = q @ x["W_q"].mT
+    if x.get("b_h") is not None:
+        a = a + x["b_h"]
+    hidden: Tensor = a[..., :, None, :] + (k @ x["W_k"].mT)[..., None, :, :]
+    if live is not None:
+        hidden = _where(live[..., None], hidden)
+    w_v: Tensor = x["w_v"]
+    return hidden.tanh() @ w_v.reshape(-1)
+
+
+def _gaussian(q: Tensor, k: Tensor, x: Arguments, live: Tensor | None) -> Tensor:
+    difference = q[..., :, None, :] - k[..., None, :, :]
+    if live is not None:
+        difference = _where(live[..., None], difference)
+    if x.get("sigma") is not None:
+        w = 1 / _number(x["sigma"], q)
+    else:
+        w = _number(1.0 if x.get("w") is None else x["w"], q)
+    return -(w.reshape(()) * difference).square().sum(-1) / 2
+
+
+_SCORES: dict[str, Score] = {
+    "dot_product": _dot,
+    "cosine": _cosine,
+    "additive": _additive,
+    "gaussian": _gaussian,
+}
+
+
+def _scores(score: Score, x: Arguments, live: Tensor | None = None) -> Tensor:
+    s = score(x["queries"], x["keys"], x, live)
+    c = x.get("softcap")
+    return s if c is None else c * torch.tanh(s / c)
+
+
+# ---- softmax, and attention ----------------------------------------------------------------------
+
+
+def _softmax(s: Tensor, pairs: _Pairs, sink: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights and lse; rows that are not alive have weights 1/N where values are read."""
+    s = torch.where(pairs.live, s, -torch.inf)
+    s = torch.where(pairs.alive, s, 0.0)
+    N = s.shape[-1]
+    if sink is not None:
+        s = torch.cat([s, sink.expand(s.shape[:-1])[..., None]], -1)
+    w = _where(pairs.pooled, torch.softmax(s, -1)[..., :N])
+    if s.shape[-1] == 0:
+        return w, s.new_full(s.shape[:-1], -torch.inf)
+    return w, torch.where(pairs.alive.squeeze(-1), torch.logsumexp(s, -1), -torch.inf)
+
+
+def _attend(score: Score, x: dict[str, Any], pairs: _Pairs) -> Results:
+    q, k, v = x["queries"], x["keys"], x["values"]
+    if q.shape[:-2] != k.shape[:-2]:
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], dim=-3) for t in (k, v))
+    x["queries"] = _where(pairs.live.any(-1, keepdim=True), q)
+    x["keys"] = _where(pairs.live.any(-2)[..., None], k)
+    v = _where(pairs.pooled.any(-2)[..., None], v)
+    s = _scores(score, x, pairs.live)
+    if x.get("bias") is not None:
+        s = s + _where(pairs.live, x["bias"])
+    weights, lse = _softmax(s, pairs, x.get("sink"))
+    keep = _keep(weights.shape, x, weights)
+    output = _pool(weights if keep is None else weights * keep, v, pairs.pooled)
+    if x.get("empty_rows") == "nan" and weights.shape[-1]:
+        nan = torch.where(pairs.alive, 0.0, q).sum(-1, keepdim=True) * _NAN  # and its gradient
+        weights, output = (torch.where(pairs.alive, t, nan) for t in (weights, output))
+    return {"output": output, "weights": weights, "lse": lse}
+
+
+def _attention(score: Score) -> Callable[[dict[str, Any]], Results]:
+    return lambda x: _attend(score, x, _pairs(x["queries"].shape[:-1], x["keys"].shape[-2], x))
+
+
+def _multi_head_attention(x: dict[str, Any]) -> Results:
+    q, k, v = x["queries"], x["keys"], x["values"]
+    heads = x["num_heads"]
+    kv_heads = heads if x.get("num_kv_heads") is None else x["num_kv_heads"]
+    pairs = _pairs((*q.shape[:-2], heads, q.shape[-2]), k.shape[-2], x, heads=True)
+
+    def project(t: Tensor, letter: str, heads: int, used: Tensor) -> Tensor:
+        """(..., heads, rows, d) of (..., rows, features); rows that nobody uses are not read."""
+        y: Tensor = _where(used.any(-2)[..., None], t) @ x[f"W_{letter}"].mT
+        y = y if x.get(f"b_{letter}") is None else y + x[f"b_{letter}"]
+        of_heads: Tensor = y.unflatten(-1, (heads, -1))
+        return of_heads.transpose(-3, -2)
+
+    # Where an empty row is NaN, so is the gradient of its query.
+    asking = pairs.live.any(-1) | torch.tensor(x.get("empty_rows") == "nan")
+    of_heads = {
+        **{name: t for name, t in x.items() if name[:2] not in ("W_", "b_")},
+        "queries": project(q, "q", heads, asking),
+        "keys": project(k, "k", kv_heads, pairs.live.any(-2)),
+        "values": project(v, "v", kv_heads, pairs.pooled.any(-2)),
+    }
+    made = _attend(_dot, of_heads, pairs)
+    output = made["output"].transpose(-3, -2).flatten(-2) @ x["W_o"].mT
+    made["output"] = output if x.get("b_o") is None else output + x["b_o"]
+    return made
+
+
+def _masked_softmax(x: dict[str, Any]) -> Results:
+    X = x["X"]
+    pairs = _pairs(X.shape[:-1], X.shape[-1], x)
+    weights, _ = _softmax(X, pairs, None)
+    if x.get("empty_rows") == "nan":
+        weights = torch.where(pairs.alive, weights, torch.where(pairs.alive, 0.0, X) * _NAN)
+    return {"weights": weights}
+
+
+def _masked_softmax_gradient(x: dict[str, Any], d_weights: Tensor) -> Tensor:
+    w = x["weights"]
+    pairs = _pairs(w.shape[:-1], w.shape[-1], x)
+    w, d_w = _where(pairs.live, w), _where(pairs.live, d_weights)
+    dX = w * (d_w - (w * d_w).sum(-1, keepdim=True))
+    return torch.where(pairs.alive, dX, _NAN) if x.get("empty_rows") == "nan" else dX
+
+
+def _steps(X: Tensor, x: Arguments) -> Tensor:
+    """Which numbers of X (B, T, ...) are kept."""
+    B, T, *rest = X.shape
+    keep: Tensor = torch.arange(T) < _lens("valid_len", x, T)[..., None]
+    return keep.expand(B, T).reshape(B, T, *[1] * len(rest))
+
+
+def _sequence_mask(x: dict[str, Any]) -> Results:
+    return {"copy": torch.where(_steps(x["X"], x), x["X"], _number(x["value"], x["X"]))}
+
+
+def _sequence_mask_gradient(x: dict[str, Any], d_copy: Tensor) -> Tensor:
+    return _where(_steps(d_copy, x), d_copy)
+
+
+def _merge_attention(x: dict[str, Any]) -> Results:
+    parts = x["outputs"], x["lses"]
+    outputs, lses = (t if isinstance(t, Tensor) else torch.stack(t) for t in parts)
+    live = (lses != -torch.inf).movedim(0, -1)  # (..., M, P): an attention over the parts
+    pairs = _Pairs(live, live.any(-1, keepdim=True), live)
+    w, lse = _softmax(lses.movedim(0, -1), pairs, None)
+    o = _where(live[..., None], outputs.movedim(0, -2))  # (..., M, P, Dv)
+    return {"output": (w[..., None] * o).sum(-2), "lse": lse}
+
+
+def _scores_alone(score: Score) -> Callable[[dict[str, Any]], Results]:
+    return lambda x: {"scores": _scores(score, x)}
+
+
+_FUNCTIONS: dict[str, Callable[[dict[str, Any]], Results]] = {
+    **{f"{name}_attention": _attention(score) for name, score in _SCORES.items()},
+    **{f"{name}_scores": _scores_alone(score) for name, score in _SCORES.items()},
+    "multi_head_attention": _multi_head_attention,
+    "masked_softmax": _masked_softmax,
+    "sequence_mask": _sequence_mask,
+    "merge_attention": _merge_attention,
+}
+_GRADIENTS: dict[str, Callable[[dict[str, Any], Tensor], Tensor]] = {
+    "masked_softmax": _masked_softmax_gradient,  # of the weights: X is not kept
+    "sequence_mask": _sequence_mask_gradient,
+}
