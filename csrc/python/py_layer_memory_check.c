@@ -18,10 +18,13 @@ layer_memory_of_another(void)
 }
 
 /* Could nobody but so many write into it? A reference that is no more than weak may become
- * one at any time. */
+ * one at any time. Without a GIL a count of references is nothing to go by. */
 static bool
 is_nobody_elses(PyArrayObject *a, Py_ssize_t references)
 {
+#ifdef Py_GIL_DISABLED
+    return false;
+#endif
     const char *object = (const char *)a;
     PyObject *const *weak = (PyObject *const *)(object + Py_TYPE(a)->tp_weaklistoffset);
     return Py_REFCNT(a) == references && *weak == NULL;
