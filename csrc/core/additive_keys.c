@@ -20,7 +20,7 @@ attn_additive_take_keys(const attn_problem *p, int64_t rows, attn_arena *a)
     if (p->H > INT_MAX / 2) { /* the kernels count units in int */
         a->used = SIZE_MAX;
     }
-    s->W_kT = attn_take_panels(a, p->Dk, H, false).W;
+    s->W_kT = attn_take_panels(a, p->Dk, H).W;
     s->raw = attn_take_floats(a, rows, H);
     s->stored = attn_take_floats(a, rows, H);
     s->form = attn_take(a, 1, rows, 1);

@@ -4,17 +4,19 @@
  * The same code that hands out the arrays also counts them: with base NULL nothing is
  * handed out (every array is NULL) and `used` ends as the size to ask for. So a
  * workspace and its size cannot disagree. Sizes that overflow make `used` SIZE_MAX for
- * good.
+ * good. Where there are fewer bytes than that, arrays beyond them are NULL as well: a small
+ * call lays its workspace out once, over what there is, and looks whether it was enough.
  */
 #ifndef ATTN_ARENA_H
 #define ATTN_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct {
-    char *base; /* aligned to ATTN_ALIGN, or NULL to count only */
-    size_t used;
+    char *base;        /* aligned to ATTN_ALIGN, or NULL to count only */
+    size_t used, size; /* size: of what there is at base */
 } attn_arena;
 
 enum { ATTN_ALIGN = 64 };
@@ -23,10 +25,21 @@ enum { ATTN_ALIGN = 64 };
 static inline attn_arena
 attn_arena_over(void *workspace)
 {
-    attn_arena a = {NULL, 0};
+    attn_arena a = {NULL, 0, SIZE_MAX};
     if (workspace != NULL) {
         uintptr_t at = (uintptr_t)workspace;
         a.base = (char *)workspace + (ATTN_ALIGN - at % ATTN_ALIGN) % ATTN_ALIGN;
+    }
+    return a;
+}
+
+/* The same of `room` bytes; 0: as many as it takes. */
+static inline attn_arena
+attn_arena_within(void *workspace, size_t room)
+{
+    attn_arena a = attn_arena_over(workspace);
+    if (room != 0) {
+        a.size = room - (size_t)(a.base - (char *)workspace);
     }
     return a;
 }
@@ -35,6 +48,17 @@ static inline size_t
 attn_arena_size(const attn_arena *a)
 {
     return a->used > SIZE_MAX - ATTN_ALIGN ? SIZE_MAX : a->used + ATTN_ALIGN;
+}
+
+/* Was there enough? If not, `room` becomes how many bytes it takes. */
+static inline bool
+attn_arena_fits(const attn_arena *a, size_t *room)
+{
+    if (a->used > a->size) {
+        *room = attn_arena_size(a);
+        return false;
+    }
+    return true;
 }
 
 /* n1 * n2 items of `size` bytes each, aligned to ATTN_ALIGN; n1, n2 >= 0. */
@@ -50,7 +74,7 @@ attn_take(attn_arena *a, size_t size, int64_t n1, int64_t n2)
         return NULL;
     }
     a->used = end;
-    return a->base == NULL ? NULL : a->base + start;
+    return a->base == NULL || end > a->size ? NULL : a->base + start;
 }
 
 static inline float *

@@ -19,7 +19,9 @@
  * outputs, what the forward saved, inputs, the problem, workspace, run.
  *
  * Functions that return int return 0, or ATTN_INTERRUPTED if run->interrupted asked to
- * stop (the outputs are then undefined).
+ * stop (the outputs are then undefined), or ATTN_NO_ROOM if run->room bytes of workspace
+ * are too few: nothing was done then, and run->room is how many it takes. A small call so
+ * lays its workspace out once.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -30,7 +32,7 @@
 
 #include "../os/parallel.h" /* attn_run: how many threads, how a call is interrupted */
 
-enum { ATTN_INTERRUPTED = -1 };
+enum { ATTN_INTERRUPTED = -1, ATTN_NO_ROOM = -2 };
 
 /* In a byte for each row: nothing may be read from it. 0: it is used. */
 enum { ATTN_UNUSED = 255 };

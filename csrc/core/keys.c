@@ -157,7 +157,7 @@ size_t
 attn_projected_backward_workspace(const attn_problem *p)
 {
     attn_arena a = attn_arena_over(NULL);
-    attn_take_panels(&a, p->Dk, p->H, true);
+    attn_take_panels_backward(&a, p->Dk, p->H, p->B / p->group, p->N);
     return attn_arena_size(&a);
 }
 
@@ -165,8 +165,12 @@ int
 attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
                         const attn_problem *p, void *memory, attn_run *run)
 {
-    attn_arena a = attn_arena_over(memory);
-    const attn_panels panels = attn_take_panels(&a, p->Dk, p->H, true);
+    attn_arena a = attn_arena_within(memory, run->room);
+    const attn_panels panels = attn_take_panels_backward(&a, p->Dk, p->H,
+                                                         p->B / p->group, p->N);
+    if (!attn_arena_fits(&a, &run->room)) {
+        return ATTN_NO_ROOM;
+    }
     attn_set_zero(d->keys, p->B / p->group, p->N, p->Dk);
     bool done = p->score->projected_backward(d, keys, p, panels, run);
     return done ? 0 : ATTN_INTERRUPTED;

@@ -152,8 +152,11 @@ attn_merge_workspace(int64_t parts, int threads)
 static int
 run_rows(merge_job *job, attn_task *task, void *memory, attn_run *run)
 {
-    attn_arena a = attn_arena_over(memory);
+    attn_arena a = attn_arena_within(memory, run->room);
     lay_out(job, &a, run->threads);
+    if (!attn_arena_fits(&a, &run->room)) {
+        return ATTN_NO_ROOM;
+    }
     double us = attn_us(ATTN_WORK_NUMBER *
                         attn_work(job->rows, job->parts, job->Dv + 16));
     int64_t tasks = attn_ceil_div(job->rows, TASK_ROWS);

@@ -39,7 +39,7 @@ size_t
 attn_multi_head_kept(const attn_problem *p)
 {
     attn_multi_head_call m = attn_multi_head_begin(p);
-    attn_arena a = {NULL, 0};
+    attn_arena a = attn_arena_over(NULL);
     attn_take_between(&m.made, &m, &a);
     return a.used;
 }
@@ -68,14 +68,17 @@ attn_multi_head_lay_out(attn_multi_head_call *m, const void *kept, bool is_kept,
                         bool backward, attn_arena *a)
 {
     const attn_problem *p = m->p;
-    attn_arena own = {(void *)kept, 0}; /* the same, wherever that is moved to */
+    attn_arena own = {(void *)kept, 0,
+                      SIZE_MAX}; /* the same, wherever that is moved to */
     attn_take_between(&m->made, m, is_kept ? &own : a);
     take_use(m, a);
     if (m->H > INT_MAX / 2) { /* the kernels count lanes in int */
         a->used = SIZE_MAX;
     }
     int64_t D = largest(largest(p->Dq, p->Dk), largest(p->Dv, m->H));
-    m->panels = attn_take_panels(a, D, m->H, backward);
+    m->panels = backward ? attn_take_panels_backward(a, D, m->H, m->entries,
+                                                     largest(p->M, p->N))
+                         : attn_take_panels(a, D, m->H);
 }
 
 /* ---- keys and values projected once ---------------------------------------------- */
@@ -97,8 +100,8 @@ take_prepared(attn_arena *a, const attn_problem *p, int64_t capacity)
         a->used = SIZE_MAX;
     }
     to->capacity = capacity;
-    to->W_k_panels = attn_take_panels(a, p->Dk, m.G, false).W;
-    to->W_v_panels = attn_take_panels(a, p->Dv, m.G, false).W;
+    to->W_k_panels = attn_take_panels(a, p->Dk, m.G).W;
+    to->W_v_panels = attn_take_panels(a, p->Dv, m.G).W;
     to->K = attn_take(a, row, m.entries, capacity);
     to->V = attn_take(a, row, m.entries, capacity);
     return made;
@@ -291,11 +294,14 @@ attn_multi_head_forward(float *output, float *weights, float *lse, void *kept,
                         attn_run *run)
 {
     attn_multi_head_call m = attn_multi_head_begin(p);
-    attn_arena a = attn_arena_over(memory);
+    attn_arena a = attn_arena_within(memory, run->room);
     if (p->B == 0 || p->M == 0) { /* however large the other sizes are */
         return 0;
     }
     lay_out(&m, kept, kept != NULL, weights != NULL, run->threads, &a);
+    if (!attn_arena_fits(&a, &run->room)) {
+        return ATTN_NO_ROOM;
+    }
     bool done = attn_multi_head_make(&m, weights, lse, in, run) &&
                 project(&m, in, W_O, output, run);
     return done ? 0 : ATTN_INTERRUPTED;

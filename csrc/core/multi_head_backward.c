@@ -152,7 +152,7 @@ take_late(attn_multi_head_call *m, attn_arena *a)
     const attn_problem *p = m->p;
     int64_t D = p->Dk > p->Dv ? p->Dk : p->Dv;
     m->key_use = attn_take(a, 1, m->entries, p->N);
-    m->panels = attn_take_panels(a, D, m->G, true);
+    m->panels = attn_take_panels_backward(a, D, m->G, m->entries, p->N);
 }
 
 size_t
@@ -172,8 +172,11 @@ attn_multi_head_projected_backward(const attn_gradients *d, const float *dV,
     attn_problem all = *p;
     all.M = 1; /* any number of queries but none */
     attn_multi_head_call m = attn_multi_head_begin(&all);
-    attn_arena a = attn_arena_over(memory);
+    attn_arena a = attn_arena_within(memory, run->room);
     take_late(&m, &a);
+    if (!attn_arena_fits(&a, &run->room)) {
+        return ATTN_NO_ROOM;
+    }
     for (int64_t i = 0; i < m.entries * p->N; i++) {
         m.key_use[i] = d->key_use[i] == 0 ? 0 : ATTN_UNUSED;
     }
@@ -248,9 +251,12 @@ attn_multi_head_backward(const attn_gradients *d, const attn_grad_outputs *grad,
                          attn_run *run)
 {
     attn_multi_head_call m = attn_multi_head_begin(p);
-    attn_arena a = attn_arena_over(memory);
+    attn_arena a = attn_arena_within(memory, run->room);
     attn_saved of_heads = *saved;
     lay_out(&m, d, grad, kept, kept != NULL, run->threads, &a);
+    if (!attn_arena_fits(&a, &run->room)) {
+        return ATTN_NO_ROOM;
+    }
     if (kept == NULL) {
         if (!attn_multi_head_make(&m, NULL, m.lse, in, run)) {
             return ATTN_INTERRUPTED;

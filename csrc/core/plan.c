@@ -138,7 +138,7 @@ attn_lay_out(attn_call *c, attn_arena *a, int threads)
     c->dkeys = c->backward ? take_dkeys(c, a) : NULL;
     c->dkey_heads = c->backward && c->dkeys == c->d->keys ? attn_key_heads(p) : 1;
     if (projects_back(c)) {
-        c->panels = attn_take_panels(a, p->Dk, p->H, true);
+        c->panels = attn_take_panels_backward(a, p->Dk, p->H, p->B / p->group, p->N);
     }
     if (p->score->take_shared != NULL) {
         p->score->take_shared(c, a);
@@ -268,9 +268,12 @@ workspace(const attn_problem *p, bool weights, int threads)
 static int
 run_call(attn_call *c, void *memory, bool (*walk)(attn_call *c))
 {
-    attn_arena a = attn_arena_over(memory);
+    attn_arena a = attn_arena_within(memory, c->run->room);
     attn_find_modifiers(c);
     attn_lay_out(c, &a, c->run->threads);
+    if (!attn_arena_fits(&a, &c->run->room)) {
+        return ATTN_NO_ROOM;
+    }
     c->run->threads = c->workers;
     return attn_prepare(c) && walk(c) ? 0 : ATTN_INTERRUPTED;
 }

@@ -399,8 +399,11 @@ run_plan(backward_plan *plan, void *memory)
         no_gradients(c);
         return 0;
     }
-    attn_arena a = attn_arena_over(memory);
+    attn_arena a = attn_arena_within(memory, c->run->room);
     lay_out_backward(plan, &a, c->run->threads);
+    if (!attn_arena_fits(&a, &c->run->room)) {
+        return ATTN_NO_ROOM;
+    }
     c->run->threads = c->workers;
     return run_backward(plan) ? 0 : ATTN_INTERRUPTED;
 }

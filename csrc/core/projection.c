@@ -36,14 +36,23 @@ attn_in_panels(int64_t columns)
 }
 
 attn_panels
-attn_take_panels(attn_arena *a, int64_t D, int64_t H, bool backward)
+attn_take_panels(attn_arena *a, int64_t D, int64_t H)
 {
-    attn_panels panels = {
-        .W = attn_take_floats(a, attn_in_panels(H), backward ? attn_in_panels(D) : D)};
-    if (backward) {
-        panels.dY = attn_take_floats(a, WAVE_ROWS, attn_in_panels(H));
-        panels.X = attn_take_floats(a, WAVE_ROWS, attn_in_panels(D));
-    }
+    return (attn_panels){.W = attn_take_floats(a, attn_in_panels(H), D)};
+}
+
+/* As large as the rows that there are want them: 256 of ten rows' panels would put the
+ * workspace of the book's toy on the heap. */
+attn_panels
+attn_take_panels_backward(attn_arena *a, int64_t D, int64_t H, int64_t entries,
+                          int64_t rows)
+{
+    bool many = entries >= WAVE_ROWS || rows >= WAVE_ROWS;
+    int64_t wave = many ? WAVE_ROWS : smaller(entries * rows, WAVE_ROWS);
+    attn_panels panels = attn_take_panels(a, attn_in_panels(D), H);
+    panels.rows = wave;
+    panels.dY = attn_take_floats(a, wave, attn_in_panels(H));
+    panels.X = attn_take_floats(a, wave, attn_in_panels(D));
     return panels;
 }
 
@@ -207,14 +216,20 @@ attn_projection_forward(const attn_projection *y, float *Y, int64_t ldy, const f
 
 /* ---- backward: dX ---------------------------------------------------------------- */
 
+/* Rows that dW takes in at a time: their numbers, and where they are. */
+typedef struct {
+    int64_t row[WAVE_ROWS];
+    const float *X[WAVE_ROWS];
+} wave_rows;
+
 typedef struct {
     const attn_projection *y;
     float *dX, *dW;
     const float *dY;
     int64_t ldy;
-    int64_t next;                  /* of dW: the first row that no wave has had */
-    int64_t count, row[WAVE_ROWS]; /* the rows of this one that take part, and theirs */
-    const float *X[WAVE_ROWS];
+    int64_t next;  /* of dW: the first row that no wave has had */
+    int64_t count; /* the rows of this one that take part */
+    wave_rows *wave;
     bool add;
 } backward;
 
@@ -281,8 +296,9 @@ find_rows(backward *s)
     for (; s->next < y->rows && s->count < WAVE_ROWS; s->next++) {
         if (y->use == NULL || y->use[s->next] != ATTN_UNUSED) {
             int64_t i = s->count++;
-            s->row[i] = s->next;
-            s->X[i] = attn_read(&y->X, s->next / y->X_rows, s->next % y->X_rows).data;
+            s->wave->row[i] = s->next;
+            s->wave->X[i] =
+                attn_read(&y->X, s->next / y->X_rows, s->next % y->X_rows).data;
         }
     }
 }
@@ -298,15 +314,17 @@ gather_task(void *ctx, int64_t task, int worker)
     (void)worker;
     if (d < 0) {
         for (int64_t i = 0; i < s->count; i++) {
-            copy_row(y->panels.dY + h * WAVE_ROWS + i * UNITS,
-                     s->dY + s->row[i] * s->ldy + h, smaller(y->H - h, UNITS), UNITS);
+            copy_row(y->panels.dY + h * y->panels.rows + i * UNITS,
+                     s->dY + s->wave->row[i] * s->ldy + h, smaller(y->H - h, UNITS),
+                     UNITS);
         }
         return;
     }
     int64_t columns = smaller(y->D - d, attn_simd->panel),
             panel = attn_in_panels(columns);
     for (int64_t i = 0; i < s->count; i++) {
-        copy_row(y->panels.X + d * WAVE_ROWS + i * panel, s->X[i] + d, columns, panel);
+        copy_row(y->panels.X + d * y->panels.rows + i * panel, s->wave->X[i] + d,
+                 columns, panel);
     }
 }
 
@@ -324,8 +342,8 @@ dw_task(void *ctx, int64_t task, int worker)
     (void)worker;
     do { /* once at least: without rows dW is 0 */
         attn_simd->matmul(s->dW + h * y->D + d, y->D,
-                          y->panels.dY + h * WAVE_ROWS + i * UNITS, 1, UNITS,
-                          y->panels.X + d * WAVE_ROWS + i * panel, panel,
+                          y->panels.dY + h * y->panels.rows + i * UNITS, 1, UNITS,
+                          y->panels.X + d * y->panels.rows + i * panel, panel,
                           smaller(y->H - h, UNITS), columns,
                           smaller(s->count - i, SUM_ROWS), s->add || i > 0);
         i += SUM_ROWS;
@@ -354,7 +372,8 @@ bool
 attn_projection_backward(const attn_projection *y, float *dX, float *dW,
                          const float *dY, int64_t ldy, attn_run *run)
 {
-    backward s = {.y = y, .dX = dX, .dW = dW, .dY = dY, .ldy = ldy};
+    wave_rows wave; /* 4 KiB that need not be cleared */
+    backward s = {.y = y, .dX = dX, .dW = dW, .dY = dY, .ldy = ldy, .wave = &wave};
     return make_dx(&s, run) && make_dw(&s, run);
 }
 

@@ -18,13 +18,17 @@
 #include "mask.h"
 #include "operand.h"
 
-/* Room for panels; forward, and of few rows, only for those of W. */
+/* Room for panels. */
 typedef struct {
     float *W;
     float *dY, *X; /* of the rows that dW takes in at a time; NULL forward */
+    int64_t rows;  /* so many at most */
 } attn_panels;
 
-attn_panels attn_take_panels(attn_arena *a, int64_t D, int64_t H, bool backward);
+/* Of a backward of so many entries of so many rows; of a forward. */
+attn_panels attn_take_panels_backward(attn_arena *a, int64_t D, int64_t H,
+                                      int64_t entries, int64_t rows);
+attn_panels attn_take_panels(attn_arena *a, int64_t D, int64_t H);
 
 /* ---- some rows at a time --------------------------------------------------------- */
 

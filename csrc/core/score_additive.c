@@ -56,8 +56,10 @@ take_shared(attn_call *c, attn_arena *a)
         a->used = SIZE_MAX;
         return;
     }
-    if (attn_additive_few(p) || c->backward) {
-        s->panels = attn_take_panels(a, p->Dq, p->H, c->backward);
+    if (c->backward) {
+        s->panels = attn_take_panels_backward(a, p->Dq, p->H, p->B, p->M);
+    } else if (attn_additive_few(p)) {
+        s->panels = attn_take_panels(a, p->Dq, p->H);
     }
     if (attn_additive_few(p)) {
         s->few = attn_take_floats(a, queries, s->H);

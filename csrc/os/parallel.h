@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* One call into the core: how many threads it may use, and how it is interrupted. */
@@ -21,6 +22,9 @@ typedef struct {
      * call stops if it had workers. */
     bool (*interrupted)(void *arg);
     void *arg;
+    /* Bytes of the workspace, where nobody has asked how many it takes: if they are too
+     * few, the call does nothing but say so here. 0: as many as it takes. */
+    size_t room;
     int64_t next_poll_ns; /* zero-initialise this and what follows */
     atomic_bool stop;
 } attn_run;

@@ -51,16 +51,20 @@ allocate(size_t bytes)
     return heap;
 }
 
-/* A frame for scratch of this size; more, and all of a call in which Python code may run
- * on top, is on the heap: a signal handler may well make such a call itself. */
+/* A frame for scratch of this size, where the core finds out itself whether it is enough;
+ * more, and all of a call in which Python code may run on top, is on the heap: a signal
+ * handler may well make such a call itself. */
 enum { FRAME = 32 * 1024 };
 
+/* ATTN_NO_ROOM: it takes so many bytes. */
 __attribute__((noinline)) static int
-run_in_frame(py_core_call *call, const void *context)
+run_in_frame(py_core_call *call, const void *context, size_t *bytes)
 {
     _Alignas(64) char scratch[FRAME];
-    attn_run run = {.threads = 1};
-    return call(context, scratch, &run);
+    attn_run run = {.threads = 1, .room = FRAME};
+    int result = call(context, scratch, &run);
+    *bytes = run.room;
+    return result;
 }
 
 /* A signal handler that forks leaves the child without the workers and what they had
@@ -83,10 +87,14 @@ run_core(const attnext_state *state, bool worth, bool release, py_workspace *wor
          py_core_call *call, const void *context)
 {
     const int threads = worth ? Py_MIN(state->threads, MOST_THREADS) : 1;
-    size_t bytes = workspace == NULL ? 0 : workspace(context, threads);
-
-    if (!worth && bytes <= FRAME) {
-        return run_in_frame(call, context);
+    size_t bytes = 0;
+    if (!worth) {
+        int result = run_in_frame(call, context, &bytes);
+        if (result != ATTN_NO_ROOM) {
+            return result;
+        }
+    } else if (workspace != NULL) {
+        bytes = workspace(context, threads);
     }
     void *scratch = allocate(bytes);
     if (scratch == NULL) {
