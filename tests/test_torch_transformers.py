@@ -6,6 +6,7 @@ Every architecture of the table is a small one with random parameters; nothing i
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from unittest import mock
 import pytest
 import torch
 import transformers as hf
+from helpers import REPOSITORY
 from torch import Tensor
 from transformers import masking_utils
 from transformers.modeling_utils import AttentionInterface
@@ -341,6 +343,16 @@ def test_what_cannot_be_served_says_so() -> None:
         ours._attention(module, q.bfloat16(), q, q, None)
     with pytest.raises(TypeError, match="^attention_mask has dtype torch.int64, expected bools"):
         ours._attention(module, q, q, q, torch.ones(1, 1, 3, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_example_of_the_readme_runs(name: str) -> None:
+    """Marked ``py``, the one that needs transformers; tests/test_docs.py runs the others."""
+    text = (REPOSITORY / name).read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(compile(block, name, "exec"), namespace)
+    assert namespace["logits"].shape == (2, 8, 99)
 
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
