@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the tour; return 0 if every known answer was found, 1 if one was missed.
 
     Arguments that make no sense, and figures that cannot be written, exit with 2 before it starts.
+    Output that cannot be written ends it with 1, Ctrl-C as that signal does.
     """
     parser = argparse.ArgumentParser(
         prog="attnext",
@@ -46,10 +49,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         if obstacle:
             parser.error(f"argument --plots: {obstacle}")
     try:
-        return run(sys.stdout, arguments.lang, arguments.plots)
+        if sys.stdout is None:  # `attnext >&-`
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        status = run(sys.stdout, arguments.lang, arguments.plots)
+        sys.stdout.flush()
+        return status
     except BrokenPipeError:  # `attnext | head`: the reader has seen enough
+        _drop_output()
+    except OSError as error:  # a full disk
+        _drop_output()
+        print(f"attnext: cannot write: {error.strerror}", file=sys.stderr)
+    except KeyboardInterrupt:  # ended by the signal, as a shell expects to see it
+        _drop_output()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+    return 1
+
+
+def _drop_output() -> None:
+    """Have what is still to be written go nowhere, or Python would try again at its end."""
+    if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 def _prepare(folder: Path) -> str:

@@ -767,7 +767,8 @@ def test_without_dask_the_error_says_what_to_install() -> None:
     assert process.returncode == 1
     last = process.stderr.strip().splitlines()[-1]
     assert last == (
-        "ImportError: attnext.dask needs Dask, which is not installed: pip install 'attnext[dask]'"
+        "ImportError: attnext.dask needs Dask, which is not installed: "
+        "pip install 'dask[array]' distributed"
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -93,21 +95,61 @@ def test_as_a_module_from_elsewhere_in_ascii_and_without_torch(tmp_path: Path) -
 def test_a_reader_who_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
     code = (
         "import runpy, sys; sys.modules['torch'] = None; "
-        "from attnext import _tour; _tour.PARTS = _tour.PARTS[:2]; "
+        "from attnext import _tour; one, two, *_ = _tour.PARTS; "
+        "_tour.PARTS = [one, lambda tour: sys.stdin.read(), two]; "  # which waits for the end below
         "runpy.run_module('attnext', run_name='__main__')"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=tmp_path,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        pipesize=4096,  # less than what is printed: some of it is still to come
     ) as process:
-        assert process.stdout and process.stderr
+        assert process.stdin and process.stdout and process.stderr
         process.stdout.readline()
         process.stdout.close()
+        process.stdin.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=120) == 1
+
+
+# The tour with its first part alone, which does ACT.
+SHORT_TOUR = """
+import runpy, signal, sys
+sys.modules["torch"] = None
+from attnext import _tour
+first = _tour.PARTS[0]
+def part(tour):
+    first(tour)
+    ACT
+_tour.PARTS = [part]
+runpy.run_module("attnext", run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full, on Linux")
+@pytest.mark.parametrize(
+    ("redirection", "act", "code", "message"),
+    [
+        (">&-", "pass", 1, "attnext: cannot write: " + os.strerror(errno.EBADF)),
+        (">/dev/full", "pass", 1, "attnext: cannot write: " + os.strerror(errno.ENOSPC)),
+        (">/dev/null", "signal.raise_signal(signal.SIGINT)", -signal.SIGINT, ""),
+    ],
+)
+def test_what_cannot_go_on_says_why_in_a_line(
+    redirection: str, act: str, code: int, message: str, tmp_path: Path
+) -> None:
+    """And has the exit status of other tools: no traceback, nor Python's 120."""
+    command = [sys.executable, "-P", "-c", SHORT_TOUR.replace("ACT", act)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *command],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr.strip()) == (code, message)
 
 
 def test_the_console_script_is_the_tour() -> None:

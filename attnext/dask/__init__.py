@@ -53,7 +53,7 @@ except ModuleNotFoundError as error:
     if error.name not in ("dask", "dask.array"):
         raise
     raise ImportError(
-        "attnext.dask needs Dask, which is not installed: pip install 'attnext[dask]'"
+        "attnext.dask needs Dask, which is not installed: pip install 'dask[array]' distributed"
     ) from None
 
 from .backward import (
