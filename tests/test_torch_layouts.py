@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import attnext
+from attnext import _core
+from attnext._layouts import of_d2l, of_torch
 from attnext.torch import MultiHeadAttention
 
 E, HEADS = 12, 4
@@ -24,6 +26,14 @@ def equal(state: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def make(sizes: tuple[int, ...] = (E, E, E), bias: bool = True, **more: Any) -> MultiHeadAttention:
     return MultiHeadAttention(*sizes, E, HEADS, 0.0, bias, **more)
+
+
+def test_every_parameter_has_its_place_by_name() -> None:
+    """In both layouts, once: those are the parameters that multi-head attention declares."""
+    *_, rows = _core.ATTENTIONS["multi_head"]
+    declared = {name: letters for name, letters, *_ in rows}
+    for layout in (of_torch(True), of_torch(False), of_d2l(declared)):
+        assert sorted(name for names in layout.values() for name in names) == sorted(declared)
 
 
 @pytest.mark.parametrize("sizes", [(E, E, E), (8, E, 8), (E, E, 5), (8, E, E)])

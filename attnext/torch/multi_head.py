@@ -8,13 +8,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from attnext._layouts import is_torch
 from attnext._options import as_flag
 from attnext.reference.arguments import as_size
 
 from .attention import TAKEN_BY_HEADS_LAYERS, HeadsLayerOptions
 from .editions import Editions
 from .layer import Layer
-from .layouts import check_torch, from_torch, is_torch, to_torch
+from .layouts import check_torch, from_torch, to_torch
 from .memory import Memory
 from .modules import DotProductAttention
 from .projections import identity, is_its_weight, materialize, part, projected

@@ -1,11 +1,8 @@
 /*
  * py_layer.c -- the life of a layer: how it is made, held during a call, visited by
- * the garbage collector, freed, and switched between training and evaluation; and how
- * its types get into the module.
+ * the garbage collector, freed, and switched between training and evaluation.
  */
 #include "py_layer.h"
-
-#include <string.h>
 
 /* ---- the core -------------------------------------------------------------------- */
 
@@ -126,19 +123,6 @@ layer_read_options(layer_core *core, PyObject *dropout, PyObject *scale)
 
 /* ---- the object ------------------------------------------------------------------ */
 
-PyObject *
-layer_new(PyTypeObject *type, py_score_number score)
-{
-    layer_object *layer = (layer_object *)type->tp_alloc(type, 0); /* all zero */
-    if (layer != NULL) {
-        layer->vectorcall = layer_vectorcall;
-        layer->core.score = &py_state_of_type(type)->scores[score];
-        layer->core.training = true;
-        layer->revision = 1; /* that of a memory which has not looked is 0 */
-    }
-    return (PyObject *)layer;
-}
-
 /* What is not visited leads nowhere: arrays of numbers, a Context of such. */
 int
 layer_traverse(PyObject *self, visitproc visit, void *arg)
@@ -212,7 +196,7 @@ eval(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
-/* ---- the types ------------------------------------------------------------------- */
+/* ---- what every layer has -------------------------------------------------------- */
 
 static PyObject *
 get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
@@ -227,7 +211,7 @@ get_context(PyObject *self, void *Py_UNUSED(closure))
     return Py_NewRef(context == NULL ? Py_None : context);
 }
 
-static const PyGetSetDef properties[] = {
+const PyGetSetDef layer_properties[] = {
     {"attention_weights", get_attention_weights, NULL, NULL, NULL},
     {"context", get_context, NULL, NULL, NULL},
     {"grads", layer_get_grads, NULL, NULL, NULL},
@@ -235,105 +219,28 @@ static const PyGetSetDef properties[] = {
     {0},
 };
 
-/* Appends what every layer has, and the parameters of its score. */
-static void
-add_properties(PyGetSetDef *to, const py_score *score)
+PyObject *
+layer_get_scale(PyObject *self, void *Py_UNUSED(closure))
 {
-    for (; to->name != NULL; to++) {
-        if (to->get == get_training) {
-            return; /* imported before in this process */
-        }
-    }
-    for (const PyGetSetDef *p = properties; p->name != NULL; p++) {
-        *to++ = *p;
-    }
-    for (int i = 0; i < score->parameters; i++) {
-        *to++ = (PyGetSetDef){score->about->parameters[i].name, layer_get_parameter,
-                              layer_set_parameter, NULL, (void *)(intptr_t)i};
-    }
+    const layer_core *core = &((layer_object *)self)->core;
+    return core->has_scale ? PyFloat_FromDouble(core->scale) : Py_NewRef(Py_None);
 }
 
-static const py_function train_function[] = {
+const py_function layer_train_functions[] = {
     {&train_signature, PY_FASTCALL(train)},
     {0},
 };
 
-static const PyMethodDef methods[] = {
+const PyMethodDef layer_methods[] = {
     {"eval", eval, METH_NOARGS, "eval($self)\n--\n\n"},
     {"parameters", layer_parameters, METH_NOARGS, "parameters($self)\n--\n\n"},
     {"zero_grad", layer_zero_grad, METH_NOARGS, "zero_grad($self)\n--\n\n"},
-    {"load_state_dict", layer_load_state_dict, METH_O,
-     "load_state_dict($self, state_dict, /)\n--\n\n"},
-    {"__reduce__", layer_reduce, METH_NOARGS, "__reduce__($self)\n--\n\n"},
+    {"_live", layer_live, METH_NOARGS, "_live($self)\n--\n\n"},
+    {"_write", layer_write, METH_O, "_write($self, values, /)\n--\n\n"},
+    {"_read", layer_read, METH_VARARGS, "_read($self, value, name, shape, /)\n--\n\n"},
+    {"_saved", layer_saved, METH_NOARGS, "_saved($self)\n--\n\n"},
+    {"_shown", layer_shown, METH_NOARGS, "_shown($self)\n--\n\n"},
     {"_rebuild", layer_rebuild, METH_O | METH_CLASS,
      "_rebuild($type, saved, /)\n--\n\n"},
+    {0},
 };
-
-/* The methods above, and behind them those whose docstrings are made at import: train,
- * memory, state_dict, __call__ and backward. */
-static int
-add_methods(const attnext_state *state, PyMethodDef *to, py_score *score)
-{
-    memcpy(to, methods, sizeof methods);
-    to += Py_ARRAY_LENGTH(methods);
-    const py_function *state_dict = score->about->has_heads ? layer_layout_functions
-                                                            : layer_state_functions;
-    return py_fill_methods(state, train_function, 0, to) < 0 ||
-                   py_fill_methods(state, layer_memory_functions, 0, to + 1) < 0 ||
-                   py_fill_methods(state, state_dict, 0, to + 2) < 0 ||
-                   layer_fill_calls(state, score, to + 3) < 0
-               ? -1
-               : 0;
-}
-
-/* *type = the type of this spec, which becomes an attribute of the module */
-static int
-add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
-{
-    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
-    return *type == NULL ? -1 : PyModule_AddType(module, *type);
-}
-
-int
-py_layers_exec(PyObject *module, attnext_state *state)
-{
-    static const struct {
-        py_score_number number;
-        PyType_Spec *spec;
-        PyMethodDef *methods;
-        PyGetSetDef *properties;
-    } layers[] = {
-        {SCORE_additive, &layer_additive_spec, layer_additive_methods,
-         layer_additive_properties},
-        {SCORE_dot, &layer_dot_spec, layer_dot_methods, layer_dot_properties},
-        {SCORE_multi_head, &layer_multi_head_spec, layer_multi_head_methods,
-         layer_multi_head_properties},
-    };
-    if (py_fill_methods(state, memory_functions, 0, memory_methods) < 0 ||
-        add_type(module, &layer_context_spec, &state->Context) < 0 ||
-        add_type(module, &layer_memory_spec, &state->Memory) < 0) {
-        return -1;
-    }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(layers); i++) {
-        py_score *score = &state->scores[layers[i].number];
-        add_properties(layers[i].properties, score);
-        if (add_methods(state, layers[i].methods, score) < 0 ||
-            add_type(module, layers[i].spec, &state->layers[layers[i].number]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-void
-py_layers_seal(const attnext_state *state)
-{
-    PyTypeObject *types[SCORE_COUNT + 2] = {state->Context, state->Memory};
-    memcpy(types + 2, state->layers, sizeof state->layers);
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
-        if (types[i] != NULL) {
-            types[i]->tp_flags |= Py_TPFLAGS_IMMUTABLETYPE;
-            PyType_Modified(types[i]);
-        }
-    }
-}

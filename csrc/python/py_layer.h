@@ -6,16 +6,16 @@
  *     py_layer_call.c          what it does: call and backward
  *     py_layer_parameters.c    parameters: drawing, checking, reading and setting them
  *     py_layer_gradients.c     their gradients
- *     py_layer_state_dict.c    their exchange with PyTorch
- *     py_layer_layouts.c       the names and shapes that they have there
- *     py_layer_copies.c        pickle, copy and deepcopy
+ *     py_layer_copies.c        what copies take over
  *     py_layer_context.c       the type Context: what a forward keeps for its backward
  *     py_layer_memory.c        the type Memory: keys and values that stay
  *     py_layer_memory_check.c  who may use it, and what a call takes of it
  *     py_layer_memory_call.c   what makes it and appends to it
  *     py_layer_memory_keys.c   what it has of them, and how it grows
  *     py_layer_memory_back.c   their gradients, added up over calls
- *     py_layer_additive.c  py_layer_dot.c  py_layer_multi_head.c    the three types
+ *     py_layer_types.c         the three types: constructors, and what they have
+ *
+ * Methods that need not be fast are in attnext/_layers.py: state dicts, pickle, repr.
  *
  * Python code may run in the middle of anything: a conversion, a finaliser, another
  * thread while the core works without the GIL. So a method works on a layer_core it
@@ -53,8 +53,8 @@ typedef struct {
     PyArrayObject *weights; /* of the last forward, NULL if it formed none */
 } layer_object;
 
-/* A layer whose __init__ has not run. */
-PyObject *layer_new(PyTypeObject *type, py_score_number score);
+/* A layer whose __init__ has not run (py_layer_types.c). */
+PyObject *layer_new(PyTypeObject *type);
 
 /* numpy.random.default_rng(seed) */
 PyObject *layer_rng(PyObject *seed);
@@ -96,33 +96,21 @@ PyArrayObject *layer_read_features(PyObject *object, const char *name, char rows
 /* The others. */
 PyObject *layer_parameters(PyObject *self, PyObject *ignored);
 PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
-extern const py_function layer_state_functions[], layer_layout_functions[];
-PyObject *layer_load_state_dict(PyObject *self, PyObject *state_dict);
-PyObject *layer_reduce(PyObject *self, PyObject *ignored);
+PyObject *layer_live(PyObject *self, PyObject *ignored);
+PyObject *layer_read(PyObject *self, PyObject *args);
+PyObject *layer_write(PyObject *self, PyObject *values);
+PyObject *layer_saved(PyObject *self, PyObject *ignored);
+PyObject *layer_shown(PyObject *self, PyObject *ignored);
 PyObject *layer_rebuild(PyObject *type, PyObject *saved);
 
 PyObject *layer_get_grads(PyObject *self, void *closure);
 
-/* The first entries of every type's table of members; its flags. */
-#define LAYER_MEMBERS                                                                  \
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(layer_object, vectorcall), READONLY, \
-     NULL},                                                                            \
-        {"__weaklistoffset__", T_PYSSIZET, offsetof(layer_object, weakrefs), READONLY, \
-         NULL},                                                                        \
-    {                                                                                  \
-        "dropout", T_DOUBLE, offsetof(layer_object, core.dropout), READONLY, NULL      \
-    }
+PyObject *layer_get_scale(PyObject *self, void *closure);
 
-/* The slots that are the same in every type. */
-/* clang-format off */
-#define LAYER_SLOTS                                                                    \
-    {Py_tp_traverse, layer_traverse}, {Py_tp_clear, layer_clear},                      \
-    {Py_tp_dealloc, layer_dealloc}, {Py_tp_call, PyVectorcall_Call}
-/* clang-format on */
-
-#define LAYER_FLAGS                                                  \
-    (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | \
-     Py_TPFLAGS_HAVE_VECTORCALL)
+/* What every type has of methods and properties, each ended by {0}. */
+extern const PyMethodDef layer_methods[];
+extern const PyGetSetDef layer_properties[];
+extern const py_function layer_train_functions[];
 
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
 
@@ -146,28 +134,6 @@ layer_has_bias(const layer_core *core)
     }
     return all;
 }
-
-/* py_layer_layouts.c. An entry of a state dict: `count` parameters from `first` on, one on
- * top of the other; and its shape, dims[], in how many axes. */
-typedef struct {
-    char name[LAYER_TEXT];
-    int first, count;
-} layer_entry;
-
-typedef struct {
-    layer_entry entries[ATTN_PARAMETERS];
-    int count;
-} layer_layout;
-
-int layer_entry_shape(const layer_core *core, const layer_entry *entry,
-                      npy_intp dims[PY_PARAMETER_AXES]);
-
-/* Adds the entries to an empty layout: of the layer as d2l writes it; as
- * torch.nn.MultiheadAttention does, ValueError if that has no such layer; whichever of
- * these a dict has, told by its names. */
-void layer_own_layout(const layer_core *core, layer_layout *layout);
-int layer_torch_layout(const layer_core *core, layer_layout *layout);
-int layer_find_layout(const layer_core *core, PyObject *dict, layer_layout *layout);
 
 /* A live array with the numbers of `values`, which has the shape of the parameter. */
 PyArrayObject *layer_new_live(PyArrayObject *values);
@@ -318,21 +284,5 @@ PyObject *layer_memory_backward(const attnext_state *state, const layer_core *he
 /* The same of the layer that it has, if it has one. */
 int layer_memory_check_own(memory_object *memory);
 void layer_memory_clear_sums(memory_sums *sums);
-
-/* ---- the types ------------------------------------------------------------------- */
-
-extern PyType_Spec layer_additive_spec, layer_dot_spec, layer_multi_head_spec;
-
-/* Their properties: first the type's own, then, appended at import, those of every layer
- * and the parameters. */
-enum { LAYER_PROPERTIES = 16 };
-extern PyGetSetDef layer_additive_properties[LAYER_PROPERTIES],
-    layer_dot_properties[LAYER_PROPERTIES],
-    layer_multi_head_properties[LAYER_PROPERTIES];
-
-/* Their methods, filled at import. */
-enum { LAYER_METHODS = 12 };
-extern PyMethodDef layer_additive_methods[LAYER_METHODS],
-    layer_dot_methods[LAYER_METHODS], layer_multi_head_methods[LAYER_METHODS];
 
 #endif

@@ -1,14 +1,6 @@
 /*
- * py_layer_copies.c -- pickle, copy and deepcopy, as if it were Python:
- *
- *     def __reduce__(self):
- *         return type(self)._rebuild, (saved,), self.__getstate__()
- *
- * saved, a dict, is what a constructor makes; __getstate__ is Python's own and gives
- * the attributes of a subclass. Because the first travels apart from the second, a
- * subclass may define __getstate__ and __setstate__ for its attributes as usual.
- *
- * What belongs to the last forward, context and attention_weights, stays behind.
+ * py_layer_copies.c -- what pickle, copy and deepcopy take from a layer, and how they
+ * make another of it; and what repr() shows. The rest is in attnext/_layers.py.
  */
 #include "py_layer.h"
 
@@ -58,36 +50,58 @@ done:
 }
 
 PyObject *
-layer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+layer_saved(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *rebuild = NULL, *saved = NULL, *attributes = NULL, *result = NULL;
+    PyObject *saved = NULL;
     layer_core held;
-
     if (layer_hold((layer_object *)self, &held) < 0) {
         return NULL;
     }
-    if (layer_check_parameters(&held) < 0) {
-        goto done;
+    if (layer_check_parameters(&held) == 0) {
+        saved = pack_core(py_state_of_type(Py_TYPE(self)), &held);
     }
-    saved = pack_core(state, &held);
-    if (saved == NULL) {
-        goto done;
-    }
-    rebuild = PyObject_GetAttrString((PyObject *)Py_TYPE(self), "_rebuild");
-    if (rebuild == NULL) {
-        goto done;
-    }
-    attributes = PyObject_CallMethod(self, "__getstate__", NULL);
-    if (attributes != NULL) {
-        result = Py_BuildValue("O(O)O", rebuild, saved, attributes);
-    }
-done:
-    Py_XDECREF(attributes);
-    Py_XDECREF(saved);
-    Py_XDECREF(rebuild);
     layer_core_clear(&held);
-    return result;
+    return saved;
+}
+
+/* dict[name] = value, whose reference is taken over; or dict is given up. */
+static PyObject *
+with_item(PyObject *dict, const char *name, PyObject *value)
+{
+    if (dict != NULL &&
+        (value == NULL || PyDict_SetItemString(dict, name, value) < 0)) {
+        Py_CLEAR(dict);
+    }
+    Py_XDECREF(value);
+    return dict;
+}
+
+PyObject *
+layer_shown(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const layer_core *core = &((layer_object *)self)->core;
+    const bool heads = core->score->about->has_heads;
+    if (core->score->parameters == 0) {
+        PyObject *shown = Py_BuildValue("{s:d}", "dropout", core->dropout);
+        return core->has_scale
+                   ? with_item(shown, "scale", PyFloat_FromDouble(core->scale))
+                   : shown;
+    }
+    PyObject *shown = Py_BuildValue("{s:n, s:n}", "key_size", core->key_size,
+                                    "query_size", core->query_size);
+    if (heads) {
+        shown = with_item(shown, "value_size", PyLong_FromSsize_t(core->value_size));
+    }
+    shown = with_item(shown, "num_hiddens", PyLong_FromSsize_t(core->num_hiddens));
+    if (heads) {
+        shown = with_item(shown, "num_heads", PyLong_FromSsize_t(core->num_heads));
+    }
+    shown = with_item(shown, "dropout", PyFloat_FromDouble(core->dropout));
+    shown = with_item(shown, "bias", PyBool_FromLong(layer_has_bias(core)));
+    return core->num_kv_heads == core->num_heads
+               ? shown
+               : with_item(shown, "num_kv_heads",
+                           PyLong_FromSsize_t(core->num_kv_heads));
 }
 
 /* ---- the way back ---------------------------------------------------------------- */
@@ -223,24 +237,10 @@ unpack_core(PyObject *saved, layer_core *core)
     return 0;
 }
 
-/* Which layer's type it is, or is a subclass of. */
-static py_score_number
-number_of(const attnext_state *state, PyTypeObject *type)
-{
-    for (int i = 0; i < SCORE_COUNT; i++) {
-        if (state->layers[i] != NULL && PyType_IsSubtype(type, state->layers[i])) {
-            return (py_score_number)i;
-        }
-    }
-    return SCORE_dot;
-}
-
 PyObject *
 layer_rebuild(PyObject *type, PyObject *saved)
 {
-    const attnext_state *state = py_state_of_type((PyTypeObject *)type);
-    const py_score_number number = number_of(state, (PyTypeObject *)type);
-    layer_core core = {.score = &state->scores[number]};
+    layer_core core = {0};
     PyObject *self = NULL;
 
     if (!PyDict_Check(saved)) {
@@ -252,10 +252,13 @@ layer_rebuild(PyObject *type, PyObject *saved)
     if (saved == NULL) {
         return NULL;
     }
-    self = layer_new((PyTypeObject *)type, number);
-    if (self != NULL && (unpack_core(saved, &core) < 0 ||
-                         layer_install((layer_object *)self, &core) < 0)) {
-        Py_CLEAR(self);
+    self = layer_new((PyTypeObject *)type);
+    if (self != NULL) {
+        core.score = ((layer_object *)self)->core.score;
+        if (unpack_core(saved, &core) < 0 ||
+            layer_install((layer_object *)self, &core) < 0) {
+            Py_CLEAR(self);
+        }
     }
     layer_core_clear(&core);
     Py_DECREF(saved);

@@ -342,3 +342,83 @@ layer_parameters(PyObject *self, PyObject *Py_UNUSED(ignored))
     layer_core_clear(&held);
     return dict;
 }
+
+/* ---- for attnext/_layers.py ------------------------------------------------------ */
+
+PyObject *
+layer_live(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *dict = NULL;
+    layer_core held;
+    if (layer_hold((layer_object *)self, &held) < 0) {
+        return NULL;
+    }
+    if (layer_check_parameters(&held) == 0) {
+        dict = layer_parameter_dict(py_state_of_type(Py_TYPE(self)), &held);
+    }
+    layer_core_clear(&held);
+    return dict;
+}
+
+PyObject *
+layer_read(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    PyObject *value;
+    const char *name;
+    PyArray_Dims shape = {NULL, 0};
+    PyArrayObject *array = NULL;
+    if (PyArg_ParseTuple(args, "OsO&:_read", &value, &name, PyArray_IntpConverter,
+                         &shape)) {
+        array = py_float32_shaped(value, name, NULL, shape.len, shape.ptr);
+    }
+    PyDimMem_FREE(shape.ptr);
+    return (PyObject *)array;
+}
+
+/* The array that parameter `which` is to become, borrowed: of its own shape. */
+static PyArrayObject *
+value_of(const attnext_state *state, const layer_core *core, int which,
+         PyObject *values)
+{
+    PyObject *value = PyDict_GetItemWithError(values, layer_name(state, core, which));
+    bool plain = value != NULL && py_is_plain(value, NPY_FLOAT32) &&
+                 PyArray_SAMESHAPE((PyArrayObject *)value, core->parameters[which]);
+    if (!plain && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "there is no value for %s",
+                     layer_text(core, which));
+    }
+    return !plain || layer_check_writable(core, which) < 0 ? NULL
+                                                           : (PyArrayObject *)value;
+}
+
+/* Nothing of Python runs between the first look and the last parameter. */
+PyObject *
+layer_write(PyObject *self, PyObject *values)
+{
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyArrayObject *from[ATTN_PARAMETERS] = {0};
+    PyObject *result = Py_None;
+    layer_core held;
+
+    if (!PyDict_CheckExact(values)) {
+        py_kind_error(values, "values", "a dict");
+        return NULL;
+    }
+    if (layer_hold((layer_object *)self, &held) < 0) {
+        return NULL;
+    }
+    for (int i = 0; result != NULL && i < held.score->parameters; i++) {
+        bool there = held.parameters[i] != NULL;
+        if (there && (from[i] = value_of(state, &held, i, values)) == NULL) {
+            result = NULL;
+        }
+    }
+    for (int i = 0; result != NULL && i < held.score->parameters; i++) {
+        if (from[i] != NULL) {
+            memmove(PyArray_DATA(held.parameters[i]), PyArray_DATA(from[i]),
+                    (size_t)PyArray_NBYTES(from[i]));
+        }
+    }
+    layer_core_clear(&held);
+    return Py_XNewRef(result);
+}

@@ -16,6 +16,7 @@
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
  *     threads = int(os.environ.get("ATTNEXT_NUM_THREADS", cpus))     # or ImportError
  *     keep_at_most(os.environ.get("ATTNEXT_CACHE_MIB", 256))         # or ImportError
+ *     attnext._layers.fill(...)                          # cold methods of the classes
  *     attnext._docs.join(...)                            # docstrings: py_docs.c
  *
  *     set_num_threads, get_num_threads, empty_cache, show_config     # py_config.c
@@ -108,6 +109,18 @@ add_functions(PyObject *module, const attnext_state *state)
     return 0;
 }
 
+/* Puts the methods that are in Python into the types. */
+static int
+fill_layers(PyObject *module)
+{
+    PyObject *layers = PyImport_ImportModule("attnext._layers");
+    PyObject *done = layers == NULL ? NULL
+                                    : PyObject_CallMethod(layers, "fill", "O", module);
+    Py_XDECREF(done);
+    Py_XDECREF(layers);
+    return done == NULL ? -1 : 0;
+}
+
 static int
 module_exec(PyObject *module)
 {
@@ -119,7 +132,8 @@ module_exec(PyObject *module)
         add_functions(module, state) < 0 || py_scores_exec(module, state) < 0) {
         return -1;
     }
-    if (py_layers_exec(module, state) < 0 || py_join_docs(module) < 0) {
+    if (py_layers_exec(module, state) < 0 || fill_layers(module) < 0 ||
+        py_join_docs(module) < 0) {
         return -1;
     }
     py_layers_seal(state);
