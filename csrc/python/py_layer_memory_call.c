@@ -60,7 +60,7 @@ read_lens(PyObject *object, int ndim, const npy_intp *dims)
     return lens;
 }
 
-/* Their shapes too; of the values Dv is a letter if it is free. */
+/* Their shapes too, as they were when they were read. */
 static int
 read_keys_and_values(const layer_core *core, PyObject *const *given,
                      const py_memory *like, memory_rows *rows)
@@ -94,6 +94,7 @@ read_keys_and_values(const layer_core *core, PyObject *const *given,
         py_check_shape(rows->values, "values", ndim, value_dims) < 0) {
         return -1;
     }
+    value_dims[ndim - 1] = PyArray_DIM(rows->values, ndim - 1);
     rows->value_place = py_place_of(rows->values);
     return 0;
 }
@@ -180,13 +181,24 @@ copy_parameters(memory_object *memory, const layer_core *core)
     return 0;
 }
 
-/* The first keys, from arrays that know the shape of them. */
+/* An array without rows, of a shape that was noted: reading other arguments may have
+ * reshaped the array that had it. */
+static PyArrayObject *
+new_without_rows(int ndim, const npy_intp *noted)
+{
+    npy_intp dims[PY_MAX_AXES];
+    memcpy(dims, noted, (size_t)ndim * sizeof *dims);
+    dims[ndim - 2] = 0;
+    return py_new_float32(ndim, dims);
+}
+
+/* The first keys, behind none. */
 static int
 start_memory(const attnext_state *state, memory_object *memory, const memory_rows *rows)
 {
     py_memory *now = &memory->now;
-    now->keys = layer_memory_grow(rows->keys, 0, 0, 0);
-    now->values = layer_memory_grow(rows->values, 0, 0, 0);
+    now->keys = new_without_rows(rows->ndim, rows->key_dims);
+    now->values = new_without_rows(rows->ndim, rows->value_dims);
     now->lens = (PyArrayObject *)Py_XNewRef(rows->lens);
     return now->keys == NULL || now->values == NULL
                ? -1
@@ -305,7 +317,7 @@ layer_memory_now(PyObject *self, PyObject *Py_UNUSED(ignored))
     return (PyObject *)fixed;
 }
 
-/* ---- memory.append() --------------------------------------- */
+/* ---- memory.append() ------------------------------------------------------------- */
 
 static const py_signature append_signature = {
     .function = "append",
