@@ -45,19 +45,20 @@ static int
 check_copy(const memory_object *memory, int which, PyArrayObject *now)
 {
     PyArrayObject *copy = memory->core.parameters[which];
-    const char *name = layer_text(&memory->core, which);
-    if (copy == NULL || PyArray_DATA(copy) == PyArray_DATA(now)) {
+    if (copy == NULL) {
         return 0;
     }
-    if (PyArray_NBYTES(copy) != PyArray_NBYTES(now)) {
+    const char *name = layer_text(&memory->core, which);
+    const size_t bytes = (size_t)PyArray_NBYTES(copy);
+    if ((size_t)PyArray_NBYTES(now) != bytes) {
         PyErr_Format(PyExc_RuntimeError,
                      "%s has another shape than when the memory was made: make a new "
                      "memory",
                      name);
         return -1;
     }
-    if (memcmp(PyArray_DATA(copy), PyArray_DATA(now), (size_t)PyArray_NBYTES(copy)) !=
-        0) {
+    if (PyArray_DATA(now) != PyArray_DATA(copy) &&
+        memcmp(PyArray_DATA(now), PyArray_DATA(copy), bytes) != 0) {
         PyErr_Format(PyExc_RuntimeError,
                      "%s has changed since the memory projected its keys with it: "
                      "make a new memory",
