@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from inspect import Parameter
 from itertools import dropwhile
 from textwrap import dedent, indent
@@ -178,6 +179,9 @@ class Taken:
         self.options = {name: option for name, option in table.items() if name in types}
         self.defaults = {name: option.default for name, option in self.options.items()}
         self._behind = behind
+        self._own: dict[
+            str, set[str]
+        ] = {}  # other arguments, by function; of methods what all take
         self._parameters = [
             Parameter(
                 name,
@@ -207,16 +211,20 @@ class Taken:
     def _hint(self, function: str, name: str) -> str:
         """What a function of this name has in the place of another library's argument."""
         named = getattr(_core, function, None)  # None: a function of Python's own
-        own = inspect.signature(named).parameters.keys() - OPTIONS.keys() if named else ()
+        own = set(inspect.signature(named).parameters) - OPTIONS.keys() if named else set()
+        taken = own | self._own.get(function, set()) | self.options.keys()
         for foreign, here, differs in _core.FOREIGN:
-            if foreign == name and here in {*own, *self.options, *self._behind}:
+            if foreign == name and here in taken:
                 return f": here it is {here}" + (differs and f", {differs}")
-        return ""
+        near = get_close_matches(name, sorted(taken), 1, cutoff=0.75)
+        return f": did you mean {near[0]}?" if near else ""
 
     def spelled_out(self, function: _F) -> _F:
         """The function itself; what it shows has each option in the place of ``**options``."""
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        names, function_name = {p.name for p in own}, function.__name__
+        self._own[function_name] = names & self._own.get(function_name, names)
         own, last = ([p for p in own if (p.name in self._behind) is b] for b in (False, True))
         shown = signature.replace(parameters=[*own, *self._parameters, *last])
         vars(function)["__signature__"] = shown

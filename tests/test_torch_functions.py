@@ -780,6 +780,29 @@ def test_storage_that_is_smaller_than_the_tensor_but_holds_it(rng: np.random.Gen
     assert ours.dot_product_attention(Q, empty, empty).shape == (2, 3, 4)
 
 
+@pytest.mark.parametrize("name", ["dot_product_attention", "multi_head_attention"])
+def test_dropout_without_a_seed_draws_one_from_torch(name: str) -> None:
+    """So that torch.manual_seed makes it repeatable, and each call drops others."""
+    x = torch.randn(2, 8, 8)
+    heads = {"num_heads": 2} if name.startswith("multi") else {}
+    inputs = x, x, x, *[torch.eye(8)] * (4 if heads else 0)
+
+    def call(**options: Any) -> Tensor:
+        output: Tensor = getattr(ours, name)(*inputs, dropout_p=0.5, **heads, **options)
+        return output
+
+    torch.manual_seed(3)
+    first, second = call(), call()
+    torch.manual_seed(3)
+    assert torch.equal(call(), first) and not torch.equal(first, second)
+    torch.manual_seed(3)
+    assert torch.equal(call(seed=torch.randint(2**63 - 1, ())), first)
+    state = torch.get_rng_state()
+    call(seed=1)
+    call(dropout_mask=torch.ones(8, 8) > 0)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn that nobody needs
+
+
 def test_threads_do_not_disturb_each_other() -> None:
     problems = [
         make_problem(SCORES[i % 4], np.random.default_rng(i), M=20 + i, N=40, valid_lens=[7, 33])
@@ -973,7 +996,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         lambda: dot(Q, K, V, torch.tensor([1.0, 2.0])),
         TypeError,
         "valid_lens has dtype torch.float32, expected integers: .long(), if these are whole "
-        "numbers",
+        "numbers; floats to be added to the scores are the argument bias",
     ),
     (
         lambda: dot(Q, K, V, torch.tensor([1, 2, 3])),
@@ -1007,9 +1030,26 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "w and sigma are both given, expected one of them: w = 1 / sigma",
     ),
     (
-        lambda: dot(Q, K, V, dropout_p=0.5),
+        lambda: dot(Q, K, V, dropout_p=1.0),
         ValueError,
-        "seed is not given, expected an int 0 <= seed < 2**64 because dropout_p is 0.5",
+        "dropout_p is 1.0, expected 0 <= dropout_p < 1",
+    ),
+    (
+        lambda: dot(Q, K, V, casual=True),
+        TypeError,
+        "dot_product_attention() got an unexpected keyword argument 'casual': did you mean causal?",
+    ),
+    (
+        lambda: dot(Q, K, V, valid_len=2),
+        TypeError,
+        "dot_product_attention() got an unexpected keyword argument 'valid_len': here it is "
+        "valid_lens",
+    ),
+    (
+        lambda: dot(Q, K, V, torch.ones(3, 5) > 0),
+        TypeError,
+        "valid_lens has dtype torch.bool, expected integers, how many keys take part: which, says "
+        "the argument mask",
     ),
     (
         lambda: dot(Q, K, V, empty_rows="mean"),

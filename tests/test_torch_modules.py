@@ -230,6 +230,19 @@ def test_scale(rng: np.random.Generator) -> None:
     torch.testing.assert_close(got, torch.softmax(x @ x.mT, -1) @ x, rtol=1e-5, atol=1e-6)
 
 
+def test_hints_of_a_layers_call() -> None:
+    x = torch.randn(2, 5, 4)
+    layer, heads = ours.DotProductAttention(), ours.MultiHeadAttention(4, 4, 4, 4, 2)
+    for call in (layer, heads):
+        for name in ("valid_len", "enc_valid_lens"):
+            with pytest.raises(TypeError, match=f"'{name}': here it is valid_lens$"):
+                call(x, x, x, **{name: torch.tensor([1, 2])})
+        with pytest.raises(TypeError, match="'casual': did you mean causal"):
+            call(x, x, x, casual=True)
+        with pytest.raises(TypeError, match="added to the scores are the argument bias"):
+            call(x, x, x, torch.zeros(5, 5))
+
+
 def test_a_scale_of_the_call_takes_the_place_of_the_layers() -> None:
     x = torch.randn(2, 5, 4)
     layer, heads = ours.DotProductAttention(scale=1.0), ours.MultiHeadAttention(4, 4, 4, 4, 2)

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from attnext import _core
@@ -41,11 +42,20 @@ _TENSORS = {
 _INPUTS = {
     name: OPTIONS[name]._replace(type="Tensor, float32, optional") for name in ("bias", "sink")
 }
+_DROPOUT = {
+    "dropout_p": OPTIONS["dropout_p"]._replace(
+        doc="Probability, 0 <= dropout_p < 1, that a weight is left out of the pooling;\n"
+        "those kept are scaled by ``1 / (1 - dropout_p)``."
+    ),
+    "seed": OPTIONS["seed"]._replace(
+        doc=OPTIONS["seed"].doc + " None draws one from\ntorch's default generator."
+    ),
+}
 _NUMBERS = ("scale", "w", "sigma")
 _LEARNED = (*_INPUTS, *_NUMBERS)
 _EXTRAS = ("weights", "lse")
-TAKEN = Taken(Options.__annotations__, _TENSORS | _INPUTS)
-TAKEN_BY_HEADS = Taken(HeadsOptions.__annotations__, _TENSORS | _INPUTS)
+TAKEN = Taken(Options.__annotations__, _TENSORS | _INPUTS | _DROPOUT)
+TAKEN_BY_HEADS = Taken(HeadsOptions.__annotations__, _TENSORS | _INPUTS | _DROPOUT)
 
 
 class LayerOptions(Scores, Masks, total=False):
@@ -83,7 +93,15 @@ def attend(
     taken.check(function, options)
     rest: dict[str, Any] = {**own, **options}
     asked = [name for name in _EXTRAS if rest.pop(f"return_{name}", False)]
+    if "dropout_p" in rest and _needs_seed(**options):
+        rest["seed"] = torch.randint(2**63 - 1, ())
     return run_score(function, inputs, rest, ("output", *asked))
+
+
+def _needs_seed(*, dropout_p: Any, seed: Any = None, dropout_mask: Any = None, **_: Any) -> bool:
+    """Is one to be drawn? What is wrong is left to C."""
+    drops = isinstance(dropout_p, (int, float, np.number)) and 0 < dropout_p < 1
+    return bool(drops) and seed is None and dropout_mask is None
 
 
 def run_score(
