@@ -317,6 +317,20 @@ def test_whoever_looks_into_a_mask_sees_all_of_it() -> None:
         assert torch.equal(seen, look(whole))  # type: ignore[no-untyped-call]
 
 
+def test_a_mask_made_for_other_inputs_broadcasts_or_does_not() -> None:
+    """As the whole mask would: of one entry for all of them, of one query for many."""
+    x, module = torch.randn(B, 2, 4, 8), torch.nn.Identity()
+    for made_for in ((1, 4, 4), (B, 1, 4)):
+        given = {"attention_mask": torch.tensor([[1, 1, 1, 0]] * made_for[0]) > 0}
+        mask = ours._mask(*made_for, **given)
+        assert isinstance(mask, ours._Mask)
+        got, _ = ours._attention(module, x, x, x, mask)
+        expected, _ = ours._attention(module, x, x, x, mask.whole())
+        assert torch.equal(got, expected)
+    with pytest.raises(ValueError, match=r"mask has shape \(3, 1, 4, 5\), expected a shape that"):
+        ours._attention(module, x, x, x, ours._mask(B, 4, 5))
+
+
 def test_a_rule_that_means_something_else_is_no_band() -> None:
     assert len(ours._BANDS) == len(ours._RULES)
     assert not ours._is_band(masking_utils.sliding_window_overlay(4), (2, -1))

@@ -87,15 +87,15 @@ def scaled_dot_product_attention(
     """
     if attn_mask is not None and is_causal:
         raise ValueError("attn_mask is given beside is_causal=True, expected one of them")
-    mask = {} if attn_mask is None else by_kind("attn_mask", attn_mask)
+    options: dict[str, Any] = {} if attn_mask is None else by_kind("attn_mask", attn_mask)
     lead = [getattr(x, "shape", ())[:-2] for x in (query, key, value)]
     if not lead[0] == lead[1] == lead[2]:
         query, key, value = _broadcast([query, key, value], 3 if enable_gqa else 2)
-    options = {"scale": scale, "causal": is_causal, "enable_gqa": enable_gqa, "empty_rows": "zero"}
+    given = {"scale": scale, "causal": is_causal, "enable_gqa": enable_gqa}
+    options |= {name: x for name, x in given.items() if x is not None and x is not False}
+    options |= {"empty_rows": "zero", **dropped(dropout_p)}
     inputs = {"queries": query, "keys": key, "values": value}
-    output: Tensor = run_as_torch(
-        "dot_product_attention", inputs, {**options, **mask, **dropped(dropout_p)}, ("output",)
-    )
+    output: Tensor = run_as_torch("dot_product_attention", inputs, options, ("output",))
     return output
 
 
@@ -113,7 +113,7 @@ def run_as_torch(
         raise type(error)(theirs) from None
 
 
-def by_kind(name: str, x: Any) -> dict[str, Tensor]:
+def by_kind(name: str, x: Any) -> dict[str, Any]:
     """A mask of bools or floats as the argument that it is here."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is of type {type_name(x)}, expected a torch.Tensor")

@@ -212,10 +212,11 @@ def _attention(
         raise TypeError(f"cache is of type {type(cache).__name__}, expected none: no paged caches")
     options = {"scale": scaling, "softcap": softcap, **dropped(dropout)}
     options["enable_gqa"] = query.shape[1] != key.shape[1]
-    if isinstance(attention_mask, _Mask):
+    pairs = (query.shape[0], 1, query.shape[2], key.shape[2])
+    if isinstance(attention_mask, _Mask) and attention_mask.shape == pairs:
         options |= attention_mask.options
-    elif attention_mask is not None:
-        options |= by_kind("attention_mask", attention_mask)
+    elif attention_mask is not None:  # if it was made for other inputs, let it broadcast or not
+        options |= by_kind("attention_mask", _formed(attention_mask))
     else:  # as with "sdpa"
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         options["causal"] = bool(causal) and query.shape[2] > 1
