@@ -225,11 +225,20 @@ attn_finish(attn_call *c)
 
 /* ---- forward and scores ---------------------------------------------------------- */
 
+/* The last block of an entry first: under a causal mask it takes the longest, and nobody
+ * should begin it when the others are done. Two heads of 512 causal queries on two threads:
+ * 0.310 -> 0.263 ms. */
+static attn_block *
+block_of_task(attn_call *c, int64_t task, int worker)
+{
+    int64_t last = c->blocks - 1 - task % c->blocks;
+    return attn_begin_block(c, worker, task / c->blocks, last);
+}
+
 static void
 forward_task(void *ctx, int64_t task, int worker)
 {
-    attn_call *c = ctx;
-    attn_forward_block(attn_begin_block(c, worker, task / c->blocks, task % c->blocks));
+    attn_forward_block(block_of_task(ctx, task, worker));
 }
 
 static bool
@@ -244,8 +253,7 @@ walk_forward(attn_call *c)
 static void
 scores_task(void *ctx, int64_t task, int worker)
 {
-    attn_call *c = ctx;
-    attn_scores_block(attn_begin_block(c, worker, task / c->blocks, task % c->blocks));
+    attn_scores_block(block_of_task(ctx, task, worker));
 }
 
 static bool

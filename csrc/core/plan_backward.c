@@ -202,12 +202,15 @@ sums_in(const backward_plan *plan, attn_target to, int64_t width)
     return (attn_key_sums){to, width, .once = once};
 }
 
+/* The last group first, as forward the last block: (8, 8, 512, 512, 64) causal on two threads
+ * 26.4 -> 22.5 ms. */
 static void
 group_task(void *ctx, int64_t index, int worker)
 {
     backward_plan *plan = ctx;
     attn_call *c = &plan->call;
-    const int64_t N = c->p->N, Dv = c->p->Dv, task = plan->first + index;
+    const int64_t N = c->p->N, Dv = c->p->Dv;
+    const int64_t task = plan->first + plan->count - 1 - index;
     int64_t b = task / c->groups, e = task / plan->parts;
     attn_target dkeys = dkeys_at(plan, e, 0), dvalues = dvalues_at(plan, e, 0);
     if (task % plan->parts > 0) {
