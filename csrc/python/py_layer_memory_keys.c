@@ -368,6 +368,14 @@ layer_memory_extend(const attnext_state *state, const layer_core *core, py_memor
             PyErr_SetString(PyExc_ValueError, "keys are more than a memory can have");
             return -1;
         }
+        if (rows_of(now->keys) >= end && (rows->mask == NULL || now->mask != NULL)) {
+            if (layer_memory_check_rows(rows) < 0 ||
+                put_new(state, core, now, rows, now->N, end, false) < 0) {
+                return -1;
+            }
+            now->N = end; /* there was room: nothing is made */
+            return 0;
+        }
         layer_memory_share(&was, now);
         int result = make_room(core, &was, end, rows->mask != NULL, &next);
         const bool moved = next.keys != was.keys;
