@@ -15,7 +15,13 @@ from torch.autograd import Function
 
 from . import composite, operators
 from .calls import RULES, Call, backward, forward, keep
-from .rules import NO_SECOND_DERIVATIVES, check_dtypes, check_input, is_batch, outside_transforms
+from .rules import (
+    NO_SECOND_DERIVATIVES,
+    check_inputs,
+    is_batch,
+    may_stand_for_more,
+    outside_transforms,
+)
 from .tensors import snapshot, split_options
 
 
@@ -31,7 +37,7 @@ def run(
     other arguments; returned: its results, the optional ones among them that are asked for.
     """
     in_graph = operators.are_wanted()
-    inputs = {name: check_input(name, x) for name, x in inputs.items()}
+    inputs, doubles = check_inputs(inputs)
     if in_graph:
         options = operators.as_tensors(options)
     more, rest = split_options(options)
@@ -42,14 +48,21 @@ def run(
         rest = snapshot(rest)
     call = Call(function, (*inputs, *more), rest, made, len(returned))
     tensors = (*inputs.values(), *more.values())
-    if check_dtypes(inputs) or operators.stand_for(tensors):
+    transformed = in_graph or may_stand_for_more()
+    if doubles or (transformed and operators.stand_for(tensors)):
         results: Sequence[Tensor] = composite.run(call, tensors)
     elif in_graph:
         results = operators.run(call, tensors)
-    else:
+    elif transformed:
         with outside_transforms():
-            results = _apply(call, *tensors) if recorded else forward(call, tensors)
+            results = _eager(call, tensors, recorded)
+    else:
+        results = _eager(call, tensors, recorded)
     return results[0] if len(returned) == 1 else tuple(results[: len(returned)])
+
+
+def _eager(call: Call, tensors: Sequence[Tensor], recorded: bool) -> Sequence[Tensor]:
+    return _apply(call, *tensors) if recorded else forward(call, tensors)
 
 
 class _Node(Function):

@@ -45,9 +45,11 @@ class Call(NamedTuple):
 
 
 @cache
-def _asked(function: str, made: tuple[str, ...]) -> dict[str, bool]:
-    """The options that ask for these results."""
-    return {f"return_{name}": True for name in made if name in RULES[function].optional}
+def _in_c(function: str, made: tuple[str, ...]) -> tuple[str, dict[str, bool]]:
+    """The function's name in C, and the options that ask for these results."""
+    rule = RULES[function]
+    asked = {f"return_{name}": True for name in made if name in rule.optional}
+    return rule.prefix + function, asked
 
 
 @cache
@@ -58,9 +60,8 @@ def _kept(function: str, *names: str) -> tuple[bool, ...]:
 
 def forward(call: Call, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """What the function makes."""
-    function = getattr(_core, RULES[call.function].prefix + call.function)
-    asked = _asked(call.function, call.made)
-    made = function(**to_arrays(call.names, tensors), **call.options, **asked)
+    name, asked = _in_c(call.function, call.made)
+    made = getattr(_core, name)(**to_arrays(call.names, tensors), **call.options, **asked)
     return tuple(map(to_tensor, made)) if isinstance(made, tuple) else (to_tensor(made),)
 
 

@@ -34,7 +34,9 @@ def is_compiling() -> bool:
 
 def are_wanted() -> bool:
     """The same, or is it recorded by torch.jit.trace?"""
-    return is_compiling() or (AVAILABLE and torch._C._get_tracing_state() is not None)
+    return AVAILABLE and (
+        torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    )
 
 
 def stand_for(tensors: Sequence[Tensor]) -> bool:

@@ -41,11 +41,21 @@ NO_SECOND_DERIVATIVES = "a Memory has no second derivatives, only first ones"
 
 def check_input(name: str, value: object) -> Tensor:
     """`value` if it is a tensor of floats, on the CPU and dense."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} is of type {type_name(value)}, expected a torch.Tensor")
-    if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
-        _refuse_place(name, value)
-    return value if value.dtype is torch.float32 else _as_real(name, value)
+    return check_inputs({name: value})[0][name]
+
+
+def check_inputs(inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
+    """The same of several, and whether they are of float64."""
+    checked, single = {}, True
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} is of type {type_name(value)}, expected a torch.Tensor")
+        if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
+            _refuse_place(name, value)
+        checked[name] = value
+        if value.dtype is not torch.float32:
+            checked[name], single = _as_real(name, value), False
+    return checked, not single and check_dtypes(checked)
 
 
 def check_dtypes(inputs: Mapping[str, Tensor]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from operator import methodcaller
 from typing import Any
 
@@ -51,9 +52,14 @@ def _check_storage(x: Tensor, name: str) -> None:
 def by_argument(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
     """Keyword arguments; values with the names "x[0]", "x[1]" and so on are a list x."""
     arguments = dict(zip(names, values, strict=True))
-    for name in [name for name in arguments if name[-1] == "]"]:
+    for name in _of_lists(*arguments):
         arguments.setdefault(name[: name.index("[")], []).append(arguments.pop(name))
     return arguments
+
+
+@cache
+def _of_lists(*names: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name[-1] == "]")
 
 
 def to_arrays(names: Iterable[str], tensors: Iterable[Tensor]) -> dict[str, Any]:
@@ -77,7 +83,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[s
     """
     tensors, others = {}, {}
     for name, value in options.items():
-        if isinstance(value, Tensor):
+        if value is not None and isinstance(value, Tensor):  # which takes its time to say no
             tensors[name] = check_option(name, value)
         else:
             others[name] = value
