@@ -1,0 +1,180 @@
+# .ci/library.sh -- what the steps of .ci/run share: each begins by reading this.
+#
+# A step runs in the clone, with $root the clone and $work a folder for what it makes. .ci/run gives
+# all of its steps one such folder, and so one environment; a step by itself has its own.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [ -z "${CI_WORK:-}" ]; then
+    work=$(mktemp -d "${TMPDIR:-/tmp}/attnext-ci.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+else
+    work=$CI_WORK
+fi
+cd "$root"
+exec </dev/null
+unset PYTHONPATH ATTNEXT_CPU ATTNEXT_NUM_THREADS
+export PYTHONDONTWRITEBYTECODE=1
+torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
+
+# The clone as git has it, without anything that was built in it.
+copy_clone() { # DIRECTORY
+    mkdir "$1"
+    tar -C "$root" --exclude=./build --exclude=./dist --exclude='*.egg-info' --exclude='*.so' \
+        --exclude=__pycache__ --exclude='./.*_cache' --exclude=./.hypothesis -cf - . |
+        tar -C "$1" -xf -
+}
+
+# A command that succeeds where something is installed, and the Debian packages that install it.
+# One step at a time may ask apt-get.
+need() { # CHECK PACKAGE...
+    local check=$1 lock
+    shift
+    if eval "$check" >/dev/null 2>&1; then
+        return
+    fi
+    echo "no success with: $check; installing $*"
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        exec {lock}>"$work/apt.lock"
+        flock "$lock"
+        [ -e "$work/apt.updated" ] || apt-get update -qq || true
+        touch "$work/apt.updated"
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" || true
+        exec {lock}>&-
+    fi
+    if ! eval "$check"; then
+        echo "This step cannot run here: it needs $*, and apt-get did not install that."
+        return 1
+    fi
+}
+
+# The environment of the README's commands first on the PATH, with the tools of the steps; made
+# here if the step readme did not run. One step at a time may make it.
+test_env() {
+    local lock
+    exec {lock}>"$work/venv.lock"
+    flock "$lock"
+    if ! "$work/venv/bin/python" -P -c "import attnext, torch" 2>/dev/null; then
+        python3 -m venv --clear "$work/venv"
+        copy_clone "$work/test_env"
+        (cd "$work/test_env" && "$work/venv/bin/pip" install -q '.[test]')
+    fi
+    PATH=$work/venv/bin:$PATH
+    if [ ! -e "$work/venv/tools" ]; then
+        pip install -q -r "$root/.ci/requirements.txt"
+        touch "$work/venv/tools"
+    fi
+    exec {lock}>&-
+}
+
+# Another environment first on the PATH. What it does not have itself comes from the first.
+side_env() { # NAME
+    test_env
+    python -m venv --without-pip "$work/$1"
+    python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+        >"$("$work/$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth"
+    PATH=$work/$1/bin:$PATH
+}
+
+# -P: not the folder attnext/ of the clone but the installed package, also for `python -m`. One
+# process, as another step has the other CPU.
+run_pytest() {
+    python -P -c 'import attnext; print("testing", attnext.__file__)'
+    timeout 900 python -P -m pytest -x -p no:cacheprovider -n 0 "$@"
+}
+
+# What a compiler is told to let the scalar kernels use this CPU's fused multiply-add. The C library's
+# rounds as that does, and takes fifty times as long: minutes, where they are the specification.
+fused() {
+    if grep -qw fma /proc/cpuinfo 2>/dev/null; then
+        echo -mfma
+    fi
+}
+
+# Objects of these C files, two at a time, into the current directory.
+compile() { # FLAG... -- FILE...
+    local flags=()
+    while [ "$1" != -- ]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    printf '%s\n' "$@" | xargs -P 2 -I FILE "${flags[@]}" -c FILE
+}
+
+# The bits of so many random problems on this machine.
+bits_here() { # PROBLEMS
+    local lock
+    exec {lock}>"$work/here.lock"
+    flock "$lock"
+    if [ ! -e "$work/here/fuzz" ]; then
+        mkdir -p "$work/here"
+        (
+            cd "$work/here"
+            compile gcc -std=c11 -O2 -pthread -- "$root"/csrc/{core,os,simd}/*.c
+            compile gcc -std=c11 -O2 $(fused) -- "$root"/csrc/simd/kernels_scalar.c
+            gcc -pthread "$root"/tests/c/fuzz_{attention,main}.c ./*.o -lm -o fuzz
+        )
+    fi
+    exec {lock}>&-
+    "$work/here/fuzz" "$1"
+}
+
+# The core, compiled for another machine and run by what plays that machine here: every kernel beside
+# the scalar one, large blocks of memory, and random problems, whose bits are those of this machine.
+# A kernel that rounds twice there, for want of fused multiply-add, is within the bounds that
+# test_kernels.c and fuzz_attention.c state; the scalar kernels never do, so the bits are compared.
+elsewhere() { # PLAYER PROBLEMS FLAGS-OF-THE-LINKER COMPILER...
+    local player=$1 problems=$2 link kernel program
+    local compiler=("${@:4}" -std=c11 -Wall -Wextra -Werror -O2)
+    read -ra link <<<"-lm $3"
+    mkdir "$work/$player"
+    cd "$work/$player"
+    compile "${compiler[@]}" -- "$root"/csrc/{core,os,simd}/*.c
+    for program in kernels memory core; do
+        "${compiler[@]}" "$root/tests/c/test_$program.c" ./*.o* "${link[@]}" -o "test_$program"
+    done
+    "${compiler[@]}" "$root"/tests/c/fuzz_{attention,main}.c ./*.o* "${link[@]}" -o fuzz
+    for kernel in $("$player" ./test_kernels) accuracy; do
+        echo "$kernel"
+        "$player" ./test_kernels "$kernel"
+    done
+    "$player" ./test_memory
+    for program in backward_memory prepared_memory overflow; do # sizes, as this machine counts them
+        "$player" ./test_core "$program"
+    done
+    "$player" ./fuzz "$problems" | tee bits
+    bits_here "$problems" | diff bits -
+    echo "the same bits as on $(uname -m)"
+}
+
+# The instruction sets of this CPU, the widest last.
+instruction_sets() {
+    "$work/venv/bin/python" -P -c \
+        'import attnext; print(*attnext.show_config("dicts")["instruction_set"]["available"])'
+}
+
+# Builds attnext with these flags, which come behind its own, into an environment of its own. The
+# kernels of other instruction sets than SETS, a pattern, are built without: with sanitizers the four
+# take minutes to compile, and only the widest of this CPU runs.
+instrumented() { # NAME SETS FLAG...
+    local name=$1 sets=$2
+    shift 2
+    side_env "$name"
+    copy_clone "$work/$name-source"
+    cd "$work/$name-source"
+    [ "$sets" != widest ] || sets=$(instruction_sets | grep -o '[^ ]*$')
+    cat >"$work/$name-cc" <<END
+#!/bin/sh
+case "\$*" in
+*" -c csrc/simd/kernels_scalar.c "*) set -- "\$@" $(fused) ;;
+esac
+case "\$*" in
+*" -c csrc/simd/kernels_"$sets".c "*) ;;
+*" -c csrc/simd/kernels_"*) exec gcc "\$@" ;;
+esac
+exec gcc "\$@" $*
+END
+    chmod +x "$work/$name-cc"
+    CC=$work/$name-cc python -m pip install -q --no-build-isolation --no-deps -I .
+}
