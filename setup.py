@@ -1,5 +1,6 @@
 """Build the one extension module, attnext._core; everything else is in pyproject.toml."""
 
+import json
 import os
 import platform
 import shutil
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 import numpy as np
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 # Without -g, which CPython's own flags ask for, the build takes half the time and the module
 # an eighth of the space. CFLAGS=-g in the environment keeps it.
@@ -109,4 +111,25 @@ class build_files(build_ext):
         super().build_extension(ext)
 
 
-setup(ext_modules=[core], cmdclass={"build_ext": build_files})
+class build_notebooks(build_py):
+    """Puts the notebooks into the package, without their outputs: `attnext lab` writes them out."""
+
+    def run(self):
+        super().run()
+        for path in (
+            () if self.editable_mode else sorted(glob("examples/**/*.ipynb", recursive=True))
+        ):
+            with open(path, encoding="utf-8") as file:
+                notebook = json.load(file)
+            for cell in notebook["cells"]:
+                if cell["cell_type"] == "code":
+                    cell |= {"outputs": [], "execution_count": None}
+            target = os.path.join(
+                self.build_lib, "attnext", "data", "notebooks", os.path.relpath(path, "examples")
+            )
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "w", encoding="utf-8") as file:
+                json.dump(notebook, file, ensure_ascii=False)
+
+
+setup(ext_modules=[core], cmdclass={"build_ext": build_files, "build_py": build_notebooks})

@@ -22,12 +22,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Arguments that make no sense, and figures that cannot be written, exit with 2 before it starts.
     Output that cannot be written ends it with 1, Ctrl-C as that signal does.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["lab"]:
+        return import_module("attnext.lab.handout").main(words[1:])  # type: ignore[no-any-return]
     parser = argparse.ArgumentParser(
         prog="attnext",
         description="A tour of attnext in the terminal: attention computed, checked against known "
         "answers and, where it is installed, PyTorch; then a regression on real measurements, and "
         "timings. Takes a few seconds. Exits with 1 if a known answer is missed.",
-        epilog="Colours appear on a terminal only; set NO_COLOR to have none.",
+        epilog="Colours appear on a terminal only; set NO_COLOR to have none. `attnext lab DIR` "
+        "writes notebooks and assignments into a folder: `attnext lab --help`.",
     )
     parser.add_argument("--version", action="version", version=f"attnext {attnext.__version__}")
     parser.add_argument(
@@ -43,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="also draw the figures, labelled in English, into PNG files in this folder, which is "
         "made if needed; needs matplotlib",
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(words)
     if arguments.plots is not None:
         obstacle = _prepare(arguments.plots)
         if obstacle:

@@ -71,6 +71,8 @@ The files, from the inside out:
     timing.py           how long it takes beside attnext's
     verdict.py          Report and Wrong
     checking.py         the check
+    assignments.py      a notebook's exercises as an assignment
+    handout.py          `attnext lab DIR`, which writes them
 """
 
 from attnext.lab.checking import NAMES, check

@@ -123,11 +123,57 @@ PHRASES = {
     "tolerances": (
         "Allowed: {least:.1g} to {most:.1g} by case, 64 times what one float32 rounding of the "
         "input moves.",
-        "允许相差{least:.1g}到{most:.1g}（因用例而异），即输入在float32下舍入一次所引起变化的64倍。",
+        "允许相差{least:.1g}到{most:.1g}（因用例而异），即输入在float32下舍入一次所引起变化"
+        "的64倍。",
     ),
     "timing": (
         "{shape}: yours {yours} ms, attnext {ours} ms, on one thread: x{ratio}",
         "{shape}：单线程下，你的函数{yours}毫秒，attnext {ours}毫秒，x{ratio}",
+    ),
+}
+
+# What stands in an assignment, and around it.
+HANDOUT = {
+    "head": (
+        "# Exercises: {title}\n\nTo the notebook of that name. Fill in the cells below the tasks, "
+        "and "
+        "run the checks beneath them: a check that says nothing is passed. Names that a check "
+        "reads "
+        "stand in the first line of the cell above it.",
+        "# 练习：{title}\n\n对应同名的笔记本。请填写各题下方的单元格，再运行其后的检查：什么也不显"
+        "示就是"
+        "通过了。检查要用到的名称写在上面单元格的第一行。",
+    ),
+    "exercise": ("Exercise {number}", "练习 {number}"),
+    "leaves": ("# leaves behind: {names}", "# 需要得到：{names}"),
+    "code": ("# YOUR CODE HERE", "# 在此编写代码"),
+    "words": ("*Your answer here.*", "*在此作答。*"),
+    "missing": (
+        "exercise {number}: {{name}} is not there yet",
+        "练习{number}：还没有{{name}}",
+    ),
+    "written": ("{count} files are in {folder}", "{count}个文件，保存在 {folder}"),
+    "readme": (
+        "# Attention, in notebooks and assignments\n\n"
+        "From attnext {version}. `notebooks/` has the notebooks, in the order in which they are "
+        "to be "
+        "read; `assignments/` has the exercises of each, with cells to fill in and a check "
+        "beneath; "
+        "`data/` has the measurements of notebook 02, which the package has as well.\n\n"
+        '    pip install "attnext[lab]"\n    jupyter notebook\n\n'
+        "The assignments 01 to 04 and 08 need no PyTorch. While you write a function of "
+        "the "
+        "chapter, ask what is wrong with it:\n\n"
+        "    from attnext import lab\n    lab.check(masked_softmax)\n",
+        "# 注意力：笔记本与作业\n\n"
+        "来自 attnext {version}。`notebooks/` 里是各篇笔记本，按阅读顺序编号；`assignments/` 里是"
+        "各篇的"
+        "练习，有待填写的单元格，每题之后有检查；`data/` 里是第 02 篇所用的测量数据，软件包中也有"
+        "一份。"
+        "\n\n"
+        '    pip install "attnext[lab]"\n    jupyter notebook\n\n'
+        "作业 01 至 04 和 08 不需要 PyTorch。自己编写这一章的函数时，可以问问哪里不对：\n\n"
+        '    from attnext import lab\n    lab.check(masked_softmax, lang="zh")\n',
     ),
 }
 

@@ -59,6 +59,7 @@ Guides <docs/site/guides>
 
 笔记本 <docs/site/notebooks.zh-CN>
 docs/semantics.zh-CN
+docs/teachers.zh-CN
 CONTRIBUTING.zh-CN
 ```
 """,

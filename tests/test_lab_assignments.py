@@ -1,0 +1,185 @@
+"""`attnext lab DIR`: what is handed out; solutions pass, and blanks fail with a sentence."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+from helpers import REPOSITORY, run_python
+
+from attnext.__main__ import main
+from attnext.lab.assignments import split
+from attnext.lab.handout import sources, write
+
+NAMES = sorted(path.stem for path in (REPOSITORY / "examples").glob("*.ipynb"))
+LANGUAGES = ("en", "zh")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
+    """What is written in each language, without and with solutions."""
+    found = {}
+    for lang in LANGUAGES:
+        for solutions in (False, True):
+            folder = found[lang, solutions] = tmp_path_factory.mktemp(f"{lang}{solutions}")
+            assert write(folder, lang, solutions) == 2 * len(NAMES) + 2
+    return found
+
+
+def cells(folder: Path, name: str) -> list[Any]:
+    path = folder / "assignments" / name / f"{name}.ipynb"
+    found: list[Any] = json.loads(path.read_text("utf-8"))["cells"]
+    return found
+
+
+def source(cell: Any) -> str:
+    return "".join(cell["source"])
+
+
+def code(cell: Any) -> str:
+    return "\n".join("" if x.startswith("%") else x for x in source(cell).split("\n"))
+
+
+def grader(cell: Any) -> dict[str, Any]:
+    found: dict[str, Any] = cell["metadata"]["nbgrader"]
+    return found
+
+
+# ---- what is written -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_folder(lang: str, folders: Any) -> None:
+    folder = folders[lang, False]
+    assert sorted(path.stem for path in folder.glob("notebooks/*")) == NAMES
+    assert sorted(path.stem for path in folder.glob("assignments/*/*.ipynb")) == NAMES
+    csv = (REPOSITORY / "attnext" / "data" / "motorcycle.csv").read_text("utf-8")
+    assert (folder / "data" / "motorcycle.csv").read_text("utf-8") == csv
+    assert ("练习" in (folder / "README.md").read_text("utf-8")) == (lang == "zh")
+    for path in folder.glob("notebooks/*"):
+        notebook = json.loads(path.read_text("utf-8"))
+        assert not any(cell.get("outputs") for cell in notebook["cells"])
+        assert "solutions" not in {cell["id"] for cell in notebook["cells"]}
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", str(tmp_path / "new" / "folder"), "--lang", "zh"]) == 0
+    assert capsys.readouterr().out.startswith("18个文件，保存在 ")
+    assert "练习 1" in source(cells(tmp_path / "new" / "folder", NAMES[0])[2])
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as left:
+        main(["lab", str(tmp_path / "file")])
+    assert left.value.code == 2 and "cannot write into the folder" in capsys.readouterr().err
+
+
+def test_the_notebooks_come_with_the_package() -> None:
+    """And not from the clone beside it: asked in another folder, of what is installed."""
+    program = (
+        "from attnext.lab.handout import _examples, sources\n"
+        "print(len(list(sources('en'))), len(list(sources('zh'))), type(_examples()).__name__)"
+    )
+    assert run_python("-c", program).stdout.split()[:2] == ["8", "8"]
+
+
+# ---- assignments ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_everything_of_a_solution_is_there_once(lang: str, name: str, folders: Any) -> None:
+    """With solutions: the statements of the solutions notebook, and nothing else but guards."""
+    solved = next(solved for n, _, solved in sources(lang) if n == name)
+    wanted = [s for c in solved["cells"] if c["cell_type"] == "code" for s in statements(code(c))]
+    got = [
+        s
+        for c in cells(folders[lang, True], name)
+        if c["cell_type"] == "code"
+        for s in statements(code(c))
+        if "in globals()" not in s
+    ]
+    assert sorted(got) == sorted(wanted)
+
+
+def statements(text: str) -> list[str]:
+    return [ast.unparse(statement) for statement in ast.parse(text).body]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_nothing_of_a_solution_is_handed_out(lang: str, name: str, folders: Any) -> None:
+    handed, solved = (cells(folders[lang, solutions], name) for solutions in (False, True))
+    assert [c["id"] for c in handed] == [c["id"] for c in solved]
+    for blank, full in zip(handed, solved, strict=True):
+        if grader(blank)["solution"]:
+            assert "BEGIN SOLUTION" in source(full) and "BEGIN SOLUTION" not in source(blank)
+            kept = [x for x in source(blank).split("\n") if x in source(full).split("\n")]
+            assert all(line.startswith("#") for line in kept)
+        else:
+            assert source(blank) == source(full)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_exercise_is_asked_and_most_are_checked(name: str, folders: Any) -> None:
+    ids = [cell["id"] for cell in cells(folders["en", False], name)]
+    asked = [x for x in ids if x.startswith("task-")]
+    assert len(asked) >= 5 and asked == [f"task-{i + 1}" for i in range(len(asked))]
+    assert sum(x.startswith("check-") for x in ids) >= 3
+    for number in range(1, len(asked) + 1):
+        assert f"answer-{number}" in ids or f"words-{number}" in ids
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_marks_for_nbgrader(name: str, folders: Any) -> None:
+    """As its schema, version 3, has them, and its rules for cells of text."""
+    ids = []
+    for cell in cells(folders["zh", False], name):
+        marks = grader(cell)
+        kind = cell["cell_type"]
+        keys = {"cell_type", "grade", "grade_id", "locked", "schema_version", "solution", "task"}
+        assert set(marks) == keys | ({"points"} if marks["grade"] else set())
+        assert marks["schema_version"] == 3 and marks["cell_type"] == kind
+        assert marks["locked"] != marks["solution"]
+        assert kind == "code" or marks["grade"] == marks["solution"]
+        ids.append(marks["grade_id"])
+    assert len(ids) == len(set(ids))
+
+
+def checks_that_fail(notebook: list[Any]) -> Iterator[tuple[str, str]]:
+    """Run from top to bottom, past errors; what each check that fails says."""
+    namespace: dict[str, Any] = {}
+    for cell in notebook:
+        if cell["cell_type"] == "code":
+            try:
+                exec(compile(code(cell), cell["id"], "exec"), namespace)
+            except Exception as error:
+                if cell["id"].startswith("check-"):
+                    yield cell["id"], f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("name", NAMES[:1])
+def test_solutions_pass_and_blanks_fail_with_a_sentence(name: str, folders: Any) -> None:
+    """Here of the first, which takes a second."""
+    matplotlib.use("agg")
+    assert list(checks_that_fail(cells(folders["en", True], name))) == []
+    for lang, word in (("en", "is not there yet"), ("zh", "还没有")):
+        blank = cells(folders[lang, False], name)
+        failed = dict(checks_that_fail(blank))
+        plt.close("all")
+        assert list(failed) == [c["id"] for c in blank if c["id"].startswith("check-")]
+        assert all(text.startswith("AssertionError") and word in text for text in failed.values())
+
+
+def test_a_check_is_what_holds_at_the_end() -> None:
+    parts = split("x = [1]\nassert x == [1]\nx[0] = 2\ny = 3  # three\nassert x == [2]  # now\n")
+    assert parts.solution == "x = [1]\nassert x == [1]\nx[0] = 2\ny = 3  # three"
+    assert parts.check == "assert x == [2]  # now"
+    assert parts.binds == {"x", "y"} and parts.reads == {"x"}
