@@ -45,13 +45,13 @@ def _there(layout: _layouts.Layout, live: dict[str, Any]) -> _layouts.Layout:
 
 def _state(live: dict[str, Any], layout: _layouts.Layout) -> dict[str, Any]:
     state = {}
-    for entry, names in _there(layout, live).items():
-        if len(names) > 1:
-            state[entry] = np.concatenate([*map(live.get, names)])
-        elif _LETTERS[names[0]][0] == "1":  # w_v is a matrix there
-            state[entry] = live[names[0]].reshape(1, -1).copy()
+    for entry, (name, *others) in _there(layout, live).items():
+        if others:
+            state[entry] = np.concatenate([live[name], *map(live.__getitem__, others)])
+        elif _LETTERS[name][0] == "1":  # w_v is a matrix there
+            state[entry] = live[name].reshape(1, -1).copy()
         else:
-            state[entry] = live[names[0]].copy()
+            state[entry] = live[name].copy()
     return state
 
 
@@ -221,7 +221,7 @@ def __reduce__(self: Any) -> tuple[Any, ...]:
 
 
 def __repr__(self: Any) -> str:
-    return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._shown().items())})"
+    return f"{type(self).__name__}({', '.join([f'{k}={v!r}' for k, v in self._shown().items()])})"
 
 
 def fill(core: Any) -> None:
