@@ -520,7 +520,7 @@ def test_arguments_that_change_others(rng: np.random.Generator) -> None:
     memory = DOT.memory(K, V)
     for action in (DOT.memory, memory.append):
         keys = K.astype(np.float32)
-        with pytest.raises(ValueError, match="keys or values changed shape in the call"):
+        with pytest.raises(ValueError, match=r"keys has shape \(2, 2, 10\)|values has shape"):
             action(keys, Meddler(V, reshape))
     layer = make_layer("additive")
     assert isinstance(layer, AdditiveAttention)

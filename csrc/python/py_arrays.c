@@ -2,8 +2,8 @@
  * py_arrays.c -- from Python objects to float32 arrays and bools of known shape.
  *
  * The common case, an exact float32 C-contiguous array, is recognised by looking at its
- * header and used as it is. Everything else takes the long road: read as an array, with
- * what has no business here refused (py_read.c), convert.
+ * header and used as it is. Other dtypes and layouts are converted here; what is no plain
+ * array was made one before (py_read.c).
  */
 #include "py_attnext.h"
 
@@ -122,42 +122,71 @@ narrow(PyArrayObject *source)
     return result;
 }
 
-PyArrayObject *
-py_float32(PyObject *object, const char *name, PyArrayObject *out)
+/* Does a lie in the memory of the array that it is a view of? That may have given it back
+ * since, as a.resize(0, refcheck=False) does. */
+static bool
+has_memory(PyArrayObject *a)
 {
-    PyArrayObject *source = NULL, *result = NULL;
+    const char *low, *high;
+    PyArrayObject *owner = a;
+    for (PyObject *base = PyArray_BASE(a); base != NULL && PyArray_Check(base);
+         base = PyArray_BASE(owner)) {
+        owner = (PyArrayObject *)base;
+    }
+    if (owner == a || !PyArray_CHKFLAGS(owner, NPY_ARRAY_OWNDATA)) {
+        return true;
+    }
+    py_extent(a, &low, &high);
+    return low == high || (low >= PyArray_BYTES(owner) &&
+                           high <= PyArray_BYTES(owner) + PyArray_NBYTES(owner));
+}
 
-    if (out == NULL && py_is_plain(object, NPY_FLOAT32)) {
+int
+py_check_memory(PyArrayObject *a, const char *name)
+{
+    if (PyArray_BASE(a) == NULL || has_memory(a)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError,
+                 "%s lost its memory: the array that it is a view of gave it back",
+                 name);
+    return -1;
+}
+
+PyArrayObject *
+py_array(py_kind kind, PyObject *object, const char *name)
+{
+    PyObject *array = py_fits(kind, object) ? Py_NewRef(object)
+                                            : py_read(kind, object, name);
+    if (array != NULL && py_check_memory((PyArrayObject *)array, name) < 0) {
+        Py_CLEAR(array);
+    }
+    return (PyArrayObject *)array;
+}
+
+PyArrayObject *
+py_float32(PyObject *object, const char *name)
+{
+    if (py_is_plain(object, NPY_FLOAT32) &&
+        PyArray_BASE((PyArrayObject *)object) == NULL) {
         return (PyArrayObject *)Py_NewRef(object);
     }
-    source = py_read_array(object, name);
+    PyArrayObject *source = py_array(READ_REAL, object, name), *result = NULL;
     if (source == NULL) {
-        goto done;
+        return NULL;
     }
     int dtype = PyArray_TYPE(source);
-    if (!PyTypeNum_ISINTEGER(dtype) && !PyTypeNum_ISFLOAT(dtype)) {
-        py_dtype_error(object, source, name,
-                       "real numbers (any float or integer dtype)");
-        goto done;
-    }
-    if (out != NULL && py_refuse_overlap(out, source, name) < 0) {
-        goto done;
-    }
-    if (dtype == NPY_DOUBLE || dtype == NPY_LONGDOUBLE) {
-        result = narrow(source);
-    } else {
-        result = py_as_dtype(source, NPY_FLOAT32);
-    }
-done:
-    Py_XDECREF(source);
+    result = dtype == NPY_DOUBLE || dtype == NPY_LONGDOUBLE
+                 ? narrow(source)
+                 : py_as_dtype(source, NPY_FLOAT32);
+    Py_DECREF(source);
     return result;
 }
 
 PyArrayObject *
-py_float32_shaped(PyObject *object, const char *name, PyArrayObject *out, int ndim,
-                  const npy_intp *dims)
+py_float32_shaped(PyObject *object, const char *name, int ndim, const npy_intp *dims)
 {
-    PyArrayObject *a = py_float32(object, name, out);
+    PyArrayObject *a = py_float32(object, name);
     if (a != NULL && py_check_shape(a, name, ndim, dims) < 0) {
         Py_CLEAR(a);
     }
@@ -206,10 +235,10 @@ parameter_shape_error(PyArrayObject *a, const char *name, const char *letters,
 }
 
 PyArrayObject *
-py_parameter(PyObject *object, const char *name, PyArrayObject *out,
-             const char *letters, npy_intp sizes[PY_LETTERS])
+py_parameter(PyObject *object, const char *name, const char *letters,
+             npy_intp sizes[PY_LETTERS])
 {
-    PyArrayObject *a = py_float32(object, name, out);
+    PyArrayObject *a = py_float32(object, name);
     if (a == NULL) {
         return NULL;
     }
@@ -241,9 +270,6 @@ py_out(PyObject *object, PyArrayObject **out)
         return -1;
     }
     PyArrayObject *a = (PyArrayObject *)object;
-    if (py_refuse_subclass(a, "out") < 0) {
-        return -1;
-    }
     if (PyArray_TYPE(a) != NPY_FLOAT32 || PyArray_ISBYTESWAPPED(a)) {
         PyErr_Format(PyExc_TypeError, "out has dtype %S, expected float32",
                      PyArray_DESCR(a));
@@ -261,59 +287,23 @@ py_out(PyObject *object, PyArrayObject **out)
     return 0;
 }
 
-/* ---- memory that may go ---------------------------------------------------------- */
+/* ---- extents --------------------------------------------------------------------- */
 
-/* That of the array whose memory it is: a may be a view, of one of a subclass above all,
- * which is read through a view. */
-py_place
-py_place_of(PyArrayObject *a)
+void
+py_extent(PyArrayObject *a, const char **low, const char **high)
 {
-    PyObject *base = PyArray_BASE(a);
-    while (base != NULL && PyArray_Check(base)) {
-        a = (PyArrayObject *)base;
-        base = PyArray_BASE(a);
+    *low = *high = PyArray_BYTES(a);
+    if (PyArray_SIZE(a) == 0) {
+        return;
     }
-    npy_intp bytes = PyArray_ITEMSIZE(a); /* PyArray_NBYTES costs 10 ns */
     for (int i = 0; i < PyArray_NDIM(a); i++) {
-        bytes *= PyArray_DIM(a, i);
+        npy_intp reach = (PyArray_DIM(a, i) - 1) * PyArray_STRIDE(a, i);
+        *(reach < 0 ? low : high) += reach;
     }
-    return (py_place){PyArray_BYTES(a), bytes};
+    *high += PyArray_ITEMSIZE(a);
 }
 
-bool
-py_is_in_place(PyArrayObject *a, const py_place *place)
-{
-    py_place now = py_place_of(a);
-    return now.data == place->data && now.bytes == place->bytes;
-}
-
-int
-py_check_place(PyArrayObject *a, const py_place *place, const char *name)
-{
-    if (py_is_in_place(a, place)) {
-        return 0;
-    }
-    PyErr_Format(
-        PyExc_ValueError,
-        "%s lost its memory while another argument was read, expected an array "
-        "that stays as it is",
-        name);
-    return -1;
-}
-
-/* ---- bools and floats ------------------------------------------------------------ */
-
-/* What a mask must be, for someone who came with numbers. */
-static const char *
-not_numbers(py_arg which, int dtype)
-{
-    if (which == ARG_DROPOUT_MASK) {
-        return "bools: True = keep";
-    }
-    return PyTypeNum_ISINTEGER(dtype)
-               ? "bools: True = attend"
-               : "bools: floats to be added to the scores are the argument bias";
-}
+/* ---- bools ----------------------------------------------------------------------- */
 
 /* a, whose last axis has a stride of its own, as a C-contiguous array. An axis along
  * which it only repeats itself (np.broadcast_to) comes out with size 1. */
@@ -346,47 +336,23 @@ is_readable(PyArrayObject *a)
 }
 
 PyArrayObject *
-py_bools(PyObject *object, py_arg which, PyArrayObject *out)
+py_bools(PyObject *object, const char *name)
 {
-    const char *name = which == ARG_MASK ? "mask" : "dropout_mask";
-    PyArrayObject *source = py_read_array(object, name), *result = NULL;
+    PyArrayObject *source = py_array(READ_BOOLS, object, name), *result = NULL;
     if (source == NULL) {
         return NULL;
     }
-    int dtype = PyArray_TYPE(source);
-    bool numbers = PyTypeNum_ISINTEGER(dtype) || PyTypeNum_ISFLOAT(dtype);
-    if (dtype != NPY_BOOL && !py_is_empty_list(object, source)) {
-        py_dtype_error(object, source, name,
-                       numbers ? not_numbers(which, dtype) : "bools");
-    } else if (out != NULL && py_refuse_overlap(out, source, name) < 0) {
-        result = NULL;
-    } else if (dtype != NPY_BOOL) {
-        result = py_as_dtype(source, NPY_BOOL);
-    } else if (is_readable(source)) {
-        result = (PyArrayObject *)Py_NewRef(source);
-    } else {
-        result = copy_without_repeats(source);
-    }
+    result = is_readable(source) ? (PyArrayObject *)Py_NewRef(source)
+                                 : copy_without_repeats(source);
     Py_DECREF(source);
     return result;
 }
 
 PyArrayObject *
-py_floats(PyObject *object, const char *name, PyArrayObject *out)
+py_floats(PyObject *object, const char *name)
 {
-    PyArrayObject *source = py_read_array(object, name), *result = NULL;
-    if (source == NULL) {
-        return NULL;
-    }
-    int dtype = PyArray_TYPE(source);
-    if (PyTypeNum_ISFLOAT(dtype)) {
-        result = py_float32((PyObject *)source, name, out);
-    } else {
-        py_dtype_error(object, source, name,
-                       PyTypeNum_ISBOOL(dtype)
-                           ? "floats: a bool mask is the argument mask"
-                           : "floats");
-    }
-    Py_DECREF(source);
-    return result;
+    PyArrayObject *source = py_array(READ_FLOATS, object, name);
+    PyArrayObject *a = source == NULL ? NULL : py_float32((PyObject *)source, name);
+    Py_XDECREF(source);
+    return a;
 }

@@ -79,8 +79,7 @@ py_forward(const attnext_state *state, const py_call *call, py_inputs *in,
 
     py_inputs_init(in);
     *outputs = (py_outputs){0};
-    if (py_out(call->given[ARG_OUT], &out) < 0 || py_inputs_read(in, call, out) < 0 ||
-        py_inputs_check(state, in, call->score) < 0 ||
+    if (py_out(call->given[ARG_OUT], &out) < 0 || py_inputs_read(in, call) < 0 ||
         py_make_outputs(call, in, out, outputs) < 0) {
         goto done;
     }
@@ -141,7 +140,6 @@ convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLO
         [LSE] = {ARG_LSE, "lse", OF_LSE},
         [KEPT] = {ARG_KEPT, "kept", OF_KEPT},
     };
-    py_place places[FLOWS];
     for (int i = 0; i < FLOWS; i++) {
         PyObject *given = call->given[table[i].arg];
         npy_intp dims[PY_MAX_AXES];
@@ -149,15 +147,8 @@ convert_flows(const py_call *call, const py_inputs *in, PyArrayObject *flows[FLO
             continue;
         }
         int ndim = shape_of_flow(in, table[i].shape, dims);
-        flows[i] = py_float32_shaped(given, table[i].name, NULL, ndim, dims);
+        flows[i] = py_float32_shaped(given, table[i].name, ndim, dims);
         if (flows[i] == NULL) {
-            return -1;
-        }
-        places[i] = py_place_of(flows[i]);
-    }
-    for (int i = 0; i < FLOWS; i++) {
-        if (flows[i] != NULL &&
-            py_check_place(flows[i], &places[i], table[i].name) < 0) {
             return -1;
         }
     }
@@ -262,8 +253,7 @@ py_backward(const attnext_state *state, const py_call *call, py_inputs *in,
 
     py_inputs_init(in);
     *gradients = (py_gradients){0};
-    if (py_inputs_read(in, call, NULL) == 0 && convert_flows(call, in, flows) == 0 &&
-        py_inputs_check(state, in, call->score) == 0 &&
+    if (py_inputs_read(in, call) == 0 && convert_flows(call, in, flows) == 0 &&
         py_make_gradients(call, in, gradients) == 0) {
         result = run_backward(state, call, in, flows, gradients);
     }
@@ -307,8 +297,7 @@ py_scores(const attnext_state *state, const py_call *call)
     npy_intp dims[PY_MAX_AXES];
 
     py_inputs_init(&in);
-    if (py_inputs_read(&in, call, NULL) == 0 &&
-        py_inputs_check(state, &in, call->score) == 0) {
+    if (py_inputs_read(&in, call) == 0) {
         py_query_shape(&in, in.problem.M, in.problem.N, dims);
         scores = py_new_float32(in.ndim, dims);
     }

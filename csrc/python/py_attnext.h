@@ -8,7 +8,7 @@
  *     py_numbers.c     numbers, flags and words among them
  *     py_docs.c        signatures for help(); where docstrings are joined to them
  *     py_tables.c      the tables themselves, and what Python sees of them
- *     py_read.c        any object as an array of whatever dtype, and what is refused
+ *     py_read.c        what is plain, and the way to Python for what is not
  *     py_arrays.c      from there to float32 arrays and bools of known shape
  *     py_integers.c    ... and to integers
  *     py_lengths.c     valid lengths, in every shape they may come
@@ -163,37 +163,73 @@ int py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule);
 
 /* ---- reading (py_read.c) --------------------------------------------------------- */
 
-/* An exception that somebody else raised, a user's __array__ say, is set. The first
- * leaves it what it is, and adds a note of which argument it was about. The second
- * raises another from it: format, with the name for its %s, then what it says. */
+/* What an argument is to become, by the function of attnext/_reading.py that reads it. */
+typedef enum {
+    READ_AS_IS, /* a flag, a word, an object of ours: it is looked at and not read */
+    READ_REAL,
+    READ_FLOATS,
+    READ_BOOLS,
+    READ_INTEGERS,
+    READ_PARTS,
+    READ_OUT,
+    READ_NUMBER,
+    READ_ONE_NUMBER,
+    READ_SCALE,
+    READ_INDEX,
+    READ_WINDOW
+} py_kind;
+
+/* Can object be looked at without running any code? */
+bool py_fits(py_kind kind, PyObject *object);
+
+/* object as what fits, a new reference; what is wrong with it is said with its name.
+ * This runs code, anybody's. */
+PyObject *py_read(py_kind kind, PyObject *object, const char *name);
+
+/* All arguments of a parsed call as what fits, but for None. *owned, NULL before, is
+ * a list that keeps what was read, or NULL. */
+int py_make_plain(const attnext_state *state, const py_signature *signature,
+                  PyObject **given, PyObject **owned);
+
+/* py_parse and py_make_plain. */
+static inline int
+py_parse_plain(const attnext_state *state, const py_signature *signature,
+               PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+               PyObject **given, PyObject **owned)
+{
+    return py_parse(state, signature, args, nargs, kwnames, given) < 0
+               ? -1
+               : py_make_plain(state, signature, given, owned);
+}
+
+/* Reads the environment variable ATTNEXT_DEFER: if it is set, what fits is read too, so
+ * that a run of the tests tries every reader. */
+void py_read_setting(void);
+
+/* A call f(X, lens, ...) has failed, for whatever reason: if the two seem to be swapped,
+ * that is what is wrong. */
+void py_notice_swapped(const attnext_state *state, const py_signature *signature,
+                       PyObject *const *given);
+
+/* An exception that somebody else raised is set. The first leaves it what it is, and adds
+ * a note of which argument it was about. The second raises another from it: format, with
+ * the name for its %s, then what it says. */
 void py_note_argument(const char *name);
 void py_raise_from(PyObject *kind, const char *format, const char *name);
-
-/* object as an array of whatever dtype it has. */
-PyArrayObject *py_read_array(PyObject *object, const char *name);
-
-/* TypeError for subclasses of ndarray whose meaning would be lost: a masked array's
- * mask, the rules of np.matrix. Others (memmap, a user's own) are read as they are. */
-int py_refuse_subclass(PyArrayObject *a, const char *name);
-
-/* ValueError if any element of `input` lies in out. */
-int py_refuse_overlap(PyArrayObject *out, PyArrayObject *input, const char *name);
-
-/* Sets the TypeError "name has dtype ..., expected ...", where object was read as a;
- * returns -1. */
-int py_dtype_error(PyObject *object, PyArrayObject *a, const char *name,
-                   const char *expected);
-
-/* NumPy calls [] floats, whatever it is meant to be. */
-bool py_is_empty_list(PyObject *object, PyArrayObject *a);
 
 /* ---- arrays (py_arrays.c) -------------------------------------------------------- */
 
 /* As many axes as any NumPy array has (64; 32 before NumPy 2), and one of heads. */
 enum { PY_MAX_AXES = 65 };
 
-/* In all of these, `name` is used in messages, and out is NULL or the array given as
- * out=, with which object must not share memory (ValueError). */
+/* In all of these, `name` is used in messages. */
+
+/* ValueError if a is a view of an array that gave its memory back, as
+ * base.resize(0, refcheck=False) does. */
+int py_check_memory(PyArrayObject *a, const char *name);
+
+/* object as an array of that kind, whatever its layout. */
+PyArrayObject *py_array(py_kind kind, PyObject *object, const char *name);
 
 /* Is object what the core reads: an array of this dtype, C-contiguous and native? */
 bool py_is_plain(PyObject *object, int dtype);
@@ -203,10 +239,13 @@ PyArrayObject *py_as_dtype(PyArrayObject *a, int dtype);
 
 /* object as a float32, C-contiguous, aligned array in native byte order: itself when it
  * is one, else a converted copy. */
-PyArrayObject *py_float32(PyObject *object, const char *name, PyArrayObject *out);
+PyArrayObject *py_float32(PyObject *object, const char *name);
 
 /* The same of floats only: of any dtype, but no integers and no bools. */
-PyArrayObject *py_floats(PyObject *object, const char *name, PyArrayObject *out);
+PyArrayObject *py_floats(PyObject *object, const char *name);
+
+/* The bytes between *low and *high hold every element of a (none if a is empty). */
+void py_extent(PyArrayObject *a, const char **low, const char **high);
 
 /* A dim of an expected shape that is not a number but a letter: it fits every size, and
  * messages show it: "keys has shape (2, 3, 4), expected (2, N, 5)". */
@@ -227,8 +266,8 @@ bool py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims);
 int py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims);
 
 /* py_float32 and py_check_shape in one. */
-PyArrayObject *py_float32_shaped(PyObject *object, const char *name, PyArrayObject *out,
-                                 int ndim, const npy_intp *dims);
+PyArrayObject *py_float32_shaped(PyObject *object, const char *name, int ndim,
+                                 const npy_intp *dims);
 
 /* Sizes by letter: sizes['H' - 'A'] is how large an axis with the letter H is. */
 enum { PY_LETTERS = 26, PY_PARAMETER_AXES = 4 };
@@ -240,28 +279,17 @@ int py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
 
 /* A parameter as float32, in the shape given, which may lack the leading axis of size 1.
  * A size that is one of the letters above becomes that of the array. */
-PyArrayObject *py_parameter(PyObject *object, const char *name, PyArrayObject *out,
-                            const char *letters, npy_intp sizes[PY_LETTERS]);
-
-/* Where the memory of an array lies. Reading the arguments behind it may run Python code
- * that gives this memory back, as a.resize(0, refcheck=False) does: ValueError if it no
- * longer lies where it lay. */
-typedef struct {
-    const char *data;
-    npy_intp bytes;
-} py_place;
-py_place py_place_of(PyArrayObject *a);
-bool py_is_in_place(PyArrayObject *a, const py_place *place);
-int py_check_place(PyArrayObject *a, const py_place *place, const char *name);
+PyArrayObject *py_parameter(PyObject *object, const char *name, const char *letters,
+                            npy_intp sizes[PY_LETTERS]);
 
 /* object given as out=: *out is NULL if not given, else a new reference to it, known to
  * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
 int py_out(PyObject *object, PyArrayObject **out);
 
-/* object, which is the mask or the dropout_mask, as an array of bools whose last axis is
+/* object as an array of bools whose last axis is
  * contiguous, or of size 1, or repeats one element: itself when it is one, whatever its
  * other strides. */
-PyArrayObject *py_bools(PyObject *object, py_arg which, PyArrayObject *out);
+PyArrayObject *py_bools(PyObject *object, const char *name);
 
 /* Sets the ValueError "name has shape (...), expected ..."; returns -1. */
 int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
@@ -304,14 +332,10 @@ int py_read_memory_limit(void);
 /* ---- integers (py_integers.c) ----------------------------------------------------- */
 
 /* Integers as a private int64 array in the shape given, those below low or above high
- * moved to the ends. Floats are a TypeError with a hint; bools are one that says
- * "expected <not_bools>". */
-PyArrayObject *py_int64_copy(PyObject *object, const char *name, const char *not_bools,
-                             int64_t low, int64_t high, PyArrayObject *out);
-
-/* Integers of any size as Python ints, in an object array of the shape given. */
-PyArrayObject *py_exact_integers(PyObject *object, const char *name,
-                                 const char *not_bools, PyArrayObject *out);
+ * moved to the ends. */
+PyArrayObject *py_int64_copy(PyObject *object, const char *name, int64_t low,
+                             int64_t high);
+int64_t py_clip_int(PyObject *integer, int64_t low, int64_t high);
 
 /* py_int64_copy of n integers in one of the forms they mostly have, without an array: a
  * list of Python ints, or a plain int64 array of shape (n,). false: another form;
@@ -333,8 +357,7 @@ enum { PY_FEW_LENS = 16 };
  * length clipped to 0..N. few: NULL, or room for PY_FEW_LENS, where the copy may lie
  * instead; *lens is then NULL too. */
 int py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
-                  PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens,
-                  int64_t *few);
+                  attn_valid_lens *valid, PyArrayObject **lens, int64_t *few);
 
 /* One length in 0..N per entry of an axis of B: integers of shape (B,), or an int,
  * which is repeated B times if `expand` says so and else comes as a 0-d array. */
@@ -348,14 +371,17 @@ PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
  * the view of it that the core reads, which points into it and is to be cleared.
  * makes_heads: the last leading axis of dims is the call's own, and not its queries'. */
 PyArrayObject *py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
-                        const npy_intp *dims, PyArrayObject *out, attn_view *view);
+                        const npy_intp *dims, attn_view *view);
 void py_view_clear(attn_view *view);
+
+/* Where both are True, of masks that broadcast to one shape. NumPy's ufunc would make tuples, at
+ * which the garbage collector may start. */
+PyArrayObject *py_both(PyArrayObject *a, PyArrayObject *b);
 
 /* The same of numbers that pairs share, real ones, finite or, if minus_inf, -inf: of a
  * shape that broadcasts to dims = (..., M) or to its `lead` leading axes alone. */
 PyArrayObject *py_shared(PyObject *object, const char *name, bool minus_inf, int lead,
-                         int ndim, const npy_intp *dims, PyArrayObject *out,
-                         attn_view *view);
+                         int ndim, const npy_intp *dims, attn_view *view);
 
 /* ---- bands (py_bands.c) ---------------------------------------------------------- */
 
@@ -365,8 +391,7 @@ static const int64_t PY_FAR = (int64_t)1 << 61;
 /* i - left <= j <= i + right; -1: no bound on that side. */
 typedef struct {
     bool given;
-    bool clipped; /* an end was further than PY_FAR, which it is now */
-    int64_t left, right;
+    int64_t left, right; /* at most PY_FAR */
 } py_window;
 
 /* The option: None, or a tuple or list of two ints, each >= -1. */
@@ -374,11 +399,9 @@ int py_read_window(PyObject *object, const char *name, py_window *window);
 
 /* Fills *band from window, causal, and their offset, an int or integers of shape
  * rows[:1], NULL if not given; *offsets is the private copy it points into, which may
- * be given again with the same window. as_given: what window was read from, NULL if
- * that was done for an earlier call. */
-int py_band(const py_window *window, PyObject *as_given, bool causal, PyObject *offset,
-            int ndim, const npy_intp *rows, PyArrayObject *out, attn_band *band,
-            PyArrayObject **offsets);
+ * be given again with the same window. */
+int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
+            const npy_intp *rows, attn_band *band, PyArrayObject **offsets);
 
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 

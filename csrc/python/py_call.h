@@ -42,7 +42,7 @@ typedef struct {
 } py_memory;
 
 /* A call to any attention, forward or backward, or to the scores alone, likewise, which
- * has no values: Python objects (borrowed, not yet checked; NULL or None where not
+ * has no values: plain Python objects (borrowed, not yet checked; NULL or None where not
  * given) and options. */
 typedef struct {
     const py_score *score;
@@ -76,7 +76,6 @@ typedef struct {
     npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries; then heads */
     npy_intp bias_dims[PY_MAX_AXES], sink_dims[PY_MAX_AXES], scale_dims[PY_MAX_AXES];
     npy_intp sizes[PY_LETTERS]; /* if the score has parameters: of their axes */
-    py_place places[PY_INPUTS]; /* of the arrays, when they were read */
     int64_t few_lens[PY_FEW_LENS];
 } py_inputs;
 
@@ -101,13 +100,10 @@ py_inputs_end(const py_inputs *in)
 /* Makes *in empty: what every use of one starts with. */
 void py_inputs_init(py_inputs *in);
 
-/* Fills an empty *in. out: the array given as out=, or NULL. No values are read if none
- * are given. On failure, too, *in is for py_inputs_clear(). */
-int py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out);
+/* Fills an empty *in from plain arguments. No values are read if none are given. On
+ * failure, too, *in is for py_inputs_clear(). */
+int py_inputs_read(py_inputs *in, const py_call *call);
 
-/* Once no more arguments are read: ValueError unless the inputs lie where they lay. */
-int py_inputs_check(const attnext_state *state, const py_inputs *in,
-                    const py_score *score);
 void py_inputs_clear(py_inputs *in);
 
 /* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`

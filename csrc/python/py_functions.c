@@ -30,13 +30,15 @@
 static int
 read_call(const attnext_state *state, const py_score *score,
           const py_signature *signature, PyObject *const *args, Py_ssize_t nargs,
-          PyObject *kwnames, py_call *call)
+          PyObject *kwnames, py_call *call, PyObject **owned)
 {
     call->score = score;
     call->options = (py_options){0};
     call->keeps_inputs = false;
     call->memory = NULL;
-    if (py_parse(state, signature, args, nargs, kwnames, call->given) < 0) {
+    *owned = NULL;
+    if (py_parse_plain(state, signature, args, nargs, kwnames, call->given, owned) <
+        0) {
         return -1;
     }
     PyObject *keep = call->given[ARG_RETURN_KEPT];
@@ -69,10 +71,11 @@ results_of(const attnext_state *state, const py_score *score,
     py_call call;
     py_inputs in;
     py_outputs outputs;
+    PyObject *owned, *result = NULL;
 
-    if (read_call(state, score, signature, args, nargs, kwnames, &call) < 0 ||
+    if (read_call(state, score, signature, args, nargs, kwnames, &call, &owned) < 0 ||
         py_forward(state, &call, &in, &outputs) < 0) {
-        return NULL;
+        goto done;
     }
     PyArrayObject *more[] = {outputs.weights, outputs.lse, outputs.kept};
     PyObject *parts[4] = {(PyObject *)outputs.output};
@@ -82,9 +85,11 @@ results_of(const attnext_state *state, const py_score *score,
             parts[count++] = (PyObject *)more[i];
         }
     }
-    PyObject *result = pack(parts, count);
+    result = pack(parts, count);
     py_inputs_clear(&in);
     py_outputs_clear(&outputs);
+done:
+    Py_XDECREF(owned);
     return result;
 }
 
@@ -178,17 +183,18 @@ gradients_of(const attnext_state *state, const py_score *score,
     py_call call;
     py_inputs in;
     py_gradients gradients;
+    PyObject *owned, *result = NULL;
 
-    if (read_call(state, score, signature, args, nargs, kwnames, &call) < 0 ||
-        py_backward(state, &call, &in, &gradients) < 0) {
-        return NULL;
+    if (read_call(state, score, signature, args, nargs, kwnames, &call, &owned) == 0 &&
+        py_backward(state, &call, &in, &gradients) == 0) {
+        if (call.memory != NULL) {
+            py_clear_unused(&gradients);
+        }
+        result = pack_gradients(&call, &gradients);
+        py_inputs_clear(&in);
+        py_gradients_clear(&gradients);
     }
-    if (call.memory != NULL) {
-        py_clear_unused(&gradients);
-    }
-    PyObject *result = pack_gradients(&call, &gradients);
-    py_inputs_clear(&in);
-    py_gradients_clear(&gradients);
+    Py_XDECREF(owned);
     return result;
 }
 
@@ -216,12 +222,15 @@ scores(PyObject *module, py_score_number number, PyObject *const *args,
 {
     const attnext_state *state = py_state_of_module(module);
     const py_score *score = &state->scores[number];
+    PyObject *owned, *result = NULL;
     py_call call;
 
-    if (read_call(state, score, &score->scores, args, nargs, kwnames, &call) < 0) {
-        return NULL;
+    if (read_call(state, score, &score->scores, args, nargs, kwnames, &call, &owned) ==
+        0) {
+        result = (PyObject *)py_scores(state, &call);
     }
-    return (PyObject *)py_scores(state, &call);
+    Py_XDECREF(owned);
+    return result;
 }
 
 /* A function is handed the module, not its score: four of each score's own. */

@@ -51,29 +51,7 @@ static int
 keep(py_inputs *in, py_arg which, PyArrayObject *a)
 {
     in->arrays[which] = a;
-    if (a == NULL) {
-        return -1;
-    }
-    in->places[which] = py_place_of(a);
-    return 0;
-}
-
-int
-py_inputs_check(const attnext_state *state, const py_inputs *in, const py_score *score)
-{
-    for (int i = ARG_QUERIES; i < py_inputs_end(in); i++) {
-        bool copied = i == ARG_VALID_LENS || i == ARG_CAUSAL_OFFSET;
-        int parameter = i - ARG_PARAMETER_0;
-        if (in->arrays[i] == NULL || copied ||
-            py_is_in_place(in->arrays[i], &in->places[i])) {
-            continue;
-        }
-        const char *name = parameter >= 0 && parameter < score->parameters
-                               ? score->about->parameters[parameter].name
-                               : PyUnicode_AsUTF8(state->names[i]);
-        return name == NULL ? -1 : py_check_place(in->arrays[i], &in->places[i], name);
-    }
-    return 0;
+    return a == NULL ? -1 : 0;
 }
 
 /* ---- queries, keys, values ------------------------------------------------------- */
@@ -81,11 +59,10 @@ py_inputs_check(const attnext_state *state, const py_inputs *in, const py_score 
 /* queries (..., M, Dq), two axes at least. Its sizes are noted here, once: reading the
  * other arguments may run Python code, which may reshape an array in place. */
 static int
-convert_queries(const py_call *call, PyArrayObject *out, py_inputs *in)
+convert_queries(const py_call *call, py_inputs *in)
 {
     attn_problem *p = &in->problem;
-    if (keep(in, ARG_QUERIES, py_float32(call->given[ARG_QUERIES], "queries", out)) <
-        0) {
+    if (keep(in, ARG_QUERIES, py_float32(call->given[ARG_QUERIES], "queries")) < 0) {
         return -1;
     }
     in->ndim = in->pair_ndim = PyArray_NDIM(in->arrays[ARG_QUERIES]);
@@ -180,7 +157,7 @@ keys_shape_error(const py_inputs *in, npy_intp dims[PY_MAX_AXES])
  * enable_gqa, and Dk = Dq unless a parameter says what
  * becomes of other features. */
 static int
-convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
+convert_keys(const py_call *call, py_inputs *in)
 {
     const py_memory *memory = call->memory;
     attn_problem *p = &in->problem;
@@ -190,9 +167,8 @@ convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
         in->key_heads = PY_HEADS;
     }
     py_key_shape(in, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
-    PyArrayObject *keys = memory != NULL
-                              ? (PyArrayObject *)Py_NewRef(memory->keys)
-                              : py_float32(call->given[ARG_KEYS], "keys", out);
+    PyArrayObject *keys = memory != NULL ? (PyArrayObject *)Py_NewRef(memory->keys)
+                                         : py_float32(call->given[ARG_KEYS], "keys");
     if (keep(in, ARG_KEYS, keys) < 0) {
         return -1;
     }
@@ -212,14 +188,14 @@ convert_keys(const py_call *call, PyArrayObject *out, py_inputs *in)
 
 /* values (..., N, Dv), with the leading axes of keys; those of a memory are. */
 static int
-convert_values(const py_call *call, PyArrayObject *out, py_inputs *in)
+convert_values(const py_call *call, py_inputs *in)
 {
     npy_intp dims[PY_MAX_AXES];
     py_key_shape(in, in->problem.N, PY_DV, dims);
     PyArrayObject *values = call->memory != NULL
                                 ? (PyArrayObject *)Py_NewRef(call->memory->values)
                                 : py_float32_shaped(call->given[ARG_VALUES], "values",
-                                                    out, in->ndim, dims);
+                                                    in->ndim, dims);
     if (keep(in, ARG_VALUES, values) < 0) {
         return -1;
     }
@@ -264,7 +240,7 @@ take_heads(const py_call *call, py_inputs *in)
 }
 
 static int
-convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
+convert_parameters(const py_call *call, py_inputs *in)
 {
     attn_problem *p = &in->problem;
     memset(in->sizes, 0, sizeof in->sizes);
@@ -278,7 +254,7 @@ convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
         if (parameter->optional && !py_is_given(given)) {
             continue;
         }
-        PyArrayObject *a = py_parameter(given, parameter->name, out, parameter->shape,
+        PyArrayObject *a = py_parameter(given, parameter->name, parameter->shape,
                                         in->sizes);
         if (keep(in, ARG_PARAMETER_0 + i, a) < 0) {
             return -1;
@@ -296,8 +272,8 @@ convert_parameters(const py_call *call, PyArrayObject *out, py_inputs *in)
 
 /* mask, bias or dropout_mask, if given. */
 static int
-convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
-              const npy_intp *dims, attn_view *view, py_inputs *in)
+convert_pairs(const py_call *call, py_arg which, const npy_intp *dims, attn_view *view,
+              py_inputs *in)
 {
     if (!py_is_given(call->given[which])) {
         return 0;
@@ -305,7 +281,7 @@ convert_pairs(const py_call *call, py_arg which, PyArrayObject *out,
     in->masked = true;
     return keep(in, which,
                 py_pairs(call->given[which], which, in->problem.heads > 0,
-                         in->pair_ndim, dims, out, view));
+                         in->pair_ndim, dims, view));
 }
 
 /* The mask of the memory, and that of the call if there is one. */
@@ -315,8 +291,7 @@ add_mask_of_memory(const py_call *call, const npy_intp *dims, py_inputs *in)
     PyArrayObject *mask = py_memory_mask(call->memory, &in->problem);
     PyArrayObject *given = in->arrays[ARG_MASK];
     if (mask != NULL && given != NULL) {
-        PyObject *both = PyNumber_And((PyObject *)mask, (PyObject *)given);
-        Py_SETREF(mask, (PyArrayObject *)both);
+        Py_SETREF(mask, py_both(mask, given));
     }
     if (mask == NULL) {
         return -1;
@@ -325,7 +300,7 @@ add_mask_of_memory(const py_call *call, const npy_intp *dims, py_inputs *in)
     py_view_clear(&in->problem.masks.mask);
     int result = keep(in, ARG_MASK,
                       py_pairs((PyObject *)mask, ARG_MASK, false, in->pair_ndim, dims,
-                               NULL, &in->problem.masks.mask));
+                               &in->problem.masks.mask));
     Py_XDECREF(given);
     Py_DECREF(mask);
     return result;
@@ -345,7 +320,7 @@ share_among_heads(attn_problem *p)
 /* Everything that is about pairs (..., M, N). The shape of the bias is noted for its
  * gradient's sake. */
 static int
-convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
+convert_masks(const py_call *call, py_inputs *in)
 {
     attn_problem *p = &in->problem;
     const py_options *o = &call->options;
@@ -353,16 +328,15 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
     npy_intp dims[PY_MAX_AXES];
     py_query_shape(in, p->M, p->N, dims);
 
-    if (py_valid_lens(call->given[ARG_VALID_LENS], in->ndim - 1, dims, p->N, out,
+    if (py_valid_lens(call->given[ARG_VALID_LENS], in->ndim - 1, dims, p->N,
                       &p->masks.valid, &in->arrays[ARG_VALID_LENS],
                       call->keeps_inputs ? NULL : in->few_lens) < 0) {
         return -1;
     }
     bool band = o->causal || o->window.given || offset != NULL;
     in->masked = offset != NULL;
-    if (band &&
-        py_band(&o->window, call->given[ARG_WINDOW], o->causal, offset, in->ndim - 1,
-                dims, out, &p->masks.band, &in->arrays[ARG_CAUSAL_OFFSET]) < 0) {
+    if (band && py_band(&o->window, o->causal, offset, in->ndim - 1, dims,
+                        &p->masks.band, &in->arrays[ARG_CAUSAL_OFFSET]) < 0) {
         return -1;
     }
     if (call->memory != NULL && offset == NULL) {
@@ -372,8 +346,8 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
     }
     share_among_heads(p);
     py_pair_shape(in, p->M, p->N, dims);
-    if (convert_pairs(call, ARG_MASK, out, dims, &p->masks.mask, in) < 0 ||
-        convert_pairs(call, ARG_BIAS, out, dims, &p->masks.bias, in) < 0) {
+    if (convert_pairs(call, ARG_MASK, dims, &p->masks.mask, in) < 0 ||
+        convert_pairs(call, ARG_BIAS, dims, &p->masks.bias, in) < 0) {
         return -1;
     }
     if (call->memory != NULL && call->memory->mask != NULL &&
@@ -383,14 +357,14 @@ convert_masks(const py_call *call, PyArrayObject *out, py_inputs *in)
     if (in->arrays[ARG_BIAS] != NULL) { /* now: what follows may reshape the array */
         in->bias_ndim = py_note_shape(in->arrays[ARG_BIAS], in->bias_dims);
     }
-    return convert_pairs(call, ARG_DROPOUT_MASK, out, dims, &p->dropout.keep, in);
+    return convert_pairs(call, ARG_DROPOUT_MASK, dims, &p->dropout.keep, in);
 }
 
 /* ---- what rows share ------------------------------------------------------------- */
 
 /* sink, if given. Its shape is noted as that of the bias. */
 static int
-convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
+convert_sink(const py_call *call, py_inputs *in)
 {
     npy_intp dims[PY_MAX_AXES];
     PyObject *given = call->given[ARG_SINK];
@@ -400,7 +374,7 @@ convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
     in->masked = true;
     py_pair_shape(in, in->problem.M, 0, dims);
     PyArrayObject *a = py_shared(given, "sink", true, in->pair_ndim - 2,
-                                 in->pair_ndim - 1, dims, out, &in->problem.sink);
+                                 in->pair_ndim - 1, dims, &in->problem.sink);
     if (keep(in, ARG_SINK, a) < 0) {
         return -1;
     }
@@ -410,7 +384,7 @@ convert_sink(const py_call *call, PyArrayObject *out, py_inputs *in)
 
 /* scale, if it is an array. */
 static int
-convert_scale(const py_call *call, PyArrayObject *out, py_inputs *in)
+convert_scale(const py_call *call, py_inputs *in)
 {
     PyObject *given = py_given_scale(call);
     if (given == NULL || call->options.has_scale) {
@@ -418,8 +392,7 @@ convert_scale(const py_call *call, PyArrayObject *out, py_inputs *in)
     }
     in->masked = true;
     PyArrayObject *a = py_shared(given, "scale", false, in->pair_ndim - 2,
-                                 in->pair_ndim - 2, in->leading, out,
-                                 &in->problem.scales);
+                                 in->pair_ndim - 2, in->leading, &in->problem.scales);
     if (keep(in, ARG_SCALE, a) < 0) {
         return -1;
     }
@@ -440,7 +413,7 @@ default_scale(attn_scale_kind kind, int64_t D)
 }
 
 int
-py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
+py_inputs_read(py_inputs *in, const py_call *call)
 {
     attn_problem *p = &in->problem;
     const py_options *o = &call->options;
@@ -451,18 +424,18 @@ py_inputs_read(py_inputs *in, const py_call *call, PyArrayObject *out)
     p->empty_rows = o->empty_rows;
     p->dropout.p = o->dropout_p;
     p->dropout.seed = o->seed.value;
-    if (convert_queries(call, out, in) < 0 || convert_keys(call, out, in) < 0 ||
+    if (convert_queries(call, in) < 0 || convert_keys(call, in) < 0 ||
         ((call->given[ARG_VALUES] != NULL || call->memory != NULL) &&
-         convert_values(call, out, in) < 0) ||
-        (score->parameters > 0 && convert_parameters(call, out, in) < 0)) {
+         convert_values(call, in) < 0) ||
+        (score->parameters > 0 && convert_parameters(call, in) < 0)) {
         return -1;
     }
     int64_t D = p->heads > 0 ? p->H / p->heads : p->Dq;
     p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, D);
     p->eps = o->eps > 0.0f ? o->eps : DEFAULT_EPS;
-    return convert_masks(call, out, in) < 0 || convert_sink(call, out, in) < 0
+    return convert_masks(call, in) < 0 || convert_sink(call, in) < 0
                ? -1
-               : convert_scale(call, out, in);
+               : convert_scale(call, in);
 }
 
 void

@@ -263,7 +263,6 @@ PyArrayObject *layer_memory_grow(PyArrayObject *from, npy_intp rows, npy_intp ro
 typedef struct {
     PyArrayObject *keys, *values, *mask, *lens;
     int ndim;
-    py_place key_place, value_place;
     npy_intp key_dims[PY_MAX_AXES], value_dims[PY_MAX_AXES];
 } memory_rows;
 

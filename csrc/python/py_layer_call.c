@@ -51,7 +51,7 @@ PyArrayObject *
 layer_read_features(PyObject *object, const char *name, char rows,
                     const char *size_name, Py_ssize_t size)
 {
-    PyArrayObject *a = py_float32(object, name, NULL);
+    PyArrayObject *a = py_float32(object, name);
     int ndim = a == NULL ? 0 : PyArray_NDIM(a);
     if (ndim >= 2 && PyArray_DIM(a, ndim - 1) != size) {
         char expected[100];
@@ -106,10 +106,11 @@ static const py_signature call_signature = {
     .method = true,
 };
 
-/* A forward of the layer as it is held; the inputs are in *call. */
+/* A forward of the layer as it is held; the inputs are in *call. Drawing the seed runs
+ * code: what was plain before is looked at again. */
 static PyObject *
 forward(const attnext_state *state, layer_object *layer, const layer_core *held,
-        py_call *call)
+        py_call *call, PyObject **plain)
 {
     py_options *o = &call->options;
     py_inputs in;
@@ -121,7 +122,9 @@ forward(const attnext_state *state, layer_object *layer, const layer_core *held,
     }
     o->return_lse = true; /* it makes the backward cheaper */
     o->dropout_p = held->training ? (float)held->dropout : 0.0f;
-    if (o->dropout_p > 0.0f && draw_seed(held->rng, &o->seed) < 0) {
+    if (o->dropout_p > 0.0f &&
+        (draw_seed(held->rng, &o->seed) < 0 ||
+         py_make_plain(state, &held->score->call, call->given, plain) < 0)) {
         return NULL;
     }
     if (py_forward(state, call, &in, &outputs) < 0) {
@@ -155,7 +158,6 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[INPUTS])
                       : call->memory != NULL          ? 1
                       : held->score->about->has_heads ? 3
                                                       : 2;
-    py_place places[INPUTS];
     for (int i = 0; i < count; i++) {
         owned[i] = (PyObject *)layer_read_features(call->given[inputs[i].arg],
                                                    inputs[i].name, inputs[i].rows,
@@ -164,12 +166,6 @@ read_inputs(const layer_core *held, py_call *call, PyObject *owned[INPUTS])
             return -1;
         }
         call->given[inputs[i].arg] = owned[i];
-        places[i] = py_place_of((PyArrayObject *)owned[i]);
-    }
-    for (int i = 0; i < count; i++) {
-        if (py_check_place((PyArrayObject *)owned[i], &places[i], inputs[i].name) < 0) {
-            return -1;
-        }
     }
     return 0;
 }
@@ -196,7 +192,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
 {
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *owned[INPUTS] = {NULL}, *result = NULL;
+    PyObject *owned[INPUTS] = {NULL}, *plain = NULL, *result = NULL;
     py_memory memory = {0};
     layer_core held;
     py_call call;
@@ -212,14 +208,16 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     PyObject *need_weights = call.given[ARG_NEED_WEIGHTS];
     call.options.return_weights = true;
     if (read_keys(state, layer, &held, &call, &memory) < 0 ||
+        py_make_plain(state, signature, call.given, &plain) < 0 ||
         (kwnames != NULL && py_read_options(&call) < 0) ||
         (need_weights != NULL && py_read_flag(need_weights, "need_weights",
                                               &call.options.return_weights) < 0) ||
         read_inputs(&held, &call, owned) < 0) {
         goto done;
     }
-    result = forward(state, layer, &held, &call);
+    result = forward(state, layer, &held, &call, &plain);
 done:
+    Py_XDECREF(plain);
     layer_memory_release(&memory);
     for (int i = 0; i < INPUTS; i++) {
         Py_XDECREF(owned[i]);
@@ -275,7 +273,7 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *context = NULL, *result = NULL;
+    PyObject *context = NULL, *plain = NULL, *result = NULL;
     layer_core held;
     py_call call;
     py_inputs in;
@@ -297,6 +295,7 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     begin_call(&call, &held);
     if (layer_context_read(state, &held, context, &call) < 0 ||
+        py_make_plain(state, signature, call.given, &plain) < 0 ||
         (kwnames != NULL && py_read_options(&call) < 0) ||
         layer_check_parameters(&held) < 0 ||
         py_backward(state, &call, &in, &gradients) < 0) {
@@ -306,6 +305,7 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     py_gradients_clear(&gradients);
     py_inputs_clear(&in);
 done:
+    Py_XDECREF(plain);
     Py_XDECREF(context);
     layer_core_clear(&held);
     return result;

@@ -166,7 +166,7 @@ array_of_dict(PyObject *dict, const layer_core *core, int which, const char *ent
     if (item == NULL) {
         return NULL;
     }
-    PyArrayObject *array = py_float32_shaped(item, entry, NULL, ndim, dims);
+    PyArrayObject *array = py_float32_shaped(item, entry, ndim, dims);
     Py_DECREF(item);
     return array;
 }

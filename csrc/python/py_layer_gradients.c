@@ -41,7 +41,7 @@ converted(const layer_core *core, int which, PyObject *entry)
 
     PyOS_snprintf(text, sizeof text, "grads['%s']", layer_text(core, which));
     Py_INCREF(entry); /* reading it may run code that takes it out of the dict */
-    PyArrayObject *values = py_float32_shaped(entry, text, NULL, ndim, dims);
+    PyArrayObject *values = py_float32_shaped(entry, text, ndim, dims);
     Py_DECREF(entry);
     if (values != NULL) {
         copy = (PyArrayObject *)PyArray_NewCopy(values, NPY_CORDER);

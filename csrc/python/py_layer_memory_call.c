@@ -28,7 +28,7 @@ read_mask(PyObject *object, int ndim, npy_intp *dims)
 {
     attn_view view = {0};
     PyArrayObject *copy = NULL;
-    PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, NULL, &view);
+    PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, &view);
     py_view_clear(&view);
     if (mask != NULL) {
         copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
@@ -69,11 +69,10 @@ read_keys_and_values(const layer_core *core, PyObject *const *given,
     rows->keys = core->score->parameters > 0
                      ? layer_read_features(given[ARG_KEYS], "keys", 'N', "key_size",
                                            core->key_size)
-                     : py_float32(given[ARG_KEYS], "keys", NULL);
+                     : py_float32(given[ARG_KEYS], "keys");
     if (rows->keys == NULL) {
         return -1;
     }
-    rows->key_place = py_place_of(rows->keys);
     if (like == NULL && PyArray_NDIM(rows->keys) < 2) {
         return py_shape_error(rows->keys, "keys", "two axes or more: (..., N, D)");
     }
@@ -89,13 +88,12 @@ read_keys_and_values(const layer_core *core, PyObject *const *given,
     rows->values = core->score->about->has_heads
                        ? layer_read_features(given[ARG_VALUES], "values", 'N',
                                              "value_size", core->value_size)
-                       : py_float32(given[ARG_VALUES], "values", NULL);
+                       : py_float32(given[ARG_VALUES], "values");
     if (rows->values == NULL ||
         py_check_shape(rows->values, "values", ndim, value_dims) < 0) {
         return -1;
     }
     value_dims[ndim - 1] = PyArray_DIM(rows->values, ndim - 1);
-    rows->value_place = py_place_of(rows->values);
     return 0;
 }
 
@@ -135,9 +133,7 @@ layer_memory_check_rows(const memory_rows *rows)
         PyErr_SetString(PyExc_ValueError, "keys or values changed shape in the call");
         return -1;
     }
-    return py_check_place(rows->keys, &rows->key_place, "keys") < 0
-               ? -1
-               : py_check_place(rows->values, &rows->value_place, "values");
+    return 0;
 }
 
 /* ---- layer.memory() -------------------------------------------------------------- */
@@ -209,7 +205,7 @@ static PyObject *
 layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT];
+    PyObject *given[ARG_COUNT], *owned = NULL;
     memory_object *memory = NULL;
     memory_rows rows;
     layer_core held;
@@ -218,7 +214,8 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
         return NULL;
     }
     rows_init(&rows);
-    if (py_parse(state, &memory_signature, args, nargs, kwnames, given) == 0 &&
+    if (py_parse_plain(state, &memory_signature, args, nargs, kwnames, given, &owned) ==
+            0 &&
         read_rows(&held, given, NULL, &rows) == 0 &&
         layer_check_parameters(&held) == 0) {
         memory = new_memory(state, &held);
@@ -229,6 +226,7 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
         Py_CLEAR(memory);
     }
     clear_rows(&rows);
+    Py_XDECREF(owned);
     layer_core_clear(&held);
     return (PyObject *)memory;
 }
@@ -265,8 +263,8 @@ take_parameters(const attnext_state *state, memory_object *memory, PyObject *dic
         }
         npy_intp dims[PY_PARAMETER_AXES];
         int ndim = layer_shape(core, i, dims);
-        if (given != NULL && (core->parameters[i] = py_float32_shaped(
-                                  given, name, NULL, ndim, dims)) == NULL) {
+        if (given != NULL && (core->parameters[i] = py_float32_shaped(given, name, ndim,
+                                                                      dims)) == NULL) {
             return -1;
         }
     }
@@ -333,7 +331,7 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     memory_object *memory = (memory_object *)self;
-    PyObject *given[ARG_COUNT];
+    PyObject *given[ARG_COUNT], *owned = NULL;
     memory_rows rows;
     int result = -1;
 
@@ -345,11 +343,13 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     rows_init(&rows);
-    if (read_rows(&memory->core, given, &memory->now, &rows) == 0 &&
+    if (py_make_plain(state, &append_signature, given, &owned) == 0 &&
+        read_rows(&memory->core, given, &memory->now, &rows) == 0 &&
         layer_memory_check_own(memory) == 0) {
         result = layer_memory_extend(state, &memory->core, &memory->now, &rows);
     }
     clear_rows(&rows);
+    Py_XDECREF(owned);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 

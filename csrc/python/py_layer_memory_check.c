@@ -153,7 +153,7 @@ check_given(const memory_object *memory, int which, PyObject *given)
     if (memory->core.parameters[which] == NULL || !py_is_given(given)) {
         return 0;
     }
-    PyArrayObject *now = py_float32(given, layer_text(&memory->core, which), NULL);
+    PyArrayObject *now = py_float32(given, layer_text(&memory->core, which));
     int result = now == NULL ? -1 : check_copy(memory, which, now);
     Py_XDECREF(now);
     return result;

@@ -184,7 +184,7 @@ draw(const layer_core *core, int which)
         Py_DECREF(shape);
     }
     if (drawn != NULL) {
-        values = py_float32_shaped(drawn, layer_text(core, which), NULL, ndim, dims);
+        values = py_float32_shaped(drawn, layer_text(core, which), ndim, dims);
         Py_DECREF(drawn);
     }
     if (values != NULL) {
@@ -282,7 +282,7 @@ new_values(const layer_core *core, int which, PyObject *value)
 {
     npy_intp sizes[PY_LETTERS];
     sizes_of(core, sizes);
-    return py_parameter(value, layer_text(core, which), NULL, info(core, which)->shape,
+    return py_parameter(value, layer_text(core, which), info(core, which)->shape,
                         sizes);
 }
 
@@ -369,7 +369,7 @@ layer_read(PyObject *Py_UNUSED(self), PyObject *args)
     PyArrayObject *array = NULL;
     if (PyArg_ParseTuple(args, "OsO&:_read", &value, &name, PyArray_IntpConverter,
                          &shape)) {
-        array = py_float32_shaped(value, name, NULL, shape.len, shape.ptr);
+        array = py_float32_shaped(value, name, shape.len, shape.ptr);
     }
     PyDimMem_FREE(shape.ptr);
     return (PyObject *)array;

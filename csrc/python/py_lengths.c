@@ -11,11 +11,9 @@
 
 /* object as a private int64 array in the shape given, every length clipped to 0..N. */
 static PyArrayObject *
-copy_lens(PyObject *object, npy_intp N, PyArrayObject *out, const char *name)
+copy_lens(PyObject *object, npy_intp N, const char *name)
 {
-    PyArrayObject *copy = py_int64_copy(object, name,
-                                        "integers: how many keys take part, not which",
-                                        INT64_MIN, N, out);
+    PyArrayObject *copy = py_int64_copy(object, name, INT64_MIN, N);
     npy_intp n = copy == NULL ? 0 : PyArray_SIZE(copy);
     for (npy_intp i = 0; i < n; i++) {
         long long length = ((int64_t *)PyArray_DATA(copy))[i];
@@ -91,18 +89,17 @@ read_few(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
 
 int
 py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
-              PyArrayObject *out, attn_valid_lens *valid, PyArrayObject **lens,
-              int64_t *few)
+              attn_valid_lens *valid, PyArrayObject **lens, int64_t *few)
 {
     *valid = (attn_valid_lens){.heads = 1};
     *lens = NULL;
     if (!py_is_given(object)) {
         return 0;
     }
-    if (few != NULL && out == NULL && read_few(object, ndim, rows, N, valid, few)) {
+    if (few != NULL && read_few(object, ndim, rows, N, valid, few)) {
         return 0;
     }
-    PyArrayObject *a = copy_lens(object, N, out, "valid_lens");
+    PyArrayObject *a = copy_lens(object, N, "valid_lens");
     if (a == NULL) {
         return -1;
     }
@@ -133,7 +130,7 @@ PyArrayObject *
 py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N,
                   bool expand)
 {
-    PyArrayObject *a = copy_lens(object, N, NULL, name);
+    PyArrayObject *a = copy_lens(object, N, name);
     if (a != NULL && PyArray_NDIM(a) != 0 && py_check_shape(a, name, 1, &B) < 0) {
         Py_CLEAR(a);
     }

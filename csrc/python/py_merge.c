@@ -83,14 +83,14 @@ merge_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT], *result = NULL;
+    PyObject *given[ARG_COUNT], *owned = NULL, *result = NULL;
     PyArrayObject *output = NULL, *lse = NULL;
     merge_inputs in;
 
     merge_inputs_init(&in);
-    if (py_parse(state, &merge_signature, args, nargs, kwnames, given) < 0 ||
-        merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0 ||
-        merge_inputs_check(&in) < 0) {
+    if (py_parse_plain(state, &merge_signature, args, nargs, kwnames, given, &owned) <
+            0 ||
+        merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0) {
         goto done;
     }
     output = py_new_float32(in.outputs.ndim, in.outputs.dims);
@@ -104,6 +104,7 @@ done:
     Py_XDECREF(lse);
     Py_XDECREF(output);
     merge_inputs_clear(&in);
+    Py_XDECREF(owned);
     return result;
 }
 
@@ -141,31 +142,27 @@ merge_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t nar
                          PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT], *result = NULL;
+    PyObject *given[ARG_COUNT], *owned = NULL, *result = NULL;
     PyArrayObject *grad = NULL, *grad_lse = NULL, *d_outputs = NULL, *d_lses = NULL;
     merge_inputs in;
 
     merge_inputs_init(&in);
-    if (py_parse(state, &merge_backward_signature, args, nargs, kwnames, given) < 0 ||
+    if (py_parse_plain(state, &merge_backward_signature, args, nargs, kwnames, given,
+                       &owned) < 0 ||
         merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0) {
         goto done;
     }
-    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", NULL,
-                             in.outputs.ndim, in.outputs.dims);
+    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", in.outputs.ndim,
+                             in.outputs.dims);
     if (grad == NULL) {
         goto done;
     }
-    const py_place place = py_place_of(grad);
     if (py_is_given(given[ARG_GRAD_LSE])) {
-        grad_lse = py_float32_shaped(given[ARG_GRAD_LSE], "grad_lse", NULL,
-                                     in.lses.ndim, in.lses.dims);
+        grad_lse = py_float32_shaped(given[ARG_GRAD_LSE], "grad_lse", in.lses.ndim,
+                                     in.lses.dims);
         if (grad_lse == NULL) {
             goto done;
         }
-    }
-    if (merge_inputs_check(&in) < 0 ||
-        py_check_place(grad, &place, "grad_output") < 0) {
-        goto done;
     }
     d_outputs = new_stacked(&in.outputs);
     d_lses = new_stacked(&in.lses);
@@ -180,6 +177,7 @@ done:
     Py_XDECREF(grad_lse);
     Py_XDECREF(grad);
     merge_inputs_clear(&in);
+    Py_XDECREF(owned);
     return result;
 }
 

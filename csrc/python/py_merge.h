@@ -7,20 +7,15 @@
 
 #include "py_attnext.h"
 
-/* An array, and where it lay when it was read. */
-typedef struct {
-    PyArrayObject *array;
-    py_place place;
-} merge_part;
-
 /* One argument, outputs or lses: an array for each part, or one that stacks them along
  * its first axis. All owned; the shape of a part is noted once. */
 typedef struct {
     const char *name;
     Py_ssize_t count;
     bool stacked;
-    merge_part *read; /* [count], or one; NULL, or with arrays that are, until read */
-    int ndim;         /* of a part */
+    PyArrayObject *
+        *read; /* [count], or one; NULL, or with arrays that are, until read */
+    int ndim;  /* of a part */
     npy_intp dims[PY_MAX_AXES];
 } merge_parts;
 
@@ -34,9 +29,6 @@ void merge_inputs_init(merge_inputs *in);
 void merge_inputs_clear(merge_inputs *in);
 
 int merge_inputs_read(merge_inputs *in, PyObject *outputs, PyObject *lses);
-
-/* Are all arrays still where they were when they were read? Else an error. */
-int merge_inputs_check(const merge_inputs *in);
 
 /* The address of each of `count` parts of `size` numbers that lie behind each other; of
  * each of the parts. */

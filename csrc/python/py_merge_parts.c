@@ -17,34 +17,10 @@ static void
 merge_parts_clear(merge_parts *parts)
 {
     for (Py_ssize_t i = 0; i < arrays_of(parts); i++) {
-        Py_XDECREF(parts->read[i].array);
+        Py_XDECREF(parts->read[i]);
     }
     PyMem_Free(parts->read);
     parts->read = NULL;
-}
-
-/* Array i is a, owned; -1 if that is NULL. */
-static int
-keep_part(merge_parts *parts, Py_ssize_t i, PyArrayObject *a)
-{
-    parts->read[i].array = a;
-    if (a == NULL) {
-        return -1;
-    }
-    parts->read[i].place = py_place_of(a);
-    return 0;
-}
-
-static int
-merge_parts_check(const merge_parts *parts)
-{
-    for (Py_ssize_t i = 0; i < arrays_of(parts); i++) {
-        const merge_part *part = &parts->read[i];
-        if (py_check_place(part->array, &part->place, parts->name) < 0) {
-            return -1;
-        }
-    }
-    return 0;
 }
 
 /* Part i as float32 of the shape of the parts, or of any shape if `expected` is false,
@@ -56,9 +32,9 @@ read_part(merge_parts *parts, PyObject *object, const char *name, Py_ssize_t i,
     char part_name[40];
     PyOS_snprintf(part_name, sizeof part_name, "%s[%zd]", name, i);
     if (expected) {
-        return py_float32_shaped(object, part_name, NULL, parts->ndim, parts->dims);
+        return py_float32_shaped(object, part_name, parts->ndim, parts->dims);
     }
-    PyArrayObject *a = py_float32(object, part_name, NULL);
+    PyArrayObject *a = py_float32(object, part_name);
     if (a != NULL) {
         parts->ndim = py_note_shape(a, parts->dims);
     }
@@ -73,35 +49,26 @@ read_part(merge_parts *parts, PyObject *object, const char *name, Py_ssize_t i,
 static int
 read_sequence(merge_parts *parts, PyObject *object, const char *name, bool expected)
 {
-    int result = -1;
-    PyObject *items = PySequence_Tuple(object); /* a list may change while it is read */
-    if (items == NULL) {
-        py_note_argument(name);
-        return -1;
-    }
-    Py_ssize_t count = PyTuple_GET_SIZE(items);
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(object);
     if (expected && count != parts->count) {
         PyErr_Format(PyExc_ValueError, "%s has %zd parts, expected %zd, as outputs",
                      name, count, parts->count);
-        goto done;
+        return -1;
     }
-    parts->read = PyMem_Calloc((size_t)count, sizeof *parts->read);
+    parts->read = PyMem_Calloc((size_t)count, sizeof(PyArrayObject *));
     if (parts->read == NULL) {
         PyErr_NoMemory();
-        goto done;
+        return -1;
     }
     parts->count = count;
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PyTuple_GET_ITEM(items, i);
-        if (keep_part(parts, i, read_part(parts, item, name, i, expected || i > 0)) <
-            0) {
-            goto done;
+        parts->read[i] = read_part(parts, PySequence_Fast_GET_ITEM(object, i), name, i,
+                                   expected || i > 0);
+        if (parts->read[i] == NULL) {
+            return -1;
         }
     }
-    result = 0;
-done:
-    Py_DECREF(items);
-    return result;
+    return 0;
 }
 
 /* One array of shape (parts, ...). */
@@ -110,7 +77,7 @@ read_stacked(merge_parts *parts, PyObject *object, const char *name, bool expect
 {
     npy_intp dims[PY_MAX_AXES + 1];
     parts->stacked = true;
-    parts->read = PyMem_Calloc(1, sizeof *parts->read);
+    parts->read = PyMem_Calloc(1, sizeof(PyArrayObject *));
     if (parts->read == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -118,11 +85,11 @@ read_stacked(merge_parts *parts, PyObject *object, const char *name, bool expect
     if (expected) {
         dims[0] = parts->count;
         memcpy(dims + 1, parts->dims, (size_t)parts->ndim * sizeof *dims);
-        return keep_part(parts, 0,
-                         py_float32_shaped(object, name, NULL, parts->ndim + 1, dims));
+        *parts->read = py_float32_shaped(object, name, parts->ndim + 1, dims);
+        return *parts->read == NULL ? -1 : 0;
     }
-    PyArrayObject *a = py_float32(object, name, NULL);
-    if (keep_part(parts, 0, a) < 0) {
+    PyArrayObject *a = *parts->read = py_float32(object, name);
+    if (a == NULL) {
         return -1;
     }
     parts->ndim = PyArray_NDIM(a) - 1;
@@ -156,11 +123,11 @@ void
 merge_point_to_parts(float **pointers, const merge_parts *parts, npy_intp size)
 {
     if (parts->stacked) {
-        merge_point_into(pointers, parts->read->array, parts->count, size);
+        merge_point_into(pointers, *parts->read, parts->count, size);
         return;
     }
     for (Py_ssize_t i = 0; i < parts->count; i++) {
-        pointers[i] = py_data(parts->read[i].array);
+        pointers[i] = py_data(parts->read[i]);
     }
 }
 
@@ -190,12 +157,6 @@ merge_inputs_read(merge_inputs *in, PyObject *outputs, PyObject *lses)
     l->ndim = o->ndim - 1;
     memcpy(l->dims, o->dims, (size_t)l->ndim * sizeof *l->dims);
     return read_parts(l, lses, "lses", true);
-}
-
-int
-merge_inputs_check(const merge_inputs *in)
-{
-    return merge_parts_check(&in->outputs) < 0 ? -1 : merge_parts_check(&in->lses);
 }
 
 void

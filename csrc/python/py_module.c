@@ -127,6 +127,7 @@ module_exec(PyObject *module)
     attnext_state *state = py_state_of_module(module);
 
     import_array1(-1);
+    py_read_setting();
     if (select_instruction_set() < 0 || read_num_threads(state) < 0 ||
         py_read_memory_limit() < 0 || py_intern_names(state) < 0 ||
         add_functions(module, state) < 0 || py_scores_exec(module, state) < 0) {

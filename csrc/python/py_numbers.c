@@ -41,53 +41,18 @@ py_kind_error(PyObject *object, const char *name, const char *expected)
 
 /* ---- numbers --------------------------------------------------------------------- */
 
-/* A number that is neither a Python float nor a Python int: let NumPy read it. */
-static int
-number_from_array(PyObject *object, const char *name, bool one_element, double *number)
-{
-    const char *expected = one_element ? "a number or an array of one element"
-                                       : "a number";
-    PyArrayObject *source = py_read_array(object, name), *a = NULL;
-    int result = -1;
-    if (source == NULL) {
-        return -1;
-    }
-    int dtype = PyArray_TYPE(source);
-    if (PyTypeNum_ISINTEGER(dtype) || PyTypeNum_ISFLOAT(dtype)) {
-        a = py_float32((PyObject *)source, name, NULL);
-    } else if (PyArray_CheckExact(object)) {
-        py_dtype_error(object, source, name, "a real number");
-    } else {
-        py_kind_error(object, name, expected);
-    }
-    if (a != NULL && (PyArray_NDIM(a) == 0 || (one_element && PyArray_SIZE(a) == 1))) {
-        *number = *py_data(a);
-        result = 0;
-    } else if (a != NULL) {
-        py_shape_error(a, name, expected);
-    }
-    Py_XDECREF(a);
-    Py_DECREF(source);
-    return result;
-}
-
-bool
-py_is_number(PyObject *object)
-{
-    return PyFloat_Check(object) || (PyLong_Check(object) && !PyBool_Check(object));
-}
-
 int
 py_number(PyObject *object, const char *name, bool one_element, double *number)
 {
-    if (PyFloat_Check(object)) {
-        *number = PyFloat_AS_DOUBLE(object);
-        return 0;
+    if (!py_is_number(object)) {
+        PyObject *plain = py_read(one_element ? READ_ONE_NUMBER : READ_NUMBER, object,
+                                  name);
+        *number = plain == NULL ? 0.0 : PyFloat_AsDouble(plain);
+        Py_XDECREF(plain);
+        return plain == NULL ? -1 : 0;
     }
-    if (!PyLong_Check(object) || PyBool_Check(object)) {
-        return number_from_array(object, name, one_element, number);
-    }
-    *number = PyLong_AsDouble(object);
+    *number = PyFloat_Check(object) ? PyFloat_AS_DOUBLE(object)
+                                    : PyLong_AsDouble(object);
     if (*number == -1.0 && PyErr_Occurred()) {
         PyErr_Format(PyExc_ValueError, "%s is an int too large for a float", name);
         return -1;
@@ -128,16 +93,8 @@ py_positive(PyObject *object, const char *name, float *number)
 PyObject *
 py_index(PyObject *object, const char *name)
 {
-    bool is_index = PyIndex_Check(object) && !PyBool_Check(object);
-    PyObject *index = is_index ? PyNumber_Index(object) : NULL;
-    if (!is_index) {
-        py_kind_error(object, name, "an int");
-    } else if (index == NULL && PyErr_Occurred() == PyExc_TypeError) {
-        py_raise_from(PyExc_TypeError, "%s must be an int", name); /* arrays, tensors */
-    } else if (index == NULL) {
-        py_note_argument(name);
-    }
-    return index;
+    return py_fits(READ_INDEX, object) ? Py_NewRef(object)
+                                       : py_read(READ_INDEX, object, name);
 }
 
 int

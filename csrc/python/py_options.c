@@ -31,15 +31,6 @@ read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
     return 0;
 }
 
-/* Whether a scale is one number, or what should be one: an array is an input. */
-static bool
-is_one_number(PyObject *scale)
-{
-    bool has_items = PySequence_Check(scale) || PyMapping_Check(scale); /* a tensor */
-    return py_is_number(scale) || !has_items || PyUnicode_Check(scale) ||
-           PyDict_Check(scale);
-}
-
 static int
 read_heads(PyObject *object, const char *name, Py_ssize_t *heads)
 {
@@ -57,7 +48,7 @@ read_score_options(py_call *call)
     PyObject *const *given = call->given;
     py_options *o = &call->options;
     PyObject *scale = py_given_scale(call);
-    bool number = scale != NULL && is_one_number(scale);
+    bool number = scale != NULL && !PyArray_Check(scale); /* an array is an input */
     bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
     o->has_scale = number || bandwidth || (scale == NULL && o->has_scale);
     if (number && py_finite(scale, "scale", false, &o->scale) < 0) {

@@ -7,13 +7,11 @@
 /* Multiply-adds one element of a softmax counts as, its share of an exp included. */
 static const double SOFTMAX_WORK = 8.0;
 
-/* The shape of an array of scores (..., M, N), noted before reading the other arguments
- * runs Python code, which may reshape an array in place. */
+/* The shape of an array of scores (..., M, N). */
 typedef struct {
     int ndim;
     npy_intp dims[PY_MAX_AXES];
     npy_intp B, M, N; /* 1 for an axis that is not there */
-    py_place place;
 } scores_shape;
 
 static int
@@ -25,7 +23,6 @@ read_shape(PyArrayObject *X, const char *name, scores_shape *s)
         return -1;
     }
     s->ndim = ndim;
-    s->place = py_place_of(X);
     py_note_shape(X, s->dims);
     s->N = s->dims[ndim - 1];
     s->M = ndim > 1 ? s->dims[ndim - 2] : 1;
@@ -49,55 +46,18 @@ softmax_masks_init(softmax_masks *m)
 
 /* valid_lens and mask, in the shapes they may have for an array of scores s. */
 static int
-softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape *s,
-                   PyArrayObject *out)
+softmax_masks_read(softmax_masks *m, PyObject *const *given, const scores_shape *s)
 {
-    if (py_valid_lens(given[ARG_VALID_LENS], s->ndim - 1, s->dims, s->N, out,
+    if (py_valid_lens(given[ARG_VALID_LENS], s->ndim - 1, s->dims, s->N,
                       &m->masks.valid, &m->lens, m->few_lens) < 0) {
         return -1;
     }
     if (py_is_given(given[ARG_MASK])) {
-        m->mask = py_pairs(given[ARG_MASK], ARG_MASK, false, s->ndim, s->dims, out,
+        m->mask = py_pairs(given[ARG_MASK], ARG_MASK, false, s->ndim, s->dims,
                            &m->masks.mask);
         return m->mask == NULL ? -1 : 0;
     }
     return 0;
-}
-
-/* A call f(X, lens) has failed, for whatever reason: if integers came as X and floats
- * of more axes as the lengths, the two are swapped, and that is what is wrong. */
-static void
-notice_swapped(const char *function, PyObject *const *given, py_arg which,
-               const char *name)
-{
-    bool swapped = false;
-    PyObject *type, *value, *traceback;
-    if (!py_is_given(given[ARG_X]) || !py_is_given(given[which]) ||
-        (!PyErr_ExceptionMatches(PyExc_TypeError) &&
-         !PyErr_ExceptionMatches(PyExc_ValueError))) {
-        return;
-    }
-    PyErr_Fetch(&type, &value, &traceback);
-    PyArrayObject *X = py_read_array(given[ARG_X], "X");
-    PyArrayObject *lens = X == NULL ? NULL : py_read_array(given[which], name);
-    if (lens != NULL) {
-        swapped = PyArray_ISINTEGER(X) && PyArray_ISFLOAT(lens) &&
-                  PyArray_NDIM(lens) > PyArray_NDIM(X);
-    }
-    Py_XDECREF(lens);
-    Py_XDECREF(X);
-    if (!swapped) {
-        PyErr_Clear();
-        PyErr_Restore(type, value, traceback);
-        return;
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
-    PyErr_Format(PyExc_TypeError,
-                 "X holds integers and %s floats, as if they were swapped: expected "
-                 "%s(X, %s)",
-                 name, function, name);
 }
 
 static void
@@ -162,7 +122,7 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT];
+    PyObject *given[ARG_COUNT], *owned = NULL;
     PyArrayObject *out = NULL, *X = NULL, *weights = NULL;
     softmax_masks who;
     attn_empty_rows empty_rows;
@@ -170,14 +130,14 @@ masked_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     int result = -1;
 
     softmax_masks_init(&who);
-    if (py_parse(state, &masked_softmax_signature, args, nargs, kwnames, given) < 0 ||
+    if (py_parse_plain(state, &masked_softmax_signature, args, nargs, kwnames, given,
+                       &owned) < 0 ||
         read_rule(given, &empty_rows) < 0 || py_out(given[ARG_OUT], &out) < 0) {
         goto done;
     }
-    X = py_float32(given[ARG_X], "X", out);
+    X = py_float32(given[ARG_X], "X");
     if (X == NULL || read_shape(X, "X", &s) < 0 ||
-        softmax_masks_read(&who, given, &s, out) < 0 ||
-        py_check_place(X, &s.place, "X") < 0) {
+        softmax_masks_read(&who, given, &s) < 0) {
         goto done;
     }
     if (out == NULL) {
@@ -194,9 +154,10 @@ done:
     Py_XDECREF(X);
     Py_XDECREF(out);
     if (result < 0) {
-        notice_swapped("masked_softmax", given, ARG_VALID_LENS, "valid_lens");
+        py_notice_swapped(state, &masked_softmax_signature, given);
         Py_CLEAR(weights);
     }
+    Py_XDECREF(owned);
     return (PyObject *)weights;
 }
 
@@ -212,7 +173,7 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
                         PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT];
+    PyObject *given[ARG_COUNT], *owned = NULL;
     PyArrayObject *weights = NULL, *grad = NULL, *dX = NULL;
     softmax_masks who;
     attn_empty_rows empty_rows;
@@ -220,24 +181,17 @@ masked_softmax_backward(PyObject *module, PyObject *const *args, Py_ssize_t narg
     int result = -1;
 
     softmax_masks_init(&who);
-    if (py_parse(state, &masked_softmax_backward_signature, args, nargs, kwnames,
-                 given) < 0 ||
+    if (py_parse_plain(state, &masked_softmax_backward_signature, args, nargs, kwnames,
+                       given, &owned) < 0 ||
         read_rule(given, &empty_rows) < 0) {
         goto done;
     }
-    weights = py_float32(given[ARG_WEIGHTS], "weights", NULL);
+    weights = py_float32(given[ARG_WEIGHTS], "weights");
     if (weights == NULL || read_shape(weights, "weights", &s) < 0) {
         goto done;
     }
-    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", NULL, s.ndim,
-                             s.dims);
-    if (grad == NULL) {
-        goto done;
-    }
-    const py_place place = py_place_of(grad);
-    if (softmax_masks_read(&who, given, &s, NULL) < 0 ||
-        py_check_place(weights, &s.place, "weights") < 0 ||
-        py_check_place(grad, &place, "grad_output") < 0) {
+    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", s.ndim, s.dims);
+    if (grad == NULL || softmax_masks_read(&who, given, &s) < 0) {
         goto done;
     }
     dX = py_new_float32(s.ndim, s.dims);
@@ -249,6 +203,7 @@ done:
     softmax_masks_clear(&who);
     Py_XDECREF(grad);
     Py_XDECREF(weights);
+    Py_XDECREF(owned);
     if (result < 0) {
         Py_CLEAR(dX);
     }
@@ -281,18 +236,19 @@ sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT];
+    PyObject *given[ARG_COUNT], *owned = NULL;
     PyArrayObject *X = NULL, *lens = NULL, *copy = NULL;
     npy_intp dims[PY_MAX_AXES];
     double value = 0.0;
     int result = -1;
 
-    if (py_parse(state, &sequence_mask_signature, args, nargs, kwnames, given) < 0 ||
+    if (py_parse_plain(state, &sequence_mask_signature, args, nargs, kwnames, given,
+                       &owned) < 0 ||
         (given[ARG_VALUE] != NULL &&
          py_number(given[ARG_VALUE], "value", false, &value) < 0)) {
         goto done;
     }
-    X = py_float32(given[ARG_X], "X", NULL);
+    X = py_float32(given[ARG_X], "X");
     if (X == NULL) {
         goto done;
     }
@@ -302,10 +258,9 @@ sequence_mask(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         goto done;
     }
     py_note_shape(X, dims);
-    const py_place place = py_place_of(X);
     lens = py_lens_per_entry(given[ARG_VALID_LEN], "valid_len", dims[0], dims[1],
                              PyArray_SIZE(X) > 0);
-    if (lens == NULL || py_check_place(X, &place, "X") < 0) {
+    if (lens == NULL) {
         goto done;
     }
     copy = py_new_float32(ndim, dims);
@@ -325,9 +280,10 @@ done:
     Py_XDECREF(lens);
     Py_XDECREF(X);
     if (result < 0) {
-        notice_swapped("sequence_mask", given, ARG_VALID_LEN, "valid_len");
+        py_notice_swapped(state, &sequence_mask_signature, given);
         Py_CLEAR(copy);
     }
+    Py_XDECREF(owned);
     return (PyObject *)copy;
 }
 
