@@ -209,6 +209,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 NOT_CALLED = ("AdditiveGradients", "MultiHeadGradients", "Memory", "Step", "Trace")
+NOT_CALLED += ("convert", "revert", "scaled_dot_product_attention")  # with PyTorch's own arguments
 
 
 def callables() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
