@@ -6,6 +6,8 @@
 #ifndef ATTN_OPERAND_H
 #define ATTN_OPERAND_H
 
+#include <string.h>
+
 #include "attn.h"
 
 /* Rows as the kernels take them: `ld` floats from each to the next. */
@@ -60,6 +62,29 @@ static inline attn_target
 attn_row_of(attn_target to, int64_t row)
 {
     return (attn_target){to.data + row * to.ld, to.ld};
+}
+
+/* n1 * n2 * n3 numbers, any of which may be 0; `to` may be NULL. */
+static inline void
+attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3)
+{
+    if (to != NULL && n1 != 0 && n2 != 0 &&
+        n3 != 0) { /* else the product may overflow */
+        memset(to, 0, (size_t)(n1 * n2 * n3) * sizeof(float));
+    }
+}
+
+/* So many rows of numbers. */
+static inline void
+attn_zero_rows(attn_target to, int64_t rows, int64_t width)
+{
+    if (to.ld == width) {
+        attn_set_zero(to.data, 1, rows, width);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        attn_set_zero(to.data + i * to.ld, 1, 1, width);
+    }
 }
 
 /* How many heads there are in a row of what has the queries' entries; the keys'. */

@@ -19,6 +19,10 @@ void attn_set_pairs(const attn_block *block, float *C, attn_span X, const float 
 attn_pair_rows attn_take_pair_rows(int64_t D, int lanes, attn_arena *a);
 void attn_load_pair_rows(attn_pair_rows *to, attn_span rows, int count);
 
+/* Those of keys before `end` are begun, with 0: tile by tile, so that they are near when
+ * the tile adds to them. */
+void attn_begin_sums(attn_key_sums *sums, int64_t end);
+
 /* The sums of the tile's keys += X^T Y over the live pairs, X [keys][lanes]. zeros:
  * X is 0 in dead pairs and Y is finite, so that it makes no difference if they are added
  * too. A dense product costs half as much per pair. */

@@ -13,6 +13,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "pairs.h"
 #include "plan.h"
 
 enum {
@@ -35,37 +36,6 @@ typedef struct {
     float *shares;              /* (slots, N, width + Dv) */
     float *modifier_shares[ATTN_MODIFIERS_MAX]; /* (wave, share_size) */
 } backward_plan;
-
-void
-attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3)
-{
-    if (to != NULL && n1 != 0 && n2 != 0 &&
-        n3 != 0) { /* else the product may overflow */
-        memset(to, 0, (size_t)(n1 * n2 * n3) * sizeof(float));
-    }
-}
-
-void
-attn_zero_rows(attn_target to, int64_t rows, int64_t width)
-{
-    if (to.ld == width) {
-        attn_set_zero(to.data, 1, rows, width);
-        return;
-    }
-    for (int64_t i = 0; i < rows; i++) {
-        attn_set_zero(to.data + i * to.ld, 1, 1, width);
-    }
-}
-
-void
-attn_begin_sums(attn_key_sums *sums, int64_t end)
-{
-    if (sums->begun < end) {
-        attn_zero_rows(attn_row_of(sums->to, sums->begun), end - sums->begun,
-                       sums->width);
-        sums->begun = end;
-    }
-}
 
 /* ---- groups, waves and shares ---------------------------------------------------- */
 

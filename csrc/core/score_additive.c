@@ -6,6 +6,7 @@
  * computed once for each form present, with live words that pick the pairs.
  */
 #include "additive.h"
+#include "pairs.h"
 
 #include <string.h>
 

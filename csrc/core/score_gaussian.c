@@ -7,6 +7,7 @@
  * |k|^2 would be faster, and wrong wherever the coordinates are large and the distances
  * small.
  */
+#include "pairs.h"
 #include "projection.h"
 #include "walk.h"
 

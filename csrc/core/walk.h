@@ -202,15 +202,6 @@ void attn_settle_queries(const attn_call *c, const attn_rows *rows);
 /* use (B, M) of the block's queries: ATTN_UNUSED for those rows, else 0. */
 void attn_note_queries(const attn_block *block, uint8_t *use);
 
-/* plan_backward.c. n1 * n2 * n3 numbers, any of which may be 0; `to` may be NULL. So many
- * rows of numbers. */
-void attn_set_zero(float *to, int64_t n1, int64_t n2, int64_t n3);
-void attn_zero_rows(attn_target to, int64_t rows, int64_t width);
-
-/* Those of keys before `end` are begun, with 0: tile by tile, so that they are near when
- * the tile adds to them. */
-void attn_begin_sums(attn_key_sums *sums, int64_t end);
-
 /* The factor of the block's scores: that of its entry. */
 static inline float
 attn_scale_of(const attn_block *block)
