@@ -15,8 +15,9 @@ wrote. A forward is one call into C, a backward another one.
   are a TypeError.
 - Derivatives of every order, forward mode and torch.func (vmap, grad, jvp, hessian) work, and so
   does float64, all inputs and ``layer.double()``. C computes float32, forward and first backward;
-  the rest is left to torch's own operators, takes the time that they take, and forms the weights,
-  in additive and Gaussian attention also (..., M, N, H) or (..., M, N, D). A `Memory` has float32
+  the rest is left to torch's own operators, takes two to three times as long as torch's own
+  attention does, and forms the weights, in additive and Gaussian attention also (..., M, N, H) or
+  (..., M, N, D). A `Memory` has float32
   and first derivatives only.
 
 The files::

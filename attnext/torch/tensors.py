@@ -31,7 +31,7 @@ to_tensor: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
 def to_array(x: Tensor, name: str = "a tensor") -> NDArray[Any]:
     """The numbers of a tensor, if it has them: of a storage given back NumPy would make some up."""
     if (
-        x.untyped_storage().nbytes() < x.nbytes
+        x.untyped_storage().nbytes() < x.numel() * x.element_size()
         or x.storage_offset()  # else, and in one piece, it is all there
         or not x.is_contiguous()
     ):
@@ -42,10 +42,11 @@ def to_array(x: Tensor, name: str = "a tensor") -> NDArray[Any]:
 def _check_storage(x: Tensor, name: str) -> None:
     held = x.untyped_storage().nbytes()
     last = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    if x.numel() > 0 and held < (last + 1) * x.itemsize:
+    needed = (last + 1) * x.element_size() if x.numel() else 0
+    if held < needed:
         raise RuntimeError(
-            f"{name} has a storage of {held} bytes, expected {(last + 1) * x.itemsize}: it was "
-            "resized, or given back"
+            f"{name} has a storage of {held} bytes, expected {needed}: it was resized, or given "
+            "back"
         )
 
 
