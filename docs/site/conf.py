@@ -70,6 +70,7 @@ PAGE_OF = {  # on the site a folder has no page
     "examples/": "docs/site/notebooks.md",
     "examples/solutions/": "docs/site/notebooks.md#solutions",
     "examples/zh-CN/": "docs/site/notebooks.zh-CN.md",
+    "examples/zh-CN/solutions/": "docs/site/notebooks.zh-CN.md#参考答案",
 }
 
 
