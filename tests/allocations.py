@@ -66,8 +66,9 @@ def capsule_of(handler: Handler) -> Any:
 
 # For ever: arrays that are made with it may live until the end.
 HANDLER = Handler(b"runs Python", 1, None, take)
-USUAL = Handler.from_address(pointer_of(set_handler(capsule_of(HANDLER)), b"mem_handler"))
-set_handler(capsule_of(USUAL))
+OWN = set_handler(capsule_of(HANDLER))  # NumPy's: attnext knows it by its identity
+USUAL = Handler.from_address(pointer_of(OWN, b"mem_handler"))
+set_handler(OWN)
 HANDLER.calloc_realloc_free = USUAL.calloc_realloc_free
 
 

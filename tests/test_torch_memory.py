@@ -100,8 +100,11 @@ def test_options_and_weights(kind: str) -> None:
     assert torch.equal(*results)
     got, expected = (gradients(x, layer, queries, keys, values, bias, sink) for x in results)
     assert_close(got, expected)
-    layer(queries, layer.memory(keys, values), need_weights=False)
-    assert layer.attention_weights is None
+    for recorded in (True, False):
+        with torch.set_grad_enabled(recorded):
+            alone = layer(queries, layer.memory(keys, values), need_weights=False)
+            assert layer.attention_weights is None
+            assert torch.equal(alone, layer(queries, keys, values, need_weights=False))
 
 
 @every_kind

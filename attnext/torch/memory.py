@@ -207,9 +207,11 @@ class Memory:
             rest = snapshot(rest)
         rest |= {"keys": self._rows._now(), "values": None, **self._made_with}
         call = Call(function, (*inputs, *more), rest, made, len(returned))
-        if not recorded:
-            return forward(call, tensors)
-        return _Call.apply(call, *tokens, *tensors)  # type: ignore[no-untyped-call]
+        if recorded:
+            results = _Call.apply(call, *tokens, *tensors)  # type: ignore[no-untyped-call]
+        else:
+            results = forward(call, tensors)
+        return results[0] if len(returned) == 1 else results
 
 
 class _Call(Function):
