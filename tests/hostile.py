@@ -15,7 +15,7 @@ import numpy as np
 from helpers import SCORES, SCORES_FUNCTION, Array, make_problem
 
 import attnext
-from attnext import AdditiveAttention, DotProductAttention
+from attnext import AdditiveAttention, DotProductAttention, MultiHeadAttention
 
 Layer = AdditiveAttention | DotProductAttention
 Arguments = dict[str, Any]
@@ -98,6 +98,9 @@ def functions() -> Iterator[tuple[Callable[..., Any], Arguments]]:
             | call,
         )
         yield memory_of(layer), rows
+    many: Callable[..., Any] = MultiHeadAttention(4, 4, 3, 6, 2, rng=1)
+    rows = {"queries": of_floats(2, 3, 4), "keys": of_floats(2, 5, 4), "values": of_floats(2, 5, 3)}
+    yield many, rows | {"mask": masks["dropout_mask"]}
 
 
 MAKERS: dict[str, Callable[[], Layer]] = {

@@ -35,6 +35,7 @@ MAY_INCLUDE_OF_THE_SYSTEM = {
     "simd/v_avx512.h": {"immintrin.h"},
     "os": {"fcntl.h", "fenv.h", "pthread.h", "sched.h", "signal.h", "stdatomic.h", "stdio.h"}
     | {"stdlib.h", "sys/mman.h", "time.h", "unistd.h", "windows.h"},
+    "os/memory.c": {"sanitizer/asan_interface.h"},
 }
 MAY_NAME_INTRINSICS = {"simd/v_avx2.h", "simd/v_avx512.h"}
 
@@ -51,6 +52,7 @@ MAY_ASK_ABOUT = {
     "simd/v_scalar.h": {"__clang__"},
     "simd/v_generic.h": {"__FP_FAST_FMAF", "__FMA__", "__ARM_FEATURE_FMA"},
     "os": {"_GNU_SOURCE", "_WIN32", "__linux__", "__wasm__"},
+    "os/memory.c": {"__SANITIZE_ADDRESS__"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

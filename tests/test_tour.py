@@ -116,7 +116,7 @@ def test_a_reader_who_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
 
 # The tour with its first part alone, which does ACT.
 SHORT_TOUR = """
-import runpy, signal, sys
+import runpy, sys
 sys.modules["torch"] = None
 from attnext import _tour
 first = _tour.PARTS[0]
@@ -134,7 +134,7 @@ runpy.run_module("attnext", run_name="__main__")
     [
         (">&-", "pass", 1, "attnext: cannot write: " + os.strerror(errno.EBADF)),
         (">/dev/full", "pass", 1, "attnext: cannot write: " + os.strerror(errno.ENOSPC)),
-        (">/dev/null", "signal.raise_signal(signal.SIGINT)", -signal.SIGINT, ""),
+        (">/dev/null", "raise KeyboardInterrupt", -signal.SIGINT, ""),
     ],
 )
 def test_what_cannot_go_on_says_why_in_a_line(

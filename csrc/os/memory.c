@@ -39,6 +39,7 @@ enum { SLOTS = 8 };
 
 typedef struct {
     _Alignas(64) size_t bytes; /* of the mapping, this header included */
+    size_t asked;              /* of these, behind the header */
 } block_header;
 
 static _Atomic(block_header *) slots[SLOTS];
@@ -116,6 +117,33 @@ unmap(block_header *block)
 
 #endif
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+
+/* Only so many bytes behind the header may be touched. */
+static void
+allow(const block_header *block, size_t bytes)
+{
+    const size_t all = block->bytes - sizeof *block;
+    ASAN_UNPOISON_MEMORY_REGION(block + 1, bytes);
+    ASAN_POISON_MEMORY_REGION((const char *)(block + 1) + bytes, all - bytes);
+}
+#else
+static void
+allow(const block_header *block, size_t bytes)
+{
+    (void)block;
+    (void)bytes;
+}
+#endif
+
+static void
+give_to_system(block_header *block)
+{
+    allow(block, block->bytes - sizeof *block);
+    unmap(block);
+}
+
 /* Its pages, but for the first, which has the header, may be taken by the kernel. */
 static void
 offer_pages(block_header *block)
@@ -164,19 +192,36 @@ static void
 keep(block_header *block)
 {
     if (block->bytes > atomic_load(&limit)) {
-        unmap(block);
+        give_to_system(block);
         return;
     }
     for (int tries = 0; !fill_slot(block); tries++) {
         block_header *other = empty_slot(atomic_fetch_add(&hand, 1) % SLOTS);
         if (other != NULL) {
-            unmap(other);
+            give_to_system(other);
         }
         if (tries == SLOTS) { /* other threads are filling them as fast */
-            unmap(block);
+            give_to_system(block);
             return;
         }
     }
+}
+
+/* One of so many bytes that is kept and is not much too large, or NULL. */
+static block_header *
+find_kept(size_t needed)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        block_header *block = empty_slot(i);
+        if (block == NULL) {
+            continue;
+        }
+        if (block->bytes >= needed && block->bytes - needed <= needed / 4) {
+            return block;
+        }
+        keep(block);
+    }
+    return NULL;
 }
 
 /* ---- the interface --------------------------------------------------------------- */
@@ -190,23 +235,20 @@ attn_memory_take(size_t bytes)
     }
     size_t needed = (bytes + sizeof(block_header) + PAGE - 1) / PAGE * PAGE;
     needed = needed < HUGE_PAGE ? HUGE_PAGE : needed;
-    for (int i = 0; i < SLOTS; i++) {
-        block_header *block = empty_slot(i);
-        if (block == NULL) {
-            continue;
-        }
-        /* One that is much too large is left for what needs it. */
-        if (block->bytes >= needed && block->bytes - needed <= needed / 4) {
-            return block + 1;
-        }
-        keep(block);
+    block_header *block = find_kept(needed);
+    if (block == NULL) {
+        block = map(needed);
     }
-    block_header *block = map(needed);
     if (block == NULL) { /* then what is kept is worth more elsewhere */
         attn_memory_release();
         block = map(needed);
     }
-    return block == NULL ? NULL : block + 1;
+    if (block == NULL) {
+        return NULL;
+    }
+    block->asked = bytes;
+    allow(block, bytes);
+    return block + 1;
 }
 
 void
@@ -214,6 +256,7 @@ attn_memory_give(void *memory)
 {
     if (memory != NULL) {
         block_header *block = (block_header *)memory - 1;
+        allow(block, 0);
         offer_pages(block);
         keep(block);
     }
@@ -222,8 +265,7 @@ attn_memory_give(void *memory)
 size_t
 attn_memory_size(const void *memory)
 {
-    const block_header *block = (const block_header *)memory - 1;
-    return block->bytes - sizeof *block;
+    return ((const block_header *)memory - 1)->asked;
 }
 
 void
@@ -255,7 +297,7 @@ attn_memory_release(void)
     for (int i = 0; i < SLOTS; i++) {
         block_header *block = empty_slot(i);
         if (block != NULL) {
-            unmap(block);
+            give_to_system(block);
         }
     }
 }

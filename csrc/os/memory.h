@@ -14,7 +14,9 @@
 
 #include <stddef.h>
 
-#define ATTN_LARGE ((size_t)8 << 20) /* bytes */
+#ifndef ATTN_LARGE /* bytes; CI builds with fewer, so that small arrays lie in blocks too */
+#define ATTN_LARGE ((size_t)8 << 20)
+#endif
 
 /* A block of so many bytes, at a multiple of 64, contents undefined. NULL: there is no
  * memory. Any thread may call any of these at any time. */
@@ -23,7 +25,7 @@ void *attn_memory_take(size_t bytes);
 /* Gives a block back, to be kept or not. NULL is none. */
 void attn_memory_give(void *block);
 
-/* How many bytes a block has: those asked for, or more. */
+/* How many bytes of a block were asked for. */
 size_t attn_memory_size(const void *block);
 
 /* Sets how many bytes are kept at most; 0: none. */

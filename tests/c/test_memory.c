@@ -20,7 +20,7 @@ take_and_give(size_t bytes)
 {
     char *block = attn_memory_take(bytes);
     assert(block != NULL && (uintptr_t)block % 64 == 0);
-    assert(attn_memory_size(block) >= bytes);
+    assert(attn_memory_size(block) == bytes);
     block[0] = block[bytes - 1] = 1;
     attn_memory_give(block);
 }
