@@ -212,6 +212,18 @@ def overlap(name: str, value: Array, out: Array) -> None:
         raise ValueError(f"out shares memory with {name}, expected memory of its own")
 
 
+def rng(name: str, value: Any) -> np.random.Generator:
+    """A generator of random numbers, or what makes one."""
+    try:
+        return np.random.default_rng(value)
+    except Exception as error:
+        if type(error) in (TypeError, ValueError):
+            what = f"{name} is not what numpy.random.default_rng takes: {error}"
+            raise type(error)(what) from error
+        _note(name, error)
+        raise
+
+
 # ---- numbers -----------------------------------------------------------------------------------
 
 

@@ -176,7 +176,8 @@ typedef enum {
     READ_ONE_NUMBER,
     READ_SCALE,
     READ_INDEX,
-    READ_WINDOW
+    READ_WINDOW,
+    READ_RNG
 } py_kind;
 
 /* Can object be looked at without running any code? */
@@ -210,12 +211,6 @@ void py_read_setting(void);
  * that is what is wrong. */
 void py_notice_swapped(const attnext_state *state, const py_signature *signature,
                        PyObject *const *given);
-
-/* An exception that somebody else raised is set. The first leaves it what it is, and adds
- * a note of which argument it was about. The second raises another from it: format, with
- * the name for its %s, then what it says. */
-void py_note_argument(const char *name);
-void py_raise_from(PyObject *kind, const char *format, const char *name);
 
 /* ---- arrays (py_arrays.c) -------------------------------------------------------- */
 
@@ -286,9 +281,8 @@ PyArrayObject *py_parameter(PyObject *object, const char *name, const char *lett
  * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
 int py_out(PyObject *object, PyArrayObject **out);
 
-/* object as an array of bools whose last axis is
- * contiguous, or of size 1, or repeats one element: itself when it is one, whatever its
- * other strides. */
+/* object as an array of bools whose last axis is contiguous, or of size 1, or repeats one
+ * element: itself when it is one, whatever its other strides. */
 PyArrayObject *py_bools(PyObject *object, const char *name);
 
 /* Sets the ValueError "name has shape (...), expected ..."; returns -1. */

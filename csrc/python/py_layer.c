@@ -62,33 +62,10 @@ layer_install(layer_object *layer, layer_core *core)
 
 /* ---- reading a constructor's arguments ------------------------------------------- */
 
-/* TypeError and ValueError of default_rng say what was wrong with the seed, but not
- * which argument it was. */
-static void
-name_rng(void)
-{
-    PyObject *kind = PyErr_Occurred();
-    if (kind == PyExc_TypeError || kind == PyExc_ValueError) {
-        py_raise_from(kind, "%s is not what numpy.random.default_rng takes", "rng");
-    } else {
-        py_note_argument("rng");
-    }
-}
-
 PyObject *
 layer_rng(PyObject *seed)
 {
-    PyObject *numpy_random = PyImport_ImportModule("numpy.random");
-    if (numpy_random == NULL) {
-        return NULL;
-    }
-    PyObject *rng = PyObject_CallMethod(numpy_random, "default_rng", "(O)",
-                                        seed == NULL ? Py_None : seed);
-    Py_DECREF(numpy_random);
-    if (rng == NULL) {
-        name_rng();
-    }
-    return rng;
+    return py_read(READ_RNG, seed == NULL ? Py_None : seed, "rng");
 }
 
 /* A number as a double, and as an object for the check that follows: reading the

@@ -21,7 +21,7 @@ static const char *const readers[] = {
     [READ_PARTS] = "parts",   [READ_OUT] = "out",
     [READ_NUMBER] = "number", [READ_ONE_NUMBER] = "one_number",
     [READ_SCALE] = "scale",   [READ_INDEX] = "index",
-    [READ_WINDOW] = "window",
+    [READ_WINDOW] = "window", [READ_RNG] = "rng",
 };
 
 static const unsigned char kinds[ARG_COUNT] = {
@@ -307,47 +307,4 @@ py_notice_swapped(const attnext_state *state, const py_signature *signature,
         PyErr_Restore(type, value, traceback);
     }
     Py_XDECREF(error);
-}
-
-/* ---- exceptions that others raised ----------------------------------------------- */
-
-void
-py_note_argument(const char *name)
-{
-    PyObject *type, *value, *traceback;
-    if (!PyErr_ExceptionMatches(PyExc_Exception) ||
-        PyErr_ExceptionMatches(PyExc_MemoryError)) {
-        return; /* KeyboardInterrupt, ...: not about the argument */
-    }
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    PyObject *note = PyUnicode_FromFormat("raised when the argument %s was read", name);
-    PyObject *none = note == NULL ? NULL
-                                  : PyObject_CallMethod(value, "add_note", "O", note);
-    Py_XDECREF(none);
-    Py_XDECREF(note);
-    PyErr_Clear(); /* a note that cannot be added is no reason to lose the exception */
-    PyErr_Restore(type, value, traceback);
-}
-
-void
-py_raise_from(PyObject *kind, const char *format, const char *name)
-{
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(value, traceback);
-    }
-    PyObject *text = PyUnicode_FromFormat(format, name);
-    if (text != NULL) {
-        PyErr_Format(kind, "%U: %S", text, value);
-    }
-    Py_XDECREF(text);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    PyErr_Fetch(&type, &text, &traceback);
-    PyErr_NormalizeException(&type, &text, &traceback);
-    PyException_SetCause(text, value); /* takes over both */
-    PyErr_Restore(type, text, traceback);
 }
