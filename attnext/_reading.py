@@ -212,7 +212,7 @@ def overlap(name: str, value: Array, out: Array) -> None:
         raise ValueError(f"out shares memory with {name}, expected memory of its own")
 
 
-def rng(name: str, value: Any) -> np.random.Generator:
+def rng(name: str, value: Any) -> "np.random.Generator":  # which NumPy imports when asked for
     """A generator of random numbers, or what makes one."""
     try:
         return np.random.default_rng(value)
