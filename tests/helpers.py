@@ -19,6 +19,7 @@ import platform
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -651,3 +652,27 @@ def python_environment(**more: str) -> dict[str, str]:
     kept = {name: x for name, x in os.environ.items() if not name.startswith("ATTNEXT_")}
     path = os.pathsep.join(filter(None, [str(TESTS), kept.get("PYTHONPATH")]))
     return {**kept, "PYTHONPATH": path, **more}
+
+
+# ---- threads -------------------------------------------------------------------------------------
+
+
+def in_threads(*actions: Callable[[], Any]) -> None:
+    """Runs the actions at the same time; the first exception of any of them is raised."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], Any]) -> None:
+        try:
+            start.wait()
+            action()
+        except BaseException as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=run, args=(action,)) for action in actions]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if errors:
+        raise errors[0]

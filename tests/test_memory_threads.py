@@ -5,11 +5,11 @@ What is read and written without the GIL is looked at by ThreadSanitizer, too (.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from helpers import in_threads
 from layered import KINDS, make_layer, problem_of
 from test_memory_parameters import additive, multi_head
 
@@ -17,26 +17,6 @@ import attnext
 from attnext import AdditiveAttention, DotProductAttention, MultiHeadAttention
 
 Layer = AdditiveAttention | DotProductAttention | MultiHeadAttention
-
-
-def together(*actions: Callable[[], None]) -> None:
-    """All at once, each in a thread of its own; the first error is raised."""
-    start, errors = threading.Barrier(len(actions)), []
-
-    def work(action: Callable[[], None]) -> None:
-        try:
-            start.wait()
-            action()
-        except BaseException as error:
-            errors.append(error)
-
-    workers = [threading.Thread(target=work, args=(action,)) for action in actions]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -59,7 +39,7 @@ def test_every_append_counts(make: Callable[[], Layer], masked: bool, threads: N
 
         return work
 
-    together(*map(append, keys))
+    in_threads(*map(append, keys))
     assert len(memory) == 1 + 4 * 12 * 700
     given: np.ndarray = memory._given_to(layer)[0]
     blocks = given[:, 1:].reshape(2, 48, 700, 4).swapaxes(0, 1)  # each in one piece, somewhere
@@ -96,7 +76,7 @@ def test_steps_backwards_and_appends(kind: str, threads: None, rng: np.random.Ge
             memory.append(x["keys"], x["values"])
             handed.append(memory.backward())
 
-    together(step, step, append)
+    in_threads(step, step, append)
     handed.append(memory.backward())
     for i, d in enumerate((dk, dv)):
         total = sum(h[i][:, :200] for h in handed)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import SLACK, assert_same_bits, lost_blocks
+from helpers import SLACK, assert_same_bits, in_threads, lost_blocks
 
 import attnext
 from attnext import AdditiveAttention, DotProductAttention
@@ -687,27 +687,6 @@ def test_no_reference_is_lost() -> None:
 
 
 # ---- threads -------------------------------------------------------------------------------------
-
-
-def in_threads(*actions: Callable[[], Any]) -> None:
-    """Runs the actions at the same time; the first exception of any of them is raised."""
-    errors: list[BaseException] = []
-    start = threading.Barrier(len(actions))
-
-    def run(action: Callable[[], Any]) -> None:
-        try:
-            start.wait()
-            action()
-        except BaseException as error:
-            errors.append(error)
-
-    workers = [threading.Thread(target=run, args=(action,)) for action in actions]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if errors:
-        raise errors[0]
 
 
 LARGE_Q = np.random.default_rng(2).standard_normal((8, 20, 4), dtype=np.float32)
