@@ -3,12 +3,16 @@
 import json
 import os
 import platform
+import re
 import shutil
+import subprocess
 import sys
 import sysconfig
+import time
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 from setuptools import Extension, setup
@@ -30,7 +34,11 @@ posix = [] if WINDOWS else ["-pthread"]
 
 core = Extension(
     "attnext._core",
-    sources=sorted(glob("csrc/*/*.c"), reverse=True),  # csrc/simd, which takes longest, first
+    sources=[  # csrc/simd, which takes longest, first; csrc/web is the door to pages
+        file
+        for drawer in ("simd", "python", "os", "core")
+        for file in sorted(glob(f"csrc/{drawer}/*.c"))
+    ],
     depends=sorted(glob("csrc/*/*.h") + glob("csrc/*/*.def")),
     include_dirs=[np.get_include()],
     # Built with NumPy 2, the module runs with every NumPy from this one on.
@@ -88,8 +96,51 @@ def compiler_for_windows():
     return f'"{sys.executable}" -m ziglang cc -target x86_64-windows-gnu'
 
 
+class Kept:
+    """The objects of an editable install, in build/editable: those that nothing touched stay.
+
+    Each has beside it the list of the files it was made of, which the compiler wrote (-MD); its
+    time is that of its compilation's beginning. Another command or compiler makes all anew.
+    """
+
+    folder = Path("build", "editable")
+
+    def __init__(self, compiler, options):
+        version = subprocess.run([*compiler.compiler, "--version"], capture_output=True).stdout
+        said = repr((compiler.compiler_so, {**options, "output_dir": None}, version))
+        command = self.folder / "command"
+        if not command.exists() or command.read_text(encoding="utf-8") != said:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            command.write_text(said, encoding="utf-8")
+        self.compiler = compiler
+
+    def is_current(self, object_file):
+        try:
+            _, _, rule = object_file.with_suffix(".d").read_text(encoding="utf-8").partition(": ")
+            made_of = re.findall(r"(?:[^\\\s]|\\[^\n])+", rule)  # a space in a name has a backslash
+            newest = max(os.path.getmtime(name.replace("\\ ", " ")) for name in made_of)
+            return newest < object_file.stat().st_mtime
+        except (OSError, ValueError):  # one of them is not there: a new file, a header that left
+            return False
+
+    def compile(self, file, compile_files, options):
+        """The names of the file's objects, compiled if they have to be."""
+        (name,) = self.compiler.object_filenames([file], output_dir=str(self.folder))
+        if not self.is_current(Path(name)):
+            began = time.time()  # what is saved while this compiles is newer
+            options = {**options, "output_dir": str(self.folder)}
+            options["extra_postargs"] = [*(options["extra_postargs"] or ()), "-MD"]
+            compile_files([file], **options)
+            os.utime(name, (began, began))
+        return [name]
+
+
 class build_files(build_ext):
-    """Compiles an extension's files side by side: build_ext itself can do so to extensions only."""
+    """Compiles an extension's files side by side: build_ext itself can do so to extensions only.
+
+    For an editable install it compiles those alone that have changed since, or whose headers have.
+    """
 
     def finalize_options(self):
         super().finalize_options()
@@ -103,9 +154,15 @@ class build_files(build_ext):
         compile_files = self.compiler.compile
 
         def compile_each(sources, **options):
+            kept = Kept(self.compiler, options) if self.editable_mode else None
+
+            def compile_one(file):
+                if kept is None:
+                    return compile_files([file], **options)
+                return kept.compile(file, compile_files, options)
+
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                objects = pool.map(lambda file: compile_files([file], **options), sources)
-                return [name for names in objects for name in names]
+                return [name for names in pool.map(compile_one, sources) for name in names]
 
         self.compiler.compile = compile_each
         super().build_extension(ext)

@@ -154,15 +154,12 @@ instruction_sets() {
         'import attnext; print(*attnext.show_config("dicts")["instruction_set"]["available"])'
 }
 
-# Builds attnext with these flags, which come behind its own, into an environment of its own. The
-# kernels of other instruction sets than SETS, a pattern, are built without: with sanitizers the four
-# take minutes to compile, and only the widest of this CPU runs.
-instrumented() { # NAME SETS FLAG...
+# A compiler that takes these flags behind attnext's own. The kernels of other instruction sets than
+# SETS, a pattern, are built without: with sanitizers the four take minutes to compile, and only the
+# widest of this CPU runs.
+compiler_with() { # NAME SETS FLAG...
     local name=$1 sets=$2
     shift 2
-    side_env "$name"
-    copy_clone "$work/$name-source"
-    cd "$work/$name-source"
     [ "$sets" != widest ] || sets=$(instruction_sets | grep -o '[^ ]*$')
     cat >"$work/$name-cc" <<END
 #!/bin/sh
@@ -176,5 +173,13 @@ esac
 exec gcc "\$@" $*
 END
     chmod +x "$work/$name-cc"
-    CC=$work/$name-cc python -m pip install -q --no-build-isolation --no-deps -I .
+    echo "$work/$name-cc"
+}
+
+# Builds attnext with that compiler into an environment of its own.
+instrumented() { # NAME SETS FLAG...
+    side_env "$1"
+    copy_clone "$work/$1-source"
+    cd "$work/$1-source"
+    CC=$(compiler_with "$@") python -m pip install -q --no-build-isolation --no-deps -I .
 }

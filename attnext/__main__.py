@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import signal
@@ -13,7 +12,35 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 import attnext
+from attnext._commands import Command
 from attnext._tour import run
+
+# What --help says, in English and in Chinese.
+HELP = {
+    "description": (
+        "A tour of attnext in the terminal: attention computed, checked against known answers and, "
+        "where it is installed, PyTorch; then a regression on real measurements, and timings. "
+        "Takes a few seconds. Exits with 1 if a known answer is missed.",
+        "attnext的终端导览：计算注意力，与已知答案核对，装有PyTorch时也与它核对；然后用真实的测量"
+        "数据做回归，最后比较用时。只需几秒。有答案不符时，退出码为1。",
+    ),
+    "epilog": (
+        "Colours appear on a terminal only; set NO_COLOR to have none. `attnext lab DIR` writes "
+        "notebooks and assignments into a folder: `attnext lab --help`.",
+        "只有终端上才有颜色；设置NO_COLOR可以去掉。`attnext lab DIR --lang zh`把笔记本和作业写入"
+        "一个目录：见`attnext lab --help`。",
+    ),
+    "version": ("show program's version number and exit", "显示版本号并退出"),
+    "lang": (
+        "the language of the text: English, whatever the locale, or Chinese",
+        "文字的语言：en为英文（与系统的语言设置无关），zh为中文",
+    ),
+    "plots": (
+        "also draw the figures into PNG files in this folder, which is made if needed; needs "
+        "matplotlib",
+        "同时把图画成PNG文件，存入这个目录（没有则新建）；需要matplotlib",
+    ),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,28 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["lab"]:
         return import_module("attnext.lab.handout").main(words[1:])  # type: ignore[no-any-return]
-    parser = argparse.ArgumentParser(
-        prog="attnext",
-        description="A tour of attnext in the terminal: attention computed, checked against known "
-        "answers and, where it is installed, PyTorch; then a regression on real measurements, and "
-        "timings. Takes a few seconds. Exits with 1 if a known answer is missed.",
-        epilog="Colours appear on a terminal only; set NO_COLOR to have none. `attnext lab DIR` "
-        "writes notebooks and assignments into a folder: `attnext lab --help`.",
-    )
-    parser.add_argument("--version", action="version", version=f"attnext {attnext.__version__}")
-    parser.add_argument(
-        "--lang",
-        choices=("en", "zh"),
-        default="en",
-        help="the language of the text: English, whatever the locale, or Chinese",
-    )
-    parser.add_argument(
-        "--plots",
-        metavar="DIR",
-        type=Path,
-        help="also draw the figures, labelled in English, into PNG files in this folder, which is "
-        "made if needed; needs matplotlib",
-    )
+    parser = _parser(words)
     arguments = parser.parse_args(words)
     if arguments.plots is not None:
         obstacle = _prepare(arguments.plots)
@@ -68,6 +74,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
     return 1
+
+
+def _parser(words: Sequence[str]) -> Command:
+    """What the words may be."""
+    parser = Command("attnext", words, HELP["description"])
+    parser.epilog = parser.say(HELP["epilog"])
+    version = f"attnext {attnext.__version__}"
+    parser.add_argument(
+        "--version", action="version", version=version, help=parser.say(HELP["version"])
+    )
+    parser.add_argument("--lang", choices=("en", "zh"), default="en", help=parser.say(HELP["lang"]))
+    parser.add_argument("--plots", metavar="DIR", type=Path, help=parser.say(HELP["plots"]))
+    return parser
 
 
 def _drop_output() -> None:

@@ -17,13 +17,16 @@ stands there in English and in Chinese, side by side; the numbers and the checks
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
 import attnext
 from attnext._tour import gradients, masks, motorcycle, scores, timings
-from attnext._tour.page import Language, Page, Tour
+from attnext._tour.page import Language, Page
 from attnext._tour.peer import load_peer
+from attnext._tour.tour import Tour
 from attnext._width import columns, rjust
 
 PARTS = (
@@ -46,22 +49,29 @@ def run(stream: TextIO, language: Language = "en", plots: Path | None = None) ->
     started = time.perf_counter()
     page = Page(stream, language)
     tour = Tour(page, load_peer())
+    fonts: AbstractContextManager[None] = nullcontext()
     if plots is not None:
         from attnext._tour.figures import Figures  # and matplotlib, only now
 
         tour.figures = Figures(page, plots)
+        fonts = tour.figures.fonts()
     _opening(tour, language)
-    for number, part in enumerate(PARTS, start=1):
-        tour.begin(number)
-        try:
-            part(tour)
-        except BrokenPipeError:
-            raise  # nobody reads on
-        except Exception as error:  # what a part trips over is a miss, not the end of the tour
-            tour.stopped(error)
+    with fonts:
+        for number, part in enumerate(PARTS, start=1):
+            _go_through(tour, number, part)
     _verdict(tour, time.perf_counter() - started)
     stream.flush()
     return 1 if tour.missed else 0
+
+
+def _go_through(tour: Tour, number: int, part: Callable[[Tour], None]) -> None:
+    tour.begin(number)
+    try:
+        part(tour)
+    except BrokenPipeError:
+        raise  # nobody reads on
+    except Exception as error:  # what a part trips over is a miss, not the end of the tour
+        tour.stopped(error)
 
 
 def _opening(tour: Tour, wanted: Language) -> None:
@@ -122,6 +132,8 @@ def _verdict(tour: Tour, seconds: float) -> None:
         drawn, folder = len(tour.figures.written), tour.figures.folder
         text = page.text(en=f"{drawn} figures are in {folder}", zh=f"{drawn}张图，保存在 {folder}")
         page.line(f"      {text}")
+        if page.language == "zh" and not tour.figures.font:
+            page.indented("没有找到含中文字符的字体：图中的文字为英文。")
     text = page.text(en="next, in Python: ", zh="下一步，在Python中：")
     page.indented(f"{text}import attnext; help(attnext.AdditiveAttention)")
     page.indented(

@@ -1,16 +1,17 @@
 """The figures of --plots, drawn by `attnext.plot`; loaded only where figures are wanted.
 
-Their labels are English in either language: they are the names that the code uses, and many a
-machine has no font with Chinese characters.
+They speak the language of the tour; Chinese only where a font has its characters, which many a
+machine lacks: there they are English, and the tour says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -21,14 +22,30 @@ from attnext._tour.page import Page
 from attnext.plot import plot_kernel_regression, plot_loss, show_heatmaps
 from attnext.plot.figures import LINES, TRUTH, axes_to_draw_in, let_go, new_figure
 
-if TYPE_CHECKING:
-    from attnext._tour.gradients import Spread
-
 Floats = NDArray[np.floating]
 Lengths = list[int] | list[list[int]]
+Curves = list[float]
 
 WIDE, ORDINARY = (7.5, 3.2), (5.6, 3.8)  # inches
 DARKEST = 0.2  # the weight with the darkest colour where some are much larger than others
+
+# Fonts with the characters of simplified Chinese, as their makers call them.
+CHINESE_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "Source Han Sans CN",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "SimHei",
+    "Heiti SC",
+    "STHeiti",
+    "SimSun",
+    "Arial Unicode MS",
+)
 
 
 class Figures:
@@ -37,15 +54,28 @@ class Figures:
     def __init__(self, page: Page, folder: Path) -> None:
         self.page, self.folder = page, folder
         self.written: list[str] = []  # names of files
+        self.font = chinese_font() if page.language == "zh" else ""
+
+    def text(self, *, en: str, zh: str) -> str:
+        """Which of the two is written into a figure."""
+        return zh if self.font else en
+
+    def fonts(self) -> AbstractContextManager[None]:
+        """In what is written into a figure here, the Chinese font comes first, if there is one."""
+        return rc_context({"font.family": [self.font, "DejaVu Sans"]} if self.font else {})
 
     def masked_softmax(self, X: Floats, ways: Sequence[Lengths]) -> None:
         """The weights of X (2, 2, 4): a row of pictures for each way to give the lengths."""
         lens = np.array([np.broadcast_to(np.reshape(way, (2, -1)), (2, 2)) for way in ways])
         figure = show_heatmaps(
             [attnext.masked_softmax(X, way) for way in ways],
-            "Keys",
-            "Queries",
-            titles=[f"entry {i} of valid_lens = {way}" for way in ways for i in range(2)],
+            self.text(en="Keys", zh="键"),
+            self.text(en="Queries", zh="查询"),
+            titles=[
+                self.text(en=f"entry {i} of valid_lens = {way}", zh=f"valid_lens = {way}，样本{i}")
+                for way in ways
+                for i in range(2)
+            ],
             figsize=(7.0, 4.4),
             mask=np.arange(4) < lens[..., None],
         )
@@ -55,8 +85,8 @@ class Figures:
         """The weights (2, 10) of the book's example, by title: a row for each entry's query."""
         figure = show_heatmaps(
             list(weights.values()),
-            "Keys",
-            "Entry",
+            self.text(en="Keys", zh="键"),
+            self.text(en="Entry", zh="样本"),
             titles=list(weights),
             figsize=(1.0 + 3.6 * len(weights), 1.9),
             mask=np.arange(10) < np.reshape(valid_lens, (2, 1)),
@@ -65,29 +95,31 @@ class Figures:
 
     def four_steps(self, weights: Floats) -> None:
         """The weights (2, 3, 5) of x1 over x2."""
-        titles = ["entry 0", "entry 1"]
-        figure = show_heatmaps(weights, "Keys: x2", "Queries: x1", titles, figsize=(6.4, 2.5))
+        figure = show_heatmaps(
+            weights,
+            self.text(en="Keys: x2", zh="键：x2"),
+            self.text(en="Queries: x1", zh="查询：x1"),
+            titles=[self.text(en=f"entry {i}", zh=f"样本{i}") for i in range(2)],
+            figsize=(6.4, 2.5),
+        )
         self._write("4-four-steps", figure)
 
-    def scaling(self, sizes: Sequence[int], raw: list[Spread], scaled: list[Spread]) -> None:
+    def scaling(
+        self, sizes: Sequence[int], raw: Sequence[Curves], scaled: Sequence[Curves]
+    ) -> None:
         """Variance of the scores and size of the softmax gradient against d."""
         figure = new_figure(WIDE)
-        for axes, what, title in zip(
-            figure.subplots(1, 2),
-            ["variance", "gradient"],
-            ["variance of the scores", "size of the median query's gradient"],
-            strict=True,
-        ):
+        titles = [
+            self.text(en="variance of the scores", zh="评分的方差"),
+            self.text(en="size of the median query's gradient", zh="梯度大小的中位数"),
+        ]
+        for i, axes in enumerate(figure.subplots(1, 2)):
             axes_to_draw_in(axes, WIDE)
-            for spreads, form, colour, name in [
-                (raw, "o-", LINES[0], "q . k"),
-                (scaled, "s-", LINES[1], "q . k / sqrt(d)"),
-            ]:
-                measured = [getattr(spread, what) for spread in spreads]
-                axes.loglog(sizes, measured, form, color=colour, label=name)
+            axes.loglog(sizes, raw[i], "o-", color=LINES[0], label="q . k")
+            axes.loglog(sizes, scaled[i], "s-", color=LINES[1], label="q . k / sqrt(d)")
             _plain_ticks(axes, sizes)
             axes.set_xlabel("d")
-            axes.set_title(title, fontsize="medium")
+            axes.set_title(titles[i], fontsize="medium")
             axes.legend(fontsize="small", framealpha=0.85, edgecolor="none")
         self._write("5-why-sqrt-d", figure)
 
@@ -95,9 +127,12 @@ class Figures:
         """The loss after every step of the training; most happens in the first ones."""
         figure = plot_loss(
             losses[1:],
-            xlabel="step of gradient descent",
-            ylabel="mean squared leave-one-out error",
-            title=f"Learning the bandwidth, from a loss of {losses[0]:.3f}",
+            xlabel=self.text(en="step of gradient descent", zh="梯度下降的步数"),
+            ylabel=self.text(en="mean squared leave-one-out error", zh="留一法均方误差"),
+            title=self.text(
+                en=f"Learning the bandwidth, from a loss of {losses[0]:.3f}",
+                zh=f"学习带宽，损失从{losses[0]:.3f}开始",
+            ),
             figsize=ORDINARY,
         )
         figure.axes[0].set_xscale("log", base=2)
@@ -110,15 +145,18 @@ class Figures:
         average = kr.leave_one_out_error(times, accelerations, kernel="constant")
         axes = axes_to_draw_in(None, ORDINARY)
         axes.semilogx(choice.sigmas, choice.errors, color=LINES[0], linewidth=2)
-        axes.axhline(average, color=TRUTH, linestyle="--", label="average pooling")
+        pooling = self.text(en="average pooling", zh="平均汇聚")
+        axes.axhline(average, color=TRUTH, linestyle="--", label=pooling)
         for form, (name, sigma) in zip("so", sigmas.items(), strict=True):
             error = kr.leave_one_out_error(times, accelerations, sigma)
-            label = f"{name}, {sigma:.1f} ms"
-            axes.plot(sigma, error, form, color=LINES[1], markersize=7, label=label)
+            axes.plot(
+                sigma, error, form, color=LINES[1], markersize=7, label=self._curve(name, sigma)
+            )
         _plain_ticks(axes, [0.2, 0.5, 1, 2, 5, 10, 20, 50])
-        axes.set_xlabel("bandwidth of the Gaussian kernel, ms")
-        axes.set_ylabel("leave-one-out error, g")
-        axes.set_title("Which bandwidth predicts best", fontsize="medium")
+        axes.set_xlabel(self.text(en="bandwidth of the Gaussian kernel, ms", zh="高斯核的带宽，ms"))
+        axes.set_ylabel(self.text(en="leave-one-out error, g", zh="留一法误差，g"))
+        title = self.text(en="Which bandwidth predicts best", zh="哪个带宽预测得最好")
+        axes.set_title(title, fontsize="medium")
         axes.legend(fontsize="small", framealpha=0.85, edgecolor="none")
         self._write("7-motorcycle-bandwidth", axes.figure.figure)
 
@@ -126,20 +164,27 @@ class Figures:
         """The measurements; the curves of these bandwidths, by name; average pooling."""
         x = np.linspace(0, 60, 601)
         curves = {
-            f"{name}, {sigma:.1f} ms": kr.nadaraya_watson(x, times, accelerations, sigma)
+            self._curve(name, sigma): kr.nadaraya_watson(x, times, accelerations, sigma)
             for name, sigma in sigmas.items()
         }
-        curves["average pooling"] = kr.average_pooling(x, accelerations)
+        pooling = self.text(en="average pooling", zh="平均汇聚")
+        curves[pooling] = kr.average_pooling(x, accelerations)
         figure = plot_kernel_regression(
             times,
             accelerations,
             x,
             None,
             curves,
-            labels=("truth", "prediction", "measurements"),
-            xlabel="ms after the crash",
-            ylabel="acceleration of the head, g",
-            title="A motorcycle crash (Silverman 1985)",
+            labels=(
+                self.text(en="truth", zh="真实值"),
+                self.text(en="prediction", zh="预测"),
+                self.text(en="measurements", zh="测量值"),
+            ),
+            xlabel=self.text(en="ms after the crash", zh="碰撞后的时间，ms"),
+            ylabel=self.text(en="acceleration of the head, g", zh="头部加速度，g"),
+            title=self.text(
+                en="A motorcycle crash (Silverman 1985)", zh="摩托车碰撞（Silverman 1985）"
+            ),
             figsize=(7.5, 4.6),
         )
         self._write("7-motorcycle-fit", figure)
@@ -158,9 +203,9 @@ class Figures:
         ]
         figure = show_heatmaps(
             weights,
-            "Measurements, by time (keys)",
-            "Time of the prediction (query), ms",
-            titles=[f"{name}, {sigma:.1f} ms" for name, sigma in sigmas.items()],
+            self.text(en="Measurements, by time (keys)", zh="测量值，按时间排列（键）"),
+            self.text(en="Time of the prediction (query), ms", zh="预测的时间（查询），ms"),
+            titles=[self._curve(name, sigma) for name, sigma in sigmas.items()],
             figsize=(8.0, 4.0),
             vmin=0.0,
             vmax=DARKEST,
@@ -168,15 +213,31 @@ class Figures:
         *pictures, bar = figure.axes
         for axes in pictures:
             axes.set_yticks(range(0, 121, 20), [str(ms) for ms in range(0, 61, 10)])
-        bar.set_ylabel(f"weight; the darkest: {DARKEST} or more")
+        bar.set_ylabel(
+            self.text(
+                en=f"weight; the darkest: {DARKEST} or more", zh=f"权重；最深处为{DARKEST}或更大"
+            )
+        )
         self._write("7-motorcycle-weights", figure)
+
+    def _curve(self, name: str, sigma: float) -> str:
+        return self.text(en=f"{name}, {sigma:.1f} ms", zh=f"{name}，{sigma:.1f} ms")
 
     def _write(self, name: str, figure: Figure) -> None:
         file = f"{name}.png"
+        for note in (text for legend in figure.legends for text in legend.get_texts()):
+            if note.get_text() == "masked":
+                note.set_text(self.text(en="masked", zh="被掩蔽"))
         figure.savefig(self.folder / file, dpi=150)
         let_go(figure)  # a file is all that was asked for
         self.written.append(file)
         self.page.note(self.page.text(en=f"figure: {file}", zh=f"图：{file}"))
+
+
+def chinese_font() -> str:
+    """The name of a font with Chinese characters that this machine has; "" if it has none."""
+    there = set(font_manager.get_font_names())
+    return next((font for font in CHINESE_FONTS if font in there), "")
 
 
 def _plain_ticks(axes: Axes, ticks: Sequence[float]) -> None:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 import attnext
 from attnext import reference
-from attnext._tour.page import EXACT, Check, Tour, largest_difference
+from attnext._tour.page import largest_difference
 from attnext._tour.peer import Array
+from attnext._tour.tour import EXACT, Check, Tour
 from attnext._width import ljust, rjust
 from attnext.testing import numerical_gradient
 
@@ -79,7 +80,11 @@ def scaling(tour: Tour) -> None:
     page.line()
     _tell_gradients(tour, raw, scaled)
     if tour.figures:
-        tour.figures.scaling(SIZES, raw, scaled)
+        curves = (
+            ([spread.variance for spread in spreads], [spread.gradient for spread in spreads])
+            for spreads in (raw, scaled)
+        )
+        tour.figures.scaling(SIZES, *curves)
 
 
 def _tell_gradients(tour: Tour, raw: list[Spread], scaled: list[Spread]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import attnext
-from attnext._tour.page import ROUNDED, Check, Tour, numbers_text, weights_text
+from attnext._tour.page import numbers_text, weights_text
+from attnext._tour.tour import ROUNDED, Check, Tour
 from attnext._width import ljust
 
 # Part 1: two batch entries of two queries and four keys, and two ways to give their lengths.

@@ -11,8 +11,9 @@ from attnext import kernel_regression as kr
 from attnext import reference
 from attnext._data import motorcycle
 from attnext._tour.canvas import Canvas
-from attnext._tour.page import Check, Tour, largest_difference
+from attnext._tour.page import largest_difference
 from attnext._tour.peer import Peer, Tensor
+from attnext._tour.tour import Check, Tour
 from attnext._width import ljust
 
 Array = NDArray[np.float32]
@@ -58,7 +59,10 @@ def kernel_regression(tour: Tour) -> None:
     _check_curves(tour, times, accelerations, learned)
     _draw(tour, times, accelerations, learned)
     if tour.figures:
-        sigmas = {"learned": learned, "rule of thumb": fixed}
+        sigmas = {
+            tour.figures.text(en="learned", zh="学到的带宽"): learned,
+            tour.figures.text(en="rule of thumb", zh="经验法则"): fixed,
+        }
         tour.figures.loss(training.losses)
         tour.figures.bandwidth(times, accelerations, sigmas)
         tour.figures.fit(times, accelerations, sigmas)

@@ -7,15 +7,9 @@ from numpy.typing import NDArray
 
 import attnext
 from attnext import reference
-from attnext._tour.page import (
-    EXACT,
-    Check,
-    Page,
-    Tour,
-    numbers_text,
-    weights_text,
-)
+from attnext._tour.page import Page, numbers_text, weights_text
 from attnext._tour.peer import Array
+from attnext._tour.tour import EXACT, Check, Tour
 from attnext._width import ljust
 
 Floats = NDArray[np.floating]
@@ -65,7 +59,12 @@ def additive_attention(tour: Tour) -> None:
         *checks,
     )
     if tour.figures:
-        weights = {"ten equal keys": even, "ten different keys": _rows(layer.attention_weights)}
+        weights = {
+            tour.figures.text(en="ten equal keys", zh="十个相同的键"): even,
+            tour.figures.text(en="ten different keys", zh="十个不同的键"): _rows(
+                layer.attention_weights
+            ),
+        }
         tour.figures.book_example("3-additive-attention", weights, lens)
 
 
@@ -92,7 +91,8 @@ def dot_product_attention(tour: Tour) -> None:
     theirs = tour.theirs("dot_product", queries, keys, values, valid_lens=lens)
     even = _book_table(tour, layer.attention_weights, output, theirs)
     if tour.figures:
-        tour.figures.book_example("4-dot-product-attention", {"ten equal keys": even}, lens)
+        title = tour.figures.text(en="ten equal keys", zh="十个相同的键")
+        tour.figures.book_example("4-dot-product-attention", {title: even}, lens)
     page.line()
     page.say(
         en="Unscaled, of x1 (2, 3, 4) over x2 (2, 5, 4), in four steps:",

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import attnext
-from attnext._tour.page import Check, Tour, largest_difference
+from attnext._tour.page import largest_difference
 from attnext._tour.peer import Peer
+from attnext._tour.tour import Check, Tour
 from attnext._width import ljust
 
 Array = NDArray[np.float32]
@@ -20,6 +24,7 @@ Array = NDArray[np.float32]
 Contest = tuple[str, str, Callable[[], Array], Callable[[], Array], Callable[[], object] | None]
 
 BUDGET = 0.1  # seconds for each contender
+UNSTEADY = 2.0  # times the shortest: a median beyond it says that others had the machine
 SAME = 1e-5  # how far results may be apart, relative to the largest
 _CHINESE = {"dot product": "点积", "additive": "加性", "and backward": "加上反向传播"}
 
@@ -29,22 +34,23 @@ def timings(tour: Tour) -> None:
     page, text, peer = tour.page, tour.page.text, tour.peer
     tour.title(en="How long it takes", zh="用时")
     page.say(
-        en="Milliseconds: the best of several runs taken in turn, in float32, each library with "
-        "its default threads; NumPy runs the formulas as written. x: how many times as long as "
-        f"attnext. Machines differ and are busy: compare within a line. {page.tick}: the results "
-        f"of attnext and NumPy are the same, within {SAME:g}.",
-        zh="单位是毫秒：各库轮流运行多次，取最快的一次；数据为float32，线程数取各库的默认值；"
-        "NumPy照公式直接计算。x：用时是attnext的几倍。机器有快有慢，也有忙有闲：只宜在同一行内"
-        f"比较。{page.tick}表示attnext与NumPy的结果相同，相差不超过{SAME:g}。",
+        en="Milliseconds: the best of several runs taken in turn, in float32, on one thread each; "
+        "NumPy runs the formulas as written, its matrix products on the threads of its BLAS. "
+        "x: how many times as long as attnext; a dash: the runs differed too much to say, as on a "
+        f"busy machine. {page.tick}: the results of attnext and NumPy are the same, within "
+        f"{SAME:g}.",
+        zh="单位是毫秒：各库轮流运行多次，取最快的一次；数据为float32，各用一个线程；NumPy照公式直接"
+        "计算，其矩阵乘积的线程数由BLAS决定。x：用时是attnext的几倍；短横表示各次用时相差太大，"
+        f"无法比较，例如机器正忙。{page.tick}表示attnext与NumPy的结果相同，相差不超过{SAME:g}。",
     )
     page.line()
     config = attnext.show_config("dicts")
-    chosen, threads = config["instruction_set"]["chosen"], config["threads"]["chosen"]
+    chosen = config["instruction_set"]["chosen"]
     version = f"attnext {attnext.__version__}"
     peers = [f"NumPy {np.__version__}"] + ([peer.name] if peer else [])
     contenders = text(
-        en=f"{version}: {chosen}, {threads} threads.  {'.  '.join(peers)}.",
-        zh=f"{version}：{chosen}，{threads}个线程；{'；'.join(peers)}。",
+        en=f"{version}: {chosen}.  {'.  '.join(peers)}.",
+        zh=f"{version}：{chosen}指令集；{'；'.join(peers)}。",
     )
     page.indented(contenders)
     page.line()
@@ -53,38 +59,73 @@ def timings(tour: Tour) -> None:
     if peer:
         head += f"{'torch':>{6 if page.narrow else 15}}"
     page.note(f"{'':<{a}}{'B x M x N':<{b}}{'attnext':>{c}}{head}")
-    for name, size, ours, plain, theirs in _contests(peer):
-        off = largest_difference(ours(), plain())
-        first, *others = _fastest([ours, plain] if theirs is None else [ours, plain, theirs])
-        times = "".join(f"{_number(1e3 * t):>9} {_ratio(t / first):<5}" for t in others)
-        cells = "".join(f"{_ratio(t / first):>6}" for t in others) if page.narrow else times
-        tour.result(
-            ljust(text(en=name, zh=_CHINESE[name]), a)
-            + f"{size:<{b}}{_number(1e3 * first):>{c}}{cells}",
-            Check(f"{name.strip()} {size}, relative difference from NumPy", off, 0, SAME),
-        )
+    with _one_thread(peer):
+        for name, size, ours, plain, theirs in _contests(peer):
+            off = largest_difference(ours(), plain())
+            first, *others = _fastest([ours, plain] if theirs is None else [ours, plain, theirs])
+            ratios = [_ratio(other, first) for other in others]
+            times = "".join(
+                f"{_number(other):>9} {ratio:<5}"
+                for other, ratio in zip(others, ratios, strict=True)
+            )
+            cells = "".join(f"{ratio or '-':>6}" for ratio in ratios) if page.narrow else times
+            tour.result(
+                ljust(text(en=name, zh=_CHINESE[name]), a)
+                + f"{size:<{b}}{_number(first):>{c}}{cells}",
+                Check(f"{name.strip()} {size}, relative difference from NumPy", off, 0, SAME),
+            )
+
+
+@contextmanager
+def _one_thread(peer: Peer | None) -> Iterator[None]:
+    """One thread for attnext and for the peer: more of them wait for each other where others work.
+
+    NumPy's BLAS reads how many it may have when it is loaded; that has happened.
+    """
+    libraries: list[Any] = [attnext] + ([peer.torch] if peer else [])
+    before = [library.get_num_threads() for library in libraries]
+    for library in libraries:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, threads in zip(libraries, before, strict=True):
+            library.set_num_threads(threads)
 
 
 def _fastest(contenders: list[Callable[[], object]]) -> list[float]:
-    """The shortest time of each in seconds: in turn, at least three times, so warm in the end."""
-    best = [math.inf] * len(contenders)
+    """The shortest time of each in seconds: in turn, at least three times, so warm in the end.
+
+    NaN where half of the runs took more than UNSTEADY times as long.
+    """
+    times: list[list[float]] = [[] for _ in contenders]
     runs, deadline = 0, time.perf_counter() + BUDGET * len(contenders)
     while runs < 3 or (runs < 1000 and time.perf_counter() < deadline):
-        for i, contender in enumerate(contenders):
+        for taken, contender in zip(times, contenders, strict=True):
             started = time.perf_counter()
             contender()
-            best[i] = min(best[i], time.perf_counter() - started)
+            taken.append(time.perf_counter() - started)
         runs += 1
-    return best
+    best = [min(taken) for taken in times]
+    return [
+        shortest if median(taken) <= UNSTEADY * shortest else math.nan
+        for shortest, taken in zip(best, times, strict=True)
+    ]
 
 
-def _number(value: float) -> str:
-    """Three significant digits, never an exponent."""
+def _number(seconds: float) -> str:
+    """Milliseconds in three significant digits, never an exponent."""
+    if math.isnan(seconds):
+        return "-"
+    value = 1e3 * seconds
     decimals = 2 - math.floor(math.log10(max(value, 1e-6)))
     return f"{value:.{max(decimals, 0)}f}"
 
 
-def _ratio(value: float) -> str:
+def _ratio(seconds: float, ours: float) -> str:
+    value = seconds / ours
+    if math.isnan(value):
+        return ""
     return f"x{value:.1f}" if value < 10 else f"x{value:.0f}"
 
 

@@ -1,7 +1,7 @@
 """A computation step by step: what every intermediate is, its shape, its numbers, a sentence.
 
 Each function here is called as its fast twin in ``attnext``, and returns a `Trace`. Printed it is
-text, in Jupyter it shows itself as HTML, with the weights as a heat map; ``lang="zh"`` is Chinese.
+text, in Jupyter it shows itself as HTML, every matrix in colours; ``lang="zh"`` is Chinese.
 
 >>> import numpy as np
 >>> from attnext import explain
@@ -24,7 +24,9 @@ A pair that takes no part is shown as ``·`` or hatched, whatever lies there: it
 
 The files, from the inside out:
 
-    words_steps.py  what is said of each step, in both languages; words.py, every other word
+    words_steps.py  what is said of each step, in both languages; words_backward.py, of a backward
+    words.py        every other word; words_of.py, what there is to say of a step
+    options.py      what all functions take, and what help() says of them
     trace.py        Step and Trace
     tables.py       which part of an array is shown, and how its numbers are written
     text.py         a trace as text of 80 columns
@@ -34,14 +36,23 @@ The files, from the inside out:
     scores.py       the steps of each scoring function
     attention.py    the steps that all attentions share
     functions.py    the four attentions
-    backward.py     dot_product_attention_backward
+    gradients.py    how each scoring function passes gradients back
+    chain.py        the backward of softmax and pooling
+    backward.py     the backwards of the four attentions
+    scores_alone.py the scores alone, and their backwards
+    parts.py        sequence_mask; merge_attention, merge_attention_backward
     softmax.py      masked_softmax, masked_softmax_backward
-    multi_head.py   multi_head_attention
+    multi_head.py   multi_head_attention; multi_head_backward.py, its backward
     positions.py    positional_encoding
     layers.py       layer: objects; memories.py, a call with a Memory
 """
 
-from attnext.explain.backward import dot_product_attention_backward
+from attnext.explain.backward import (
+    additive_attention_backward,
+    cosine_attention_backward,
+    dot_product_attention_backward,
+    gaussian_attention_backward,
+)
 from attnext.explain.functions import (
     additive_attention,
     cosine_attention,
@@ -50,7 +61,19 @@ from attnext.explain.functions import (
 )
 from attnext.explain.layers import layer
 from attnext.explain.multi_head import multi_head_attention
+from attnext.explain.multi_head_backward import multi_head_attention_backward
+from attnext.explain.parts import merge_attention, merge_attention_backward, sequence_mask
 from attnext.explain.positions import positional_encoding
+from attnext.explain.scores_alone import (
+    additive_scores,
+    additive_scores_backward,
+    cosine_scores,
+    cosine_scores_backward,
+    dot_product_scores,
+    dot_product_scores_backward,
+    gaussian_scores,
+    gaussian_scores_backward,
+)
 from attnext.explain.softmax import masked_softmax, masked_softmax_backward
 from attnext.explain.trace import Step, Trace
 
@@ -58,15 +81,30 @@ __all__ = [
     "Step",
     "Trace",
     "additive_attention",
+    "additive_attention_backward",
+    "additive_scores",
+    "additive_scores_backward",
     "cosine_attention",
+    "cosine_attention_backward",
+    "cosine_scores",
+    "cosine_scores_backward",
     "dot_product_attention",
     "dot_product_attention_backward",
+    "dot_product_scores",
+    "dot_product_scores_backward",
     "gaussian_attention",
+    "gaussian_attention_backward",
+    "gaussian_scores",
+    "gaussian_scores_backward",
     "layer",
     "masked_softmax",
     "masked_softmax_backward",
+    "merge_attention",
+    "merge_attention_backward",
     "multi_head_attention",
+    "multi_head_attention_backward",
     "positional_encoding",
+    "sequence_mask",
 ]
 
 

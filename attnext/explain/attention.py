@@ -6,13 +6,14 @@ queries (..., M, Dq)   keys (..., N, Dk)   values (..., N, Dv)   pairs (..., M, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from attnext import _core, reference
-from attnext._options import Shared, Taken
 from attnext.explain.accuracy import HUGE, TINY, Array, gamma, relative_error
+from attnext.explain.options import FORWARD
 from attnext.explain.scores import SCORES, Inputs, number, without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
@@ -20,7 +21,6 @@ from attnext.reference.attention import Pairs, all_pairs
 from attnext.reference.options import Options
 from attnext.reference.sharing import share_heads
 
-FORWARD = Taken(Shared.__annotations__, behind=("lang",))
 COMMON: Arguments = {"valid_lens": None, **FORWARD.defaults}  # the keywords of all attentions
 
 
@@ -186,6 +186,12 @@ def add_empty_rows(
         fill = {"uniform": f"1/{N}", "zero": "0", "nan": "NaN"}[mode]
         count = int(empty.sum())
         steps.add("empty_rows", empty, axes, empty=count, rows=empty.size, mode=mode, fill=fill)
+
+
+def at_the_end(queries: ArrayLike, keys: NDArray[Any]) -> Arguments:
+    """What a call that does not say otherwise has: the last query stands at the last key."""
+    *_, M, _ = (0, 0, *np.shape(queries))
+    return {"causal_offset": int(keys.shape[-2] - M)}
 
 
 def mask_formula(arguments: Arguments) -> str:

@@ -6,8 +6,15 @@ from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
-from attnext._options import Shared
-from attnext.explain.attention import FORWARD, explain_attention
+from attnext._options import (
+    AdditiveForward,
+    CosineForward,
+    DotProductForward,
+    GaussianForward,
+    Shared,
+)
+from attnext.explain.attention import explain_attention
+from attnext.explain.options import FORWARD
 from attnext.explain.trace import Trace
 
 
@@ -18,32 +25,10 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: ArrayLike | None = None,
     lang: str = "en",
-    **options: Unpack[Shared],
+    **options: Unpack[DotProductForward],
 ) -> Trace:
     """Explain `attnext.dot_product_attention`: dot products, scale, weights, output.
-
-    Parameters
-    ----------
-    queries, keys, values, valid_lens, scale : optional
-        As in `attnext.dot_product_attention`; ``scale=1`` is the plain, unscaled one.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
-
-    Returns
-    -------
-    trace : Trace
-        The steps; its `output` and `weights` are what `attnext.dot_product_attention` returns,
-        bit for bit.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As from `attnext.dot_product_attention`; ValueError also if `lang` is unknown or there
-        are too many pairs of query and key (2**22) to keep every step of.
 
     Notes
     -----
@@ -76,31 +61,10 @@ def additive_attention(
     w_v: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
-    b_h: ArrayLike | None = None,
     lang: str = "en",
-    **options: Unpack[Shared],
+    **options: Unpack[AdditiveForward],
 ) -> Trace:
     """Explain `attnext.additive_attention`: projections, broadcast sum, tanh, scores, output.
-
-    Parameters
-    ----------
-    queries, keys, values, W_q, W_k, w_v, valid_lens, b_h : optional
-        As in `attnext.additive_attention`.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
-
-    Returns
-    -------
-    trace : Trace
-        The steps; its `output` and `weights` are what `attnext.additive_attention` returns, bit
-        for bit.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -139,32 +103,10 @@ def gaussian_attention(
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
-    w: ArrayLike | None = None,
-    sigma: ArrayLike | None = None,
     lang: str = "en",
-    **options: Unpack[Shared],
+    **options: Unpack[GaussianForward],
 ) -> Trace:
     """Explain `attnext.gaussian_attention`: distances, kernel, weights, output.
-
-    Parameters
-    ----------
-    queries, keys, values, valid_lens, w, sigma : optional
-        As in `attnext.gaussian_attention`.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
-
-    Returns
-    -------
-    trace : Trace
-        The steps; its `output` and `weights` are what `attnext.gaussian_attention` returns, bit
-        for bit.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -192,32 +134,10 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
     *,
-    scale: ArrayLike = 1.0,
-    eps: float = 1e-8,
     lang: str = "en",
-    **options: Unpack[Shared],
+    **options: Unpack[CosineForward],
 ) -> Trace:
     """Explain `attnext.cosine_attention`: vectors of length 1, cosines, weights, output.
-
-    Parameters
-    ----------
-    queries, keys, values, valid_lens, scale, eps : optional
-        As in `attnext.cosine_attention`.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
-
-    Returns
-    -------
-    trace : Trace
-        The steps; its `output` and `weights` are what `attnext.cosine_attention` returns, bit for
-        bit.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -235,5 +155,4 @@ def cosine_attention(
 
 
 def _explain(function: str, *, lang: str, options: Shared, **arguments: Any) -> Trace:
-    FORWARD.check(function, options)
-    return explain_attention(function, {**arguments, **FORWARD.defaults, **options}, lang)
+    return explain_attention(function, arguments | FORWARD.completed(function, options), lang)

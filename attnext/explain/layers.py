@@ -9,16 +9,14 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnext._options import Layer, Taken
-from attnext.explain.attention import COMMON, explain_attention
-from attnext.explain.memories import Memory, at_the_end, both, recall, remembered
-from attnext.explain.multi_head import FORWARD, explain_heads
+from attnext._options import Layer
+from attnext.explain.attention import COMMON, at_the_end, explain_attention
+from attnext.explain.memories import Memory, both, recall, remembered
+from attnext.explain.multi_head import explain_heads
+from attnext.explain.options import CALL, HEADS
 from attnext.explain.steps import Arguments, Steps, call_text, is_default
 from attnext.explain.trace import Trace
 from attnext.explain.words import check_lang
-
-CALL = Taken(Layer.__annotations__, behind=("lang",))
-OF_HEADS = FORWARD.defaults
 
 
 @CALL.spelled_out
@@ -48,10 +46,6 @@ def layer(
         values and lengths, a `Memory` of the layer.
     scale : float or array_like, optional
         As in the call of a DotProductAttention, whose own it is by default.
-    **options : optional
-        As in the call of the layer.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
 
     Returns
     -------
@@ -164,7 +158,7 @@ def _multi_head(attn: Any, inputs: Arguments, lang: str) -> Trace:
     heads = {"num_heads": attn.num_heads, "num_kv_heads": getattr(attn, "num_kv_heads", None)}
     drops = _dropout(attn, inputs)
     return explain_heads(
-        {"scale": None, **OF_HEADS, **inputs, **parameters, **heads, **drops}, lang
+        {"scale": None, **HEADS.defaults, **inputs, **parameters, **heads, **drops}, lang
     )
 
 

@@ -38,12 +38,6 @@ def recall(attn: Any, memory: Memory, arguments: Arguments) -> Arguments:
     return {"keys": keys, "values": values, "valid_lens": lens, "mask": mask}
 
 
-def at_the_end(queries: ArrayLike, keys: NDArray[Any]) -> Arguments:
-    """What a call that does not say otherwise has: the last query stands at the last key."""
-    *_, M, _ = (0, 0, *np.shape(queries))
-    return {"causal_offset": int(keys.shape[-2] - M)}
-
-
 def both(mask: NDArray[Any], of_call: ArrayLike | None, queries: ArrayLike) -> NDArray[Any]:
     """The memory's mask (..., 1, N) and one of the call, all of which was checked."""
     shared = share_heads(mask, np.shape(queries)[:-2])

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnext import _core
-from attnext._options import HeadsShared, Taken
+from attnext._options import MultiHeadForward
 from attnext.explain.accuracy import Array, rounded
 from attnext.explain.attention import Problem, pool, pool_steps, problem_of, softmax_steps
+from attnext.explain.options import HEADS
 from attnext.explain.scores import dot_product, dot_product_scale, transposed, without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
@@ -22,11 +23,10 @@ from attnext.reference.multi_head import Arguments as HeadArguments
 from attnext.reference.multi_head import join, project, read_arguments, split
 from attnext.reference.sharing import share_heads
 
-FORWARD = Taken(HeadsShared.__annotations__, behind=("lang",))
 ARRAYS = ("queries", "keys", "values", "W_q", "W_k", "W_v", "W_o", "b_q", "b_k", "b_v", "b_o")
 
 
-@FORWARD.spelled_out
+@HEADS.spelled_out
 def multi_head_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -38,39 +38,10 @@ def multi_head_attention(
     valid_lens: ArrayLike | None = None,
     *,
     num_heads: int,
-    num_kv_heads: int | None = None,
-    scale: ArrayLike | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     lang: str = "en",
-    **options: Unpack[HeadsShared],
+    **options: Unpack[MultiHeadForward],
 ) -> Trace:
     """Explain `attnext.multi_head_attention`: heads, scores, weights, what they pool, output.
-
-    Parameters
-    ----------
-    queries, keys, values, W_q, W_k, W_v, W_o, valid_lens : optional
-        As in `attnext.multi_head_attention`.
-    num_heads, num_kv_heads, scale, b_q, b_k, b_v, b_o : optional
-        As in `attnext.multi_head_attention`.
-    **options : optional
-        As in `attnext.multi_head_attention`.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
-
-    Returns
-    -------
-    trace : Trace
-        The steps, each of all heads; its `output` and `weights` are what
-        `attnext.multi_head_attention` returns, bit for bit.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As from `attnext.multi_head_attention`; ValueError also if `lang` is unknown or there are
-        too many pairs of query and key in all heads (2**22) to keep every step of.
 
     Notes
     -----
@@ -98,10 +69,9 @@ def multi_head_attention(
     Heads side by side (1, 3, 4)
     Output (1, 3, 4)
     """
-    arguments = locals()
+    arguments: Arguments = locals()
     lang, options = arguments.pop("lang"), arguments.pop("options")
-    FORWARD.check("multi_head_attention", options)
-    return explain_heads({**arguments, **FORWARD.defaults, **options}, lang)
+    return explain_heads(arguments | HEADS.completed("multi_head_attention", options), lang)
 
 
 class Rounded(NamedTuple):
@@ -118,24 +88,16 @@ def explain_heads(arguments: Arguments, lang: str) -> Trace:
     output, weights = _core.multi_head_attention(**arguments, return_weights=True)
     check_size(weights.shape)
     with np.errstate(all="ignore"):  # inf and NaN follow the rules of arithmetic, silently
-        given = {name: x for name, x in arguments.items() if x is not None}
-        rounded_to_float32 = {name: as_float64(given[name]) for name in ARRAYS if name in given}
-        a = read_arguments({**arguments, **rounded_to_float32})
-        q = _linear(a.queries, a.W_q, a.b_q, a.heads)
-        k = _linear(a.keys, a.W_k, a.b_k, a.kv_heads)
-        v = _linear(a.values, a.W_v, a.b_v, a.kv_heads)
-        *_, lens = a.of_heads(arguments["valid_lens"])
-        options = {**arguments, "valid_lens": lens, "enable_gqa": False}
-        p = problem_of(q.exact, k.exact, v.exact, options)
-        lead = (*leading_axes(a.queries.ndim - 1)[:-1], "head")
-        p = replace(p, inputs=replace(p.inputs, lead=lead))
+        a, p, (q, k, v), options = heads_of(arguments)
+        lead = p.inputs.lead
         _head_steps(steps, a, p, q, k, v)
 
         scores, score_error = dot_product(p.inputs, steps, options)
-        score_error = score_error + _score_error(p, q, k, options)
+        scale = np.abs(dot_product_scale(options, q.exact.shape[-1]))
+        score_error = score_error + product_error(p, q, k) * scale
         exact, error = softmax_steps(p, scores, score_error, options, steps, weights)
         pooled, pooled_error, rule = pool_steps(p, exact, error, options, steps)
-        pooled_error = pooled_error + _value_error(p, exact, error, v)
+        pooled_error = pooled_error + value_error(p, exact, error, v)
         steps.add("pooled", pooled, (*lead, "query", "feature"), weights=rule)
         joined = join(pooled)
         axes = (*lead[:-1], "query", "feature")
@@ -148,6 +110,23 @@ def explain_heads(arguments: Arguments, lang: str) -> Trace:
             ("output", output, last.exact, last_error),
         ]
         return steps.trace(arguments, output, weights, compared)
+
+
+def heads_of(
+    arguments: Arguments,
+) -> tuple[HeadArguments, Problem, tuple[Rounded, Rounded, Rounded], Arguments]:
+    """The arguments as float64 arrays, what the heads attend with, and their options."""
+    given = {name: x for name, x in arguments.items() if x is not None}
+    rounded_to_float32 = {name: as_float64(given[name]) for name in ARRAYS if name in given}
+    a = read_arguments({**arguments, **rounded_to_float32})
+    q = _linear(a.queries, a.W_q, a.b_q, a.heads)
+    k = _linear(a.keys, a.W_k, a.b_k, a.kv_heads)
+    v = _linear(a.values, a.W_v, a.b_v, a.kv_heads)
+    *_, lens = a.of_heads(arguments["valid_lens"])
+    options = {**arguments, "valid_lens": lens, "enable_gqa": False}
+    p = problem_of(q.exact, k.exact, v.exact, options)
+    lead = (*leading_axes(a.queries.ndim - 1)[:-1], "head")
+    return a, replace(p, inputs=replace(p.inputs, lead=lead)), (q, k, v), options
 
 
 def _linear(x: Array, W: Array, b: Array | None, heads: int | None = None) -> Rounded:
@@ -191,15 +170,14 @@ def _bias(b: Array | None, letter: str) -> str:
     return "" if b is None else f" + b_{letter}"
 
 
-def _score_error(p: Problem, q: Rounded, k: Rounded, arguments: Arguments) -> Array:
-    """Of the scores, because queries and keys are rounded themselves."""
+def product_error(p: Problem, q: Rounded, k: Rounded) -> Array:
+    """Of the dot products, because queries and keys are rounded themselves."""
     lead = q.exact.shape[:-2]
     k_exact, k_error = (transposed(share_heads(np.abs(x), lead)) for x in k)
-    error = q.error @ (k_exact + k_error) + np.abs(q.exact) @ k_error
-    return p.inputs.of_pairs(error * np.abs(dot_product_scale(arguments, q.exact.shape[-1])))
+    return p.inputs.of_pairs(q.error @ (k_exact + k_error) + np.abs(q.exact) @ k_error)
 
 
-def _value_error(p: Problem, weights: Array, error: Array, v: Rounded) -> Array:
+def value_error(p: Problem, weights: Array, error: Array, v: Rounded) -> Array:
     """Of what is pooled, because values are rounded themselves."""
     kept = (weights + error) * p.pairs.keep
     return pool(kept, share_heads(v.error, weights.shape[:-2]), p.pooled)

@@ -7,30 +7,14 @@ import numpy as np
 import attnext
 from attnext import reference
 from attnext.explain.accuracy import TINY, U
+from attnext.explain.options import OTHER
 from attnext.explain.steps import Steps, check_size
 from attnext.explain.trace import Trace
 
 
+@OTHER.spelled_out
 def positional_encoding(num_steps: int, num_hiddens: int, *, lang: str = "en") -> Trace:
     """Explain `attnext.positional_encoding`: positions, frequencies, angles, sines and cosines.
-
-    Parameters
-    ----------
-    num_steps, num_hiddens : int
-        As in `attnext.positional_encoding`.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
-
-    Returns
-    -------
-    trace : Trace
-        The steps; its `output` is what `attnext.positional_encoding` returns, bit for bit.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As from `attnext.positional_encoding`; ValueError also if `lang` is unknown or there are
-        too many numbers (2**22) to keep every step of.
 
     Notes
     -----

@@ -70,7 +70,7 @@ def number(x: Any) -> float:
     return float(as_float64(x).reshape(()))
 
 
-def transposed(x: Array) -> Array:
+def transposed(x: NDArray[Any]) -> NDArray[Any]:
     """The last two axes change places."""
     return x.swapaxes(-1, -2)
 
@@ -147,8 +147,7 @@ def additive(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Arra
 
 def gaussian(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
     """scores = -(w * |q - k|)^2 / 2, with w = 1 / sigma; w = 1 by default."""
-    w, sigma = arguments["w"], arguments["sigma"]
-    w = 1 / number(sigma) if sigma is not None else 1.0 if w is None else number(w)
+    w = bandwidth(arguments)
     distance = np.zeros(x.live.shape)
     for row in np.ndindex(x.live.shape[:-1]):
         distance[row] = np.linalg.norm(x.queries[row] - x.keys[row[:-1]], axis=-1)
@@ -160,11 +159,20 @@ def gaussian(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Arra
     return scores, rounded(distance**2, D) * (w**2 if w**2 <= HUGE else math.inf)
 
 
+def bandwidth(arguments: Arguments) -> float:
+    """Its inverse, w."""
+    w, sigma = arguments["w"], arguments["sigma"]
+    return 1 / number(sigma) if sigma is not None else 1.0 if w is None else number(w)
+
+
 def cosine(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
     """scores = scale * q . k / (max(|q|, eps) max(|k|, eps))"""
     D, eps = x.queries.shape[-1], number(arguments["eps"])
     scale = dot_product_scale(arguments, D)
-    unit_q, unit_k = x.of_queries(_unit(x.queries, eps)), x.of_keys(_unit(x.keys, eps))
+    unit_q, unit_k = (
+        x.of_queries(x.queries / norms(x.queries, eps)),
+        x.of_keys(x.keys / norms(x.keys, eps)),
+    )
     steps.add("unit_q", unit_q, (*x.lead, "query", "feature"), x.idle_queries, eps=eps)
     steps.add("unit_k", unit_k, (*x.lead, "key", "feature"), x.idle_keys, eps=eps)
     scores = x.of_pairs(scale * (unit_q @ transposed(unit_k)))
@@ -173,10 +181,10 @@ def cosine(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]
     return scores, rounded(size, 2 * D) * np.abs(scale)
 
 
-def _unit(x: Array, eps: float) -> Array:
-    """x (..., D) over its norm, or over eps if that is more."""
-    unit: Array = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), eps)
-    return unit
+def norms(x: Array, eps: float) -> Array:
+    """Of x (..., D), (..., 1), or eps if that is more."""
+    of_rows: Array = np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), eps)
+    return of_rows
 
 
 Score: TypeAlias = Callable[[Inputs, Steps, Arguments], tuple[Array, Array]]

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from attnext import _core, reference
 from attnext.explain.accuracy import TINY, Array, relative_error, rounded
 from attnext.explain.attention import add_empty_rows
+from attnext.explain.options import OTHER
 from attnext.explain.scores import without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
@@ -22,6 +23,7 @@ from attnext.reference.options import Options
 _ROWS = ("row", "key")
 
 
+@OTHER.spelled_out
 def masked_softmax(
     X: ArrayLike,
     valid_lens: ArrayLike | None = None,
@@ -31,24 +33,6 @@ def masked_softmax(
     lang: str = "en",
 ) -> Trace:
     """Explain `attnext.masked_softmax`: expanded lengths, flattened scores, mask, weights.
-
-    Parameters
-    ----------
-    X, valid_lens, mask, empty_rows : optional
-        As in `attnext.masked_softmax`.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
-
-    Returns
-    -------
-    trace : Trace
-        The steps; its `output` is what `attnext.masked_softmax` returns, bit for bit.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As from `attnext.masked_softmax`; ValueError also if `lang` is unknown or `X` too large
-        to keep every step of (2**22 scores).
 
     Notes
     -----
@@ -74,6 +58,7 @@ def masked_softmax(
     return _explain(arguments, arguments.pop("lang"))
 
 
+@OTHER.spelled_out
 def masked_softmax_backward(
     grad_output: ArrayLike,
     weights: ArrayLike,
@@ -84,23 +69,6 @@ def masked_softmax_backward(
     lang: str = "en",
 ) -> Trace:
     """Explain `attnext.masked_softmax_backward`.
-
-    Parameters
-    ----------
-    grad_output, weights, valid_lens, mask, empty_rows : optional
-        As in `attnext.masked_softmax_backward`.
-    lang : {'en', 'zh'}, optional
-        Language of the explanation: English or Chinese.
-
-    Returns
-    -------
-    trace : Trace
-        The steps; its `output` is what `attnext.masked_softmax_backward` returns, bit for bit.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `masked_softmax`.
 
     Notes
     -----
@@ -167,7 +135,7 @@ def _explain_backward(arguments: Arguments, lang: str) -> Trace:
         exact = np.where(live, w * (d_w - mean[..., None]), 0.0)
         if arguments["empty_rows"] == "nan":
             exact[without(live, -1)] = np.nan
-        steps.add("d_scores", dX, axes, ~live, name="dX", more="")
+        steps.add("d_scores", dX, axes, ~live, left="dX", more="")
         sizes = np.where(live, np.abs(w * d_w), 0.0).sum(axis=-1, keepdims=True)
         factor = rounded(np.abs(d_w) + sizes, w.shape[-1])  # of d_w - mean
         bound = np.where(live, np.abs(w) * factor, 0.0) + TINY

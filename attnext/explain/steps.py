@@ -59,7 +59,7 @@ class Steps:
         self.steps.append(
             Step(
                 key=key,
-                name=name,
+                name=name.format(**numbers),
                 formula=said.formula.format(**numbers),
                 note=note.format(**numbers),
                 shape=values.shape if shape is None else shape,

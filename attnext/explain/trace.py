@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from attnext._labels import as_labels
 from attnext.explain import html, text
@@ -110,6 +110,9 @@ class Step:
     lang: str
     labels: tuple[tuple[str, ...], ...] = ()
 
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.values, dtype) if copy else np.asarray(self.values, dtype)
+
     def __repr__(self) -> str:
         return f"<Step {self.key}, shape {self.shape}>"
 
@@ -125,7 +128,8 @@ class Trace:
     """A computation, step by step; the last step is what the fast function returned.
 
     ``print(trace)`` is text of 80 columns; in a notebook a trace shows itself as HTML.
-    ``trace["scores"]`` is the step of that key; `with_labels` calls queries and keys by names.
+    ``trace["raw"]`` is the step of that key, and ``trace["scores"]`` the last one that makes what
+    its formula calls so; NumPy takes a step as its array. `with_labels` names queries and keys.
 
     Parameters
     ----------
@@ -169,6 +173,9 @@ class Trace:
     def __getitem__(self, key: str) -> Step:
         for step in self.steps:
             if step.key == key:
+                return step
+        for step in reversed(self.steps):
+            if step.formula.partition(" = ")[0] == key:
                 return step
         keys = ", ".join(step.key for step in self.steps)
         raise KeyError(f"there is no step {key!r}, expected one of: {keys}")
@@ -214,7 +221,7 @@ class Trace:
         M, N = (1, *self.weights.shape)[-2:]
         rows = as_labels("queries", queries, M, "query")
         named = {"query": rows, "key": as_labels("keys", keys, N, "key"), "row": rows}
-        named["position"] = rows
+        named["position"], named["part"] = rows, named["key"]
         names = {AXES[axis][self.lang]: labels for axis, labels in named.items()}
 
         def labels(step: Step) -> tuple[tuple[str, ...], ...]:

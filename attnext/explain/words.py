@@ -11,23 +11,35 @@ LANGUAGES = ("en", "zh")
 
 # ---- around the steps ----------------------------------------------------------------------------
 
-TITLES = {
-    "masked_softmax": {"en": "Masked softmax", "zh": "掩蔽softmax操作"},
-    "dot_product_attention": {"en": "Dot-product attention", "zh": "缩放点积注意力"},
-    "additive_attention": {"en": "Additive attention", "zh": "加性注意力"},
-    "gaussian_attention": {"en": "Gaussian attention", "zh": "高斯核注意力"},
-    "cosine_attention": {"en": "Cosine attention", "zh": "余弦注意力"},
-    "multi_head_attention": {"en": "Multi-head attention", "zh": "多头注意力"},
-    "masked_softmax_backward": {
-        "en": "Backward of masked softmax",
-        "zh": "掩蔽softmax操作的反向传播",
-    },
-    "dot_product_attention_backward": {
-        "en": "Backward of dot-product attention",
-        "zh": "缩放点积注意力的反向传播",
-    },
-    "positional_encoding": {"en": "Positional encoding", "zh": "位置编码"},
+_ATTENTIONS = {
+    "dot_product": ("dot-product", "点积"),
+    "additive": ("additive", "加性"),
+    "gaussian": ("Gaussian", "高斯核"),
+    "cosine": ("cosine", "余弦"),
+    "multi_head": ("multi-head", "多头"),
 }
+_OTHERS = {
+    "masked_softmax": ("masked softmax", "掩蔽softmax操作"),
+    "merge_attention": ("merged attention", "注意力的合并"),
+    "sequence_mask": ("sequence mask", "序列掩码"),
+    "positional_encoding": ("positional encoding", "位置编码"),
+}
+
+
+def _titles() -> dict[str, dict[str, str]]:
+    """Of each function, and of its backward."""
+    titles = dict(_OTHERS)
+    for name, (en, zh) in _ATTENTIONS.items():
+        scaled = "缩放" if name == "dot_product" else ""
+        titles[f"{name}_attention"] = f"{en} attention", f"{scaled}{zh}注意力"
+        titles[f"{name}_scores"] = f"{en} scores", f"{scaled}{zh}评分"
+    titles |= {
+        f"{f}_backward": (f"backward of {en}", f"{zh}的反向传播") for f, (en, zh) in titles.items()
+    }
+    return {f: {"en": en[0].upper() + en[1:], "zh": zh} for f, (en, zh) in titles.items()}
+
+
+TITLES = _titles()
 
 AXES = {
     "batch": {"en": "batch", "zh": "样本"},
@@ -41,6 +53,7 @@ AXES = {
     "position": {"en": "position", "zh": "位置"},
     "wave": {"en": "wave", "zh": "波"},
     "axis": {"en": "axis", "zh": "轴"},
+    "part": {"en": "part", "zh": "部分"},
 }
 
 PHRASES = {

@@ -5,16 +5,8 @@ What stands in braces is filled in by the step.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Words(NamedTuple):
-    """What is said of a step: its formula, and (name, note) by language."""
-
-    formula: str
-    en: tuple[str, str]
-    zh: tuple[str, str]
-
+from attnext.explain.words_backward import BACKWARD, BACKWARD_VARIANTS
+from attnext.explain.words_of import Words
 
 _SOFTMAX = {
     "X": Words(
@@ -240,98 +232,6 @@ _POOLING = {
     ),
 }
 
-_BACKWARD = {
-    "given": Words(
-        "weights = masked_softmax(X)",
-        ("Weights", "What the forward returned."),
-        ("注意力权重", "前向传播返回的权重。"),
-    ),
-    "grad_output": Words(
-        "d_weights = grad_output",
-        ("Gradient of the weights", "What flows back: how the loss changes with each weight."),
-        ("权重的梯度", "反向传来的梯度：损失随每个权重的变化率。"),
-    ),
-    "again": Words(
-        "weights = softmax(scores)",
-        ("Attention weights", "Those of the forward; its own trace shows how they come about."),
-        ("注意力权重", "前向传播的权重；其来历见前向传播的各个步骤。"),
-    ),
-    "d_weights": Words(
-        "d_weights = grad_output @ values^T{more}",
-        (
-            "Gradient of the weights",
-            "The forward was output = weights @ values, so this is the dot product of each value "
-            "with the gradient of the output.",
-        ),
-        (
-            "权重的梯度",
-            "前向计算为output = weights @ values，因此等于各个值与输出梯度的点积。",
-        ),
-    ),
-    "mean": Words(
-        "mean = sum_j(weights * d_weights)",
-        (
-            "Weighted mean of each row",
-            "It is taken off next: weights sum to 1, so one grows only at the others' expense.",
-        ),
-        ("各行的加权平均", "下一步要减去它：权重之和为1，一个增大，其余必然减小。"),
-    ),
-    "d_scores": Words(
-        "{name} = weights * (d_weights - mean){more}",
-        (
-            "Gradient of the scores",
-            "The weight, times how far its gradient is from the row's mean; exactly 0 for a pair "
-            "that takes no part.",
-        ),
-        ("评分的梯度", "权重乘以其梯度与本行加权平均之差；不参与的位置恰好为0。"),
-    ),
-    "d_softcap": Words(
-        "d_scores = d_scores * (1 - tanh(scores / {cap:.6g})^2)",
-        (
-            "Gradient through the cap",
-            "The slope of the tanh: near 1 for a score far below the cap, near 0 for one close to "
-            "it.",
-        ),
-        ("穿过软上限的梯度", "乘以tanh的斜率：评分远小于上限时约为1，接近上限时约为0。"),
-    ),
-    "d_queries": Words(
-        "d_queries = {scale} * d_scores @ keys",
-        ("Gradient of the queries", "The forward was scores = scale * queries @ keys^T."),
-        ("查询的梯度", "前向计算为scores = scale * queries @ keys^T。"),
-    ),
-    "d_keys": Words(
-        "d_keys = {scale} * d_scores^T @ queries",
-        ("Gradient of the keys", "A key serves every query, so this is a sum over the queries."),
-        ("键的梯度", "每个键为所有查询所用，因此对查询求和。"),
-    ),
-    "d_values": Words(
-        "d_values = {weights}^T @ grad_output",
-        (
-            "Gradient of the values",
-            "A value receives the gradient of each output in the share of its weight.",
-        ),
-        ("值的梯度", "每个输出的梯度按注意力权重分给各个值。"),
-    ),
-    "d_bias": Words(
-        "d_bias = d_scores, summed to {to}",
-        ("Gradient of the bias", "The forward was scores + bias, with the bias broadcast."),
-        ("偏置的梯度", "前向计算为scores + bias，其中偏置经过广播，因此对广播的轴求和。"),
-    ),
-    "d_scale": Words(
-        "d_scale = d_scores * (queries @ keys^T), summed to {to}",
-        ("Gradient of the scale", "The forward was scores = scale * queries @ keys^T."),
-        (
-            "缩放系数的梯度",
-            "前向计算为scores = scale * queries @ keys^T，因此对共用它的所有位置求和。",
-        ),
-    ),
-    "d_sink": Words(
-        "d_sink = weight_of_sink * (0 - mean){more}, summed to {to}",
-        ("Gradient of the sink", "As that of a score whose weight nobody used; it has no value."),
-        ("sink的梯度", "与其他评分的梯度相同，只是它没有值，其权重的梯度为0。"),
-    ),
-}
-
 _POSITIONS = {
     "positions": Words(
         "t = arange({num_steps})",
@@ -402,10 +302,60 @@ _HEADS = {
     ),
 }
 
-STEPS = _SOFTMAX | _SCORES | _POOLING | _HEADS | _BACKWARD | _POSITIONS
+_PARTS = {
+    "sequences": Words(
+        "copy = X",
+        ("Sequences", "{B} sequences of {T} steps each, whatever their lengths."),
+        ("序列", "{B}条序列，每条{T}步，不论其实际长度。"),
+    ),
+    "of_sequences": Words(
+        "lens = minimum(valid_len, {T})",
+        ("Lengths", "How many steps of each sequence are kept; more than {T} counts as {T}."),
+        ("有效长度", "每条序列保留多少步；大于{T}的按{T}计。"),
+    ),
+    "copy": Words(
+        "copy = where(kept, X, {value})",
+        ("Output", "What is not kept becomes {value}; X itself stays as it is."),
+        ("输出", "不保留的位置变为{value}；X本身不变。"),
+    ),
+    "lses": Words(
+        "lses = log(sum(exp(scores))) of each part",
+        (
+            "Log-sum-exps",
+            "A column for each of {P} parts of the keys: the logarithm of the sum that its softmax "
+            "divided by.",
+        ),
+        ("各部分的log-sum-exp", "键分为{P}个部分，每部分一列：其softmax分母的对数。"),
+    ),
+    "share": Words(
+        "share = softmax(lses)",
+        (
+            "Share of each part",
+            "How much of the weight of all keys falls to the keys of a part: each row sums to 1.",
+        ),
+        ("各部分所占的份额", "全部权重中落在各部分的键上的那一份：每行之和为1。"),
+    ),
+    "merged": Words(
+        "output = sum_p(share[p] * outputs[p])",
+        ("Output", "The outputs of the parts, averaged with their shares."),
+        ("输出", "用各部分的份额对各部分的输出加权求和。"),
+    ),
+    "merged_lse": Words(
+        "lse = log(sum_p(exp(lses[p])))",
+        ("Log-sum-exp", "That of all keys, with which the result can be merged again."),
+        ("log-sum-exp", "全部键的log-sum-exp，可用来继续合并。"),
+    ),
+}
+
+STEPS = _SOFTMAX | _SCORES | _POOLING | _HEADS | _PARTS | BACKWARD | _POSITIONS
 
 # Other words for a step where its own are not true.
-VARIANTS = {
+VARIANTS = BACKWARD_VARIANTS | {
+    "steps_kept": Words(
+        "kept[i, t] = t < lens[i]",
+        ("Mask", "{live} of {pairs} steps are kept, the first ones of each sequence."),
+        ("掩码", "{pairs}步中保留{live}步，即每条序列的前几步。"),
+    ),
     "weights_and_sink": Words(
         "weights = softmax(scores)[..., :-1]",
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,26 +10,32 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import attnext
+from attnext._commands import Command
 from attnext.lab.assignments import Notebook, as_json, assignment, plain
 from attnext.lab.words import HANDOUT, said
+
+# What --help says, in English and in Chinese.
+HELP = {
+    "description": (
+        "Write the notebooks into a folder, without outputs, with an assignment for each: cells to "
+        "fill in, and checks beside them, marked for nbgrader.",
+        "把不含输出的笔记本写入一个目录，每本配一份作业：待填写的单元格，旁边是检查，带有nbgrader的标记。",
+    ),
+    "folder": ("where to; made if needed", "写到哪里；没有则新建"),
+    "lang": ("the language: English or Chinese", "语言：en为英文，zh为中文"),
+    "solutions": (
+        "fill the solutions in, between the marks that nbgrader takes out: for teachers",
+        "填入答案，放在nbgrader会删去的标记之间：供教师使用",
+    ),
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Write a folder; return 0. What cannot be written exits with 2."""
-    parser = argparse.ArgumentParser(
-        prog="attnext lab",
-        description="Write the notebooks into a folder, without outputs, with an assignment for "
-        "each: cells to fill in, and checks beside them, marked for nbgrader.",
-    )
-    parser.add_argument("folder", metavar="DIR", type=Path, help="where to; made if needed")
-    parser.add_argument(
-        "--lang", choices=("en", "zh"), default="en", help="the language: English or Chinese"
-    )
-    parser.add_argument(
-        "--solutions",
-        action="store_true",
-        help="fill the solutions in, between the marks that nbgrader takes out: for teachers",
-    )
+    parser = Command("attnext lab", argv, HELP["description"])
+    parser.add_argument("folder", metavar="DIR", type=Path, help=parser.say(HELP["folder"]))
+    parser.add_argument("--lang", choices=("en", "zh"), default="en", help=parser.say(HELP["lang"]))
+    parser.add_argument("--solutions", action="store_true", help=parser.say(HELP["solutions"]))
     arguments = parser.parse_args(argv)
     try:
         written = write(arguments.folder, arguments.lang, arguments.solutions)

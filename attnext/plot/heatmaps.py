@@ -36,8 +36,8 @@ _OUTLINED = 16  # up to so many rows and columns, lines between the cells
 
 def show_heatmaps(
     matrices: ArrayLike,
-    xlabel: str,
-    ylabel: str,
+    xlabel: str = "Keys",
+    ylabel: str = "Queries",
     titles: Sequence[str] | None = None,
     figsize: tuple[float, float] | None = (2.5, 2.5),
     cmap: str | Colormap = "Reds",
@@ -58,7 +58,7 @@ def show_heatmaps(
         A grid of pictures, a row of them, or a single one, each of M queries from top to bottom
         and N keys from left to right. An array, a tensor (also one that requires grad) or a
         list of such.
-    xlabel, ylabel : str
+    xlabel, ylabel : str, default "Keys" and "Queries"
         What the columns and the rows are; written at the bottom and on the left of the grid.
     titles : sequence of str, optional
         One for each column of pictures, or one for each picture, row after row.
@@ -96,11 +96,11 @@ def show_heatmaps(
 
     Notes
     -----
-    d2l's function of this name and signature, with three differences. All the pictures are on the
-    one scale that the colour bar shows, from the smallest to the largest cell that takes part;
-    from 0 if all lie between 0 and 1, as weights do. Cells that are NaN or infinite have a colour
-    of their own, and a note below says what it means, as it does for masked cells.
-    The Figure is returned; it is shown as the module says.
+    d2l's function of this name and signature, with four differences. The labels have defaults.
+    All the pictures are on the one scale that the colour bar shows, from the smallest to the
+    largest cell that takes part; from 0 if all lie between 0 and 1, as weights do. Cells that are
+    NaN or infinite have a colour of their own, and a note below says what it means, as it does for
+    masked cells. The Figure is returned; it is shown as the module says.
 
     Examples
     --------
@@ -170,6 +170,11 @@ class _Cells:
 
 def _as_cells(matrices: Any, valid_lens: Any, mask: Any) -> _Cells:
     """The matrices as a grid of pictures; masked as an attention of their shape would be."""
+    if matrices is None:
+        raise TypeError(
+            "matrices has the value None, expected real numbers: the attention_weights of a layer "
+            "are None until it is called, and after a call with need_weights=False"
+        )
     values = as_numbers("matrices", matrices)
     if not 2 <= values.ndim <= 4:
         expected = "(M, N), (columns, M, N) or (rows, columns, M, N)"

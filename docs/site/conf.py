@@ -1,9 +1,34 @@
 """The documentation site: the documents and notebooks of the repository, where they lie, and the
 API from the docstrings. ``sphinx-build -W -c docs/site . SITE`` in the clone builds it; the links
 between documents are those that work in the repository too.
+
+Who publishes it says where, in the environment: ATTNEXT_SITE is its address, which cards of social
+networks need; ATTNEXT_VERSIONS that of a list of versions, in the form of pydata-sphinx-theme's
+switcher.json, and then there is a switch.
 """
 
+import os
+import posixpath
+import re
+import sys
+from functools import cache
+from gettext import NullTranslations, translation
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pydata_sphinx_theme
+import sphinx
+from docutils import nodes
+
 import attnext
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import notebooks
+import playground
+from suite.record import read
+from suite.report import best_peer, number, ratio
 
 project = "attnext"
 author = "The attnext developers"
@@ -14,10 +39,11 @@ extensions = [
     "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx_copybutton",
     "sphinx-mathjax-offline",  # or the formulas wait for a server that not every country reaches
 ]
-root_doc = "README"
+root_doc = "docs/site/home"
 include_patterns = [
     "README*.md",
     "CHANGELOG.md",
@@ -26,6 +52,7 @@ include_patterns = [
     "docs/*.md",
     "docs/site/*.md",
     "docs/site/api/*.md",
+    "docs/site/api/generated/*.rst",
     "examples/*.ipynb",
     "examples/**/*.ipynb",
 ]
@@ -36,31 +63,35 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath", "amsmath"]
 nb_execution_mode = "off"  # notebooks are shown with the outputs that are stored in them
 
-# README.md stays as GitHub and PyPI show it; here it is the first page, with the contents, and
-# README.zh-CN.md is that of what there is in Chinese.
+# README.md stays as GitHub and PyPI show it. The first pages have the contents, home.zh-CN.md of
+# what there is in Chinese.
 CONTENTS = {
-    "README": """
+    "docs/site/home": """
 
 ```{toctree}
 :hidden:
 :maxdepth: 1
 
-API <docs/site/api/index>
-Notebooks <docs/site/notebooks>
-Guides <docs/site/guides>
-简体中文 <README.zh-CN>
+Playground <playground>
+Use <../../README>
+API <api/index>
+Notebooks <notebooks>
+Guides <guides>
+简体中文 <home.zh-CN>
 ```
 """,
-    "README.zh-CN": """
+    "docs/site/home.zh-CN": """
 
 ```{toctree}
 :hidden:
 :maxdepth: 1
 
-笔记本 <docs/site/notebooks.zh-CN>
-docs/semantics.zh-CN
-docs/teachers.zh-CN
-CONTRIBUTING.zh-CN
+试一试 <playground.zh-CN>
+使用 <../../README.zh-CN>
+笔记本 <notebooks.zh-CN>
+语义 <../semantics.zh-CN>
+教学 <../teachers.zh-CN>
+参与 <../../CONTRIBUTING.zh-CN>
 ```
 """,
 }
@@ -68,17 +99,57 @@ CONTRIBUTING.zh-CN
 
 PAGE_OF = {  # on the site a folder has no page
     "examples/": "docs/site/notebooks.md",
-    "examples/solutions/": "docs/site/notebooks.md#solutions",
+    "examples/solutions/": "docs/site/solutions.md",
     "examples/zh-CN/": "docs/site/notebooks.zh-CN.md",
-    "examples/zh-CN/solutions/": "docs/site/notebooks.zh-CN.md#参考答案",
+    "examples/zh-CN/solutions/": "docs/site/solutions.zh-CN.md",
 }
 
 
+# What the first screen shows of docs/performance.json: how many times as long the best peer takes,
+# forward on one thread.
+SHOWN = ("dot-causal", "dot-masked", "dot-documents", "additive-decoder-loop")
+
+
+def figures() -> str:
+    """Numbers beside the best peer, as HTML."""
+    record = read(Path(__file__).parents[1] / "performance.json")
+    rows = {
+        row["case"]: row
+        for row in record["rows"]
+        if row["threads"] == 1 and row["work"] == "forward"
+    }
+    made = []
+    for case in SHOWN:
+        row, peer = rows[case], best_peer(rows[case])
+        assert peer
+        words = f"{case}: {row['shape']}, {number(row['times']['attnext']['min'])}"
+        times = ratio(row, peer).removesuffix("x")
+        made.append(f"<div><strong>{times}×</strong>{peer}<br><small>{escape(words)}</small></div>")
+    return f'<div class="figures">{"".join(made)}</div>'
+
+
+def one_for_each_mode(found: re.Match[str]) -> str:
+    """The two files of README's <picture>: the theme shows that of the mode that is chosen."""
+    of_dark, of_light = re.findall(r'src(?:set)?="([^"]+)"', found[0])
+    (alt,) = re.findall(r'alt="([^"]+)"', found[0])
+    return "\n".join(
+        f"```{{image}} {file}\n:class: only-{mode}\n:alt: {alt}\n```\n"
+        for mode, file in (("light", of_light), ("dark", of_dark))
+    )
+
+
 def adapt(_app: object, docname: str, source: list[str]) -> None:
-    if docname in CONTENTS:
+    """What pages are completed with, and where links to folders lead."""
+    lang = "zh" if "zh-CN" in docname else "en"
+    html = {"<!-- figures -->": figures, "<!-- notebooks -->": lambda: notebooks.cards(lang)}
+    for mark, make in html.items():
+        if mark in source[0] and docname.startswith("docs/site/"):
+            source[0] = source[0].replace(mark, f"```{{raw}} html\n{make()}\n```")
+    if docname.startswith("README"):
         for folder, page in PAGE_OF.items():
             source[0] = source[0].replace(f"]({folder})", f"]({page})")
-        source[0] += CONTENTS[docname]
+        source[0] = re.sub(r"<picture>.*?</picture>", one_for_each_mode, source[0], flags=re.S)
+    source[0] += CONTENTS.get(docname, "")
 
 
 # ---- API -----------------------------------------------------------------------------------------
@@ -93,6 +164,21 @@ def examples_of_a_module(
         lines[at : at + 2] = [".. rubric:: Examples", ""]
 
 
+def link_names(app: Any, doctree: nodes.document, docname: str) -> None:
+    """`attnext.masked_softmax` in a text or a notebook leads to its page."""
+    known = app.env.domains["py"].objects
+    for literal in list(doctree.findall(nodes.literal)):
+        name = literal.astext().partition("(")[0]
+        if name in known and name != "attnext" and not isinstance(literal.parent, nodes.reference):
+            place = known[name]
+            uri = app.builder.get_relative_uri(docname, place.docname)
+            link = nodes.reference("", "", refuri=f"{uri}#{place.node_id}", internal=True)
+            literal.replace_self(link)
+            link += literal
+
+
+autosummary_generate = True
+templates_path = ["templates"]
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
@@ -103,18 +189,97 @@ suppress_warnings = ["ref.python"]  # W_q is an attribute of several classes
 html_theme = "pydata_sphinx_theme"
 html_title = "attnext"
 html_extra_path = ["root"]
-html_theme_options = {"show_toc_level": 2, "navbar_align": "left", "show_prev_next": True}
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_logo = html_favicon = "static/logo.svg"
+html_baseurl = os.environ.get("ATTNEXT_SITE", "")
+html_sidebars = {f"docs/site/{page}*": [] for page in ("home", "playground", "notebooks")}
+html_theme_options: dict[str, Any] = {
+    "show_toc_level": 2,
+    "navbar_align": "left",
+    "show_prev_next": True,
+    "navbar_center": ["menu.html"],
+    "logo": {"text": "attnext", "alt_text": "attnext"},
+}
+if versions := os.environ.get("ATTNEXT_VERSIONS"):
+    html_theme_options["switcher"] = {"json_url": versions, "version_match": release}
+    html_theme_options["navbar_start"] = ["navbar-logo", "version-switcher"]
+
+# What is copied is what one types: neither prompts nor what they answered.
+copybutton_exclude = ".linenos, .gp, .go"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+DESCRIPTION = {
+    "en": "Attention, written in C, for Python: fast and exact, every step to be looked at.",
+    "zh": "用 C 写成、供 Python 使用的注意力：快而准确，每一步都看得见。",
+}
+
+
+def card(lang: str, pagename: str) -> str:
+    """What a social network shows of a page; the picture needs an address."""
+    said = {"og:title": "attnext", "og:description": DESCRIPTION[lang], "og:type": "website"}
+    if html_baseurl:
+        root = html_baseurl.rstrip("/")
+        said |= {"og:url": f"{root}/{pagename}.html", "og:image": f"{root}/_static/social.png"}
+    tags = (f'<meta property="{n}" content="{escape(x)}">' for n, x in said.items())
+    return "\n".join([*tags, f'<meta name="description" content="{escape(DESCRIPTION[lang])}">'])
+
+
+@cache
+def words_of_the_theme(lang: str) -> NullTranslations:
+    """What the theme and Sphinx say themselves, in the language of a page."""
+    if lang == "en":
+        return NullTranslations()
+    folders = [Path(str(module.__file__)).parent for module in (sphinx, pydata_sphinx_theme)]
+    of_sphinx, of_theme = (
+        translation("sphinx", str(folder / "locale"), ["zh_CN", "zh"]) for folder in folders
+    )
+    of_sphinx.add_fallback(of_theme)
+    return of_sphinx
+
+
+def menu_in_chinese() -> list[tuple[str, str]]:
+    """Titles and pages of what there is in Chinese, for the menu of its pages."""
+    entries = re.findall(r"^(.+) <(.+)>$", CONTENTS["docs/site/home.zh-CN"], re.MULTILINE)
+    pages = [(title, posixpath.normpath(f"docs/site/{page}")) for title, page in entries]
+    return [*pages, ("English", "docs/site/home")]
 
 
 def speak(
-    _app: object, pagename: str, _template: str, context: dict[str, object], _doctree: object
+    app: Any, pagename: str, _template: str, context: dict[str, Any], _doctree: object
 ) -> None:
-    """A browser chooses the glyphs by the language of the page."""
-    if "zh-CN" in pagename:
+    """The language of a page: its glyphs, which a browser chooses, its menu, the theme's words."""
+    lang = "zh" if "zh-CN" in pagename else "en"
+    if lang == "zh":
         context["language"] = "zh-CN"
+        context["menu"] = menu_in_chinese()
+    app.builder.templates.environment.install_gettext_translations(words_of_the_theme(lang))
+    context["metatags"] = context.get("metatags", "") + card(lang, pagename)
+    if pagename.startswith("examples/"):
+        body = context.get("body", "")
+        if "data-attnext=" in body:  # a picture that moves
+            script = context["pathto"]("_static/playground/playground.js", True)
+            body += f'<script type="module" src="{script}"></script>'
+        context["body"] = notebooks.buttons(pagename) + body
+
+
+def add_files(app: Any, error: Exception | None) -> None:
+    """What is made of other files of the repository: the playground, notebooks to be downloaded."""
+    if error is None and app.builder.format == "html":
+        playground.write(Path(app.outdir, "_static"), Path(app.doctreedir))
+        notebooks.write(Path(app.outdir))
+
+
+def leave_out(_app: object, _what: str, name: str, *_other: object) -> bool | None:
+    """The layers' `forward`, which is there to say that there is none."""
+    return True if name == "forward" else None
 
 
 def setup(app: object) -> None:
+    app.connect("build-finished", add_files)  # type: ignore[attr-defined]
+    app.connect("doctree-resolved", link_names)  # type: ignore[attr-defined]
     app.connect("html-page-context", speak)  # type: ignore[attr-defined]
     app.connect("source-read", adapt)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", examples_of_a_module)  # type: ignore[attr-defined]
+    app.connect("autodoc-skip-member", leave_out)  # type: ignore[attr-defined]

@@ -1,0 +1,291 @@
+"""The scores alone and their backward, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnext import _core
+from attnext._options import (
+    AdditiveScores,
+    CosineScores,
+    CosineScoresBackward,
+    DotProductScores,
+    DotProductScoresBackward,
+    GaussianScores,
+)
+from attnext.explain.accuracy import gamma
+from attnext.explain.attention import Problem
+from attnext.explain.chain import forward, of_scale, shared_steps, softcap_step
+from attnext.explain.gradients import BACKWARDS, Gradient
+from attnext.explain.options import SCORES, SCORES_BACKWARD
+from attnext.explain.scores import SCORES as STEPS_OF
+from attnext.explain.scores import Inputs, norms, number
+from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
+from attnext.explain.trace import Trace
+from attnext.reference.attention import all_pairs
+from attnext.reference.options import Options
+
+
+@SCORES.spelled_out
+def dot_product_scores(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    lang: str = "en",
+    **options: Unpack[DotProductScores],
+) -> Trace:
+    """Explain `attnext.dot_product_scores`: dot products, and the scale.
+
+    Notes
+    -----
+    The first steps of `dot_product_attention`, over all pairs.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> explain.dot_product_scores([[1, 2]], [[3, 4]], scale=2)["scores"].values
+    array([[22.]], dtype=float32)
+    """
+    return _explain("dot_product", **locals())
+
+
+@SCORES.spelled_out
+def cosine_scores(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    lang: str = "en",
+    **options: Unpack[CosineScores],
+) -> Trace:
+    """Explain `attnext.cosine_scores`: vectors of length 1, and their dot products.
+
+    Notes
+    -----
+    The first steps of `cosine_attention`, over all pairs.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> explain.cosine_scores([[3, 4]], [[6, 8]])["unit_k"].values
+    array([[0.6, 0.8]])
+    """
+    return _explain("cosine", **locals())
+
+
+@SCORES.spelled_out
+def gaussian_scores(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    lang: str = "en",
+    **options: Unpack[GaussianScores],
+) -> Trace:
+    """Explain `attnext.gaussian_scores`: distances, and the logarithm of the kernel.
+
+    Notes
+    -----
+    The first steps of `gaussian_attention`, over all pairs.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> explain.gaussian_scores([[0, 0]], [[3, 4]])["distance"].values
+    array([[5.]])
+    """
+    return _explain("gaussian", **locals())
+
+
+@SCORES.spelled_out
+def additive_scores(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    *,
+    lang: str = "en",
+    **options: Unpack[AdditiveScores],
+) -> Trace:
+    """Explain `attnext.additive_scores`: projections, broadcast sum, tanh.
+
+    Notes
+    -----
+    The first steps of `additive_attention`, over all pairs.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> trace = explain.additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0])
+    >>> trace["features"].values[..., 0]
+    array([[0. , 0.5]])
+    """
+    return _explain("additive", **locals())
+
+
+@SCORES_BACKWARD.spelled_out
+def dot_product_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    lang: str = "en",
+    **options: Unpack[DotProductScoresBackward],
+) -> Trace:
+    """Explain `attnext.dot_product_scores_backward`, in the order of the chain rule.
+
+    Notes
+    -----
+    The last steps of `dot_product_attention_backward`, over all pairs.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> trace = explain.dot_product_scores_backward([[1, -1]], [[1, 2]], [[3, 4], [5, 7]], scale=2)
+    >>> trace["d_queries"].values
+    array([[-4., -6.]], dtype=float32)
+    """
+    return _explain_backward("dot_product", **locals())
+
+
+@SCORES_BACKWARD.spelled_out
+def cosine_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    lang: str = "en",
+    **options: Unpack[CosineScoresBackward],
+) -> Trace:
+    """Explain `attnext.cosine_scores_backward`, in the order of the chain rule.
+
+    Notes
+    -----
+    The last steps of `cosine_attention_backward`, over all pairs.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> trace = explain.cosine_scores_backward([[1.0]], [[2.0, 0.0]], [[3.0, 4.0]])
+    >>> trace["d_unit_q"].values
+    array([[0.6, 0.8]])
+    """
+    return _explain_backward("cosine", **locals())
+
+
+@SCORES.spelled_out
+def gaussian_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    lang: str = "en",
+    **options: Unpack[GaussianScores],
+) -> Trace:
+    """Explain `attnext.gaussian_scores_backward`, in the order of the chain rule.
+
+    Notes
+    -----
+    The last steps of `gaussian_attention_backward`, over all pairs.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> explain.gaussian_scores_backward([[1]], [[0, 0]], [[3, 4]], w=2)["d_w"].values
+    array([-50.], dtype=float32)
+    """
+    return _explain_backward("gaussian", **locals())
+
+
+@SCORES.spelled_out
+def additive_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    w_v: ArrayLike,
+    *,
+    lang: str = "en",
+    **options: Unpack[AdditiveScores],
+) -> Trace:
+    """Explain `attnext.additive_scores_backward`, in the order of the chain rule.
+
+    Notes
+    -----
+    The last steps of `additive_attention_backward`, over all pairs.
+
+    Examples
+    --------
+    >>> from attnext import explain
+    >>> q, k = [[1.0]], [[-1.0], [1.0]]
+    >>> trace = explain.additive_scores_backward([[1.0, 1.0]], q, k, [[0.5]], [[0.5]], [2.0])
+    >>> trace["d_features"].values.round(2)[..., 0]
+    array([[2.  , 0.84]])
+    """
+    return _explain_backward("additive", **locals())
+
+
+def _explain(score: str, *, lang: str, options: Any, **arguments: Any) -> Trace:
+    name = f"{score}_scores"
+    arguments |= SCORES.completed(name, options)
+    steps = Steps(name, lang)
+    result = getattr(_core, name)(**arguments)  # its checks are the ones for these arguments
+    check_size(result.shape)
+    with np.errstate(all="ignore"):
+        p = _problem(arguments)
+        exact, bound = STEPS_OF[f"{score}_attention"](p.inputs, steps, arguments)
+        if arguments["softcap"] is not None:
+            cap = number(arguments["softcap"])
+            exact = cap * np.tanh(exact / cap)
+            bound = bound + gamma(1) * np.abs(exact)  # tanh is nowhere steeper than 1
+            steps.add("softcap", exact, p.inputs.pairs, cap=cap)
+        bound = bound + gamma(1) * np.abs(exact)
+        steps.steps[-1] = replace(steps.steps[-1], values=result)
+        return steps.trace(arguments, result, result, [("scores", result, exact, bound)])
+
+
+def _explain_backward(score: str, *, lang: str, options: Any, **arguments: Any) -> Trace:
+    name = f"{score}_scores_backward"
+    arguments |= SCORES_BACKWARD.completed(name, options)
+    steps = Steps(name, lang)
+    returned: Any = getattr(_core, name)(**arguments)
+    names = ("queries", "keys", *(("w",) if score == "gaussian" else ("scale",)))
+    named = hasattr(returned, "_asdict")
+    results = returned._asdict() if named else dict(zip(names, returned, strict=False))
+    with np.errstate(all="ignore"):
+        p = _problem(arguments)
+        check_size(p.inputs.live.shape)
+        of = forward(
+            p, *STEPS_OF[f"{score}_attention"](p.inputs, Steps(name, "en"), arguments), arguments
+        )
+        grad = as_float64(arguments["grad_output"])
+        steps.add("grad_scores", grad, p.inputs.pairs)
+        d = Gradient(grad, np.abs(grad), np.zeros(grad.shape))
+        d = softcap_step(p, d, of.slope, arguments, steps)
+        compared = BACKWARDS[f"{score}_attention"](p, d, arguments, steps, results)
+        if arguments.get("return_grad_scale"):
+            compared += _of_scale(p, d, score, arguments, steps, results)
+        return steps.trace(arguments, returned, grad, compared)
+
+
+def _of_scale(
+    p: Problem, d: Gradient, score: str, arguments: Arguments, steps: Steps, results: Any
+) -> Any:
+    products, q, k = "queries @ keys^T", p.inputs.queries, p.inputs.keys
+    if score == "cosine":
+        eps = number(arguments["eps"])
+        products, q, k = "unit_q @ unit_k^T", q / norms(q, eps), k / norms(k, eps)
+    of = {"scale": of_scale(p, d, q, k)}
+    return shared_steps(p, of, products, {**arguments, "grad_lse": None}, steps, results)
+
+
+def _problem(arguments: Arguments) -> Problem:
+    """Every pair takes part, and there are no values."""
+    q, k = (as_float64(arguments[name]) for name in ("queries", "keys"))
+    pairs = all_pairs(q, k, Options())
+    inputs = Inputs(q, k, pairs.takes_part, leading_axes(q.ndim - 2))
+    return Problem(inputs, np.zeros((*k.shape[:-1], 0)), pairs, 1)
