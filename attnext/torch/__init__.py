@@ -15,10 +15,9 @@ wrote. A forward is one call into C, a backward another one.
   are a TypeError.
 - Derivatives of every order, forward mode and torch.func (vmap, grad, jvp, hessian) work, and so
   does float64, all inputs and ``layer.double()``. C computes float32, forward and first backward;
-  the rest is left to torch's own operators, takes two to three times as long as torch's own
-  attention does, and forms the weights, in additive and Gaussian attention also (..., M, N, H) or
-  (..., M, N, D). A `Memory` has float32
-  and first derivatives only.
+  the rest is left to torch's own operators, takes about as long as torch's own attention does of
+  them, longer where something is masked, and forms the weights, in additive and Gaussian attention
+  also (..., M, N, H) or (..., M, N, D). A `Memory` has float32 and first derivatives only.
 
 The files::
 
@@ -27,14 +26,16 @@ The files::
     calls.py        a call of a function, forward and backward
     autograd.py     a call as a node of autograd's graph, or without one
     operators.py    a call as an operator in a graph of torch.compile or torch.jit.trace
-    composite.py    every function of torch's operators: second derivatives, transforms, float64
+    composite.py    every function of torch's operators: second derivatives, transforms, float64;
+                    pairs.py, which pairs take part in them
     functions.py    every attention on tensors; attention.py behind them
     scores.py       their scores alone
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
     positions.py    positional_encoding
     sdpa.py         scaled_dot_product_attention with torch's own signature
-    nn.py           MultiheadAttention with torch's own; convert, revert
+    nn.py           MultiheadAttention with torch's own
+    models.py       convert, revert: models of torch's own classes
     transformers.py Hugging Face's models: registers with their AttentionInterface when imported
     memory.py       keys and values that stay: Memory
     modules.py      AdditiveAttention, DotProductAttention; layer.py, what layers share;
@@ -79,9 +80,9 @@ from .functions import (
 )
 from .memory import Memory
 from .merge import merge_attention
+from .models import convert, revert
 from .modules import AdditiveAttention, DotProductAttention
 from .multi_head import MultiHeadAttention
-from .nn import convert, revert
 from .positions import positional_encoding
 from .scores import additive_scores, cosine_scores, dot_product_scores, gaussian_scores
 from .sdpa import scaled_dot_product_attention

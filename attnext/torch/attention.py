@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import prod
+from sys import intern
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,11 +13,13 @@ import torch
 from torch import Tensor
 
 from attnext import _core
+from attnext._docs.wrapped import Voice
 from attnext._gradients import SHARED, by_name
 from attnext._options import OPTIONS, Dropout, Extras, Masks, Pairs, Scores, Taken
 
 from .autograd import run
-from .calls import RULES, Arrays, Flow, Rule, Shape
+from .calls import RULES, Flow, Rule, Saved, Shape
+from .tensors import on_tensors, zeros_unless
 
 # What an attention returns: the output, or a tuple of the output and the extras asked for.
 Attended: TypeAlias = Any
@@ -51,11 +55,37 @@ _DROPOUT = {
         doc=OPTIONS["seed"].doc + " None draws one from\ntorch's default generator."
     ),
 }
+VOICE = Voice(
+    see="The same on arrays.",
+    kinds=(
+        ("array_like, shape (B,)", "Tensor, shape (B,)"),
+        ("array_like, shape", "Tensor, float32, shape"),
+        (" or array_like of", ", Tensor or array_like of"),
+        ("array_like of bool", "Tensor or array_like of bool"),
+        ("float or array_like", "float or Tensor"),
+        ("w : float", "w : Tensor or float"),
+        ("sigma : float", "sigma : Tensor or float"),
+        ("sequence of array_like", "Tensor, or list or tuple of Tensor, float32"),
+    ),
+    inputs=(("array_like", "Tensor, float32"),),
+    results=(("ndarray", "Tensor"), ("a list or tuple of arrays", "a list or tuple of tensors")),
+    raises=(
+        "TypeError\n"
+        "    An input is no dense float32 tensor on the CPU, an option is a tensor that requires\n"
+        "    grad, or an argument is of the wrong kind or dtype, or unknown, or missing.\n"
+        "ValueError\n"
+        "    An argument has the wrong shape or an impossible value."
+    ),
+)
 _NUMBERS = ("scale", "w", "sigma")
 _LEARNED = (*_INPUTS, *_NUMBERS)
 _EXTRAS = ("weights", "lse")
-TAKEN = Taken(Options.__annotations__, _TENSORS | _INPUTS | _DROPOUT)
-TAKEN_BY_HEADS = Taken(HeadsOptions.__annotations__, _TENSORS | _INPUTS | _DROPOUT)
+OTHER = Taken({}, VOICE)  # of functions that write their options out
+_NOTES = {"dropout_p": "with a seed from torch's generator if none is given"}
+TAKEN = Taken(Options.__annotations__, VOICE, _TENSORS | _INPUTS | _DROPOUT, notes=_NOTES)
+TAKEN_BY_HEADS = Taken(
+    HeadsOptions.__annotations__, VOICE, _TENSORS | _INPUTS | _DROPOUT, notes=_NOTES
+)
 
 
 class LayerOptions(Scores, Masks, total=False):
@@ -72,9 +102,9 @@ class HeadsLayerOptions(Scores, Pairs, total=False):
     sink: Tensor | None
 
 
-TAKEN_BY_LAYERS = Taken(LayerOptions.__annotations__, _TENSORS | _INPUTS, ("need_weights",))
+TAKEN_BY_LAYERS = Taken(LayerOptions.__annotations__, VOICE, _TENSORS | _INPUTS, ("need_weights",))
 TAKEN_BY_HEADS_LAYERS = Taken(
-    HeadsLayerOptions.__annotations__, _TENSORS | _INPUTS, ("need_weights",)
+    HeadsLayerOptions.__annotations__, VOICE, _TENSORS | _INPUTS, ("need_weights",)
 )
 
 
@@ -90,6 +120,8 @@ def attend(
     inputs: those that gradients flow to, by the names of the function's arguments; own: the
     other arguments that not all functions have.
     """
+    if not options:
+        return run_score(function, inputs, own, ("output",))
     taken.check(function, options)
     rest: dict[str, Any] = {**own, **options}
     asked = [name for name in _EXTRAS if rest.pop(f"return_{name}", False)]
@@ -124,33 +156,41 @@ def take_learned(inputs: dict[str, Any], options: dict[str, Any]) -> None:
 
 
 def _gradients(
-    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
-) -> Arrays:
+    function: str, saved: Saved, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Saved:
     # forward was: made = function(**inputs, **options); and the backward in C takes both
-    shared = [name for name in SHARED if name in wanted]
-    rule = RULES[function]
+    backward, asked, shared, numbers = _backward(function, tuple(wanted))
     grad_output = flow["output"]
     if grad_output is None:
-        grad_output = np.zeros(rule.shapes({**options, **saved})["output"], np.float32)
-    d = getattr(_core, f"{rule.prefix}{function}_backward")(
-        grad_output,
-        **saved,
-        **options,
-        grad_weights=flow.get("weights"),
-        grad_lse=flow.get("lse"),
-        **{f"return_grad_{name}": True for name in shared},
-    )
-    return of_numbers(by_name(function, d, False, *shared), saved)
+        grad_output = zeros_unless(None, RULES[function].shapes({**options, **saved})["output"])
+    arguments = {"grad_output": grad_output, **saved, **options, **asked}
+    for name in _EXTRAS:
+        if flow.get(name) is not None:
+            arguments[f"grad_{name}"] = flow[name]
+    d = on_tensors(getattr(_core, backward), arguments)
+    gradients = by_name(function, d, False, *shared)
+    return of_numbers(gradients, saved) if numbers else gradients
 
 
-def of_numbers(gradients: Arrays, saved: Arrays) -> Arrays:
-    """From C may come a number: as an array, in the shape given; for sigma comes that of w."""
+@cache
+def _backward(
+    function: str, wanted: tuple[str, ...]
+) -> tuple[str, dict[str, bool], tuple[str, ...], bool]:
+    """Its name in C, the options that ask for gradients, of what, and are there numbers?"""
+    shared = tuple(name for name in SHARED if name in wanted)
+    asked = {intern(f"return_grad_{name}"): True for name in shared}
+    name = f"{RULES[function].prefix}{function}_backward"
+    return name, asked, shared, any(number in wanted for number in _NUMBERS)
+
+
+def of_numbers(gradients: Saved, saved: Saved) -> Saved:
+    """From C may come a number: as a tensor, in the shape given; for sigma comes that of w."""
     if "sigma" in saved:  # forward was: w = 1 / sigma
-        gradients["sigma"] = -gradients["w"] / np.square(saved["sigma"], dtype=np.float64)
+        gradients["sigma"] = -float(gradients["w"]) / saved["sigma"].double().square()
     for name in _NUMBERS:
         if name in gradients and name in saved:
-            with np.errstate(over="ignore"):  # to inf
-                gradients[name] = np.full(saved[name].shape, gradients[name], np.float32)
+            of_one = torch.as_tensor(gradients[name]).float()  # to inf, if need be
+            gradients[name] = of_one.expand(saved[name].shape).contiguous()
     return gradients
 
 
@@ -181,6 +221,7 @@ for _score in _core.SCORES:
         shapes=_shapes,
         optional=("weights", "lse"),
         helpful=("lse",),
+        prefix="_" * (_score == "dot_product"),  # which takes heads as they lie
     )
 
 RULES["multi_head_attention"] = Rule(

@@ -6,6 +6,7 @@ C has the first derivatives of float32. What else is asked for is computed by to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import compress
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import composite, operators
-from .calls import RULES, Call, backward, forward, keep
+from .calls import Call, at_once, backward, call_of, forward, keep, recorded
 from .rules import (
     NO_SECOND_DERIVATIVES,
     check_inputs,
@@ -23,6 +24,8 @@ from .rules import (
     outside_transforms,
 )
 from .tensors import snapshot, split_options
+
+_recorded = cache(recorded)  # where torch.compile does not look
 
 
 def run(
@@ -37,38 +40,58 @@ def run(
     other arguments; returned: its results, the optional ones among them that are asked for.
     """
     in_graph = operators.are_wanted()
+    transformed = in_graph or may_stand_for_more()
+    if not transformed:
+        results: Any = at_once(function, inputs, options, returned)
+        if isinstance(results, tuple) and results[0] is Ellipsis:
+            return _record_at_once(function, inputs, options, returned, *results[1:])
+        if results is not NotImplemented:
+            return results
     inputs, doubles = check_inputs(inputs)
     if in_graph:
         options = operators.as_tensors(options)
     more, rest = split_options(options)
-    recorded = torch.is_grad_enabled() and any([x.requires_grad for x in inputs.values()])
+    watched = torch.is_grad_enabled() and any([x.requires_grad for x in inputs.values()])
     made = returned
-    if recorded or in_graph:
-        made += tuple([name for name in RULES[function].helpful if name not in returned])
+    if watched or in_graph:
+        made = recorded(function, returned)
         rest = snapshot(rest)
-    call = Call(function, (*inputs, *more), rest, made, len(returned))
+    described = function, (*inputs, *more), rest, made, len(returned)
     tensors = (*inputs.values(), *more.values())
-    transformed = in_graph or may_stand_for_more()
     if doubles or (transformed and operators.stand_for(tensors)):
-        results: Sequence[Tensor] = composite.run(call, tensors)
+        results = composite.run(described, tensors)
     elif in_graph:
-        results = operators.run(call, tensors)
-    elif transformed:
-        with outside_transforms():
-            results = _eager(call, tensors, recorded)
+        results = operators.run(described, tensors)
     else:
-        results = _eager(call, tensors, recorded)
+        call = call_of(*described)
+        with outside_transforms():
+            results = forward(call, tensors)
+            results = _record(call, results, *tensors) if watched else results
     return results[0] if len(returned) == 1 else tuple(results[: len(returned)])
 
 
-def _eager(call: Call, tensors: Sequence[Tensor], recorded: bool) -> Sequence[Tensor]:
-    return _apply(call, *tensors) if recorded else forward(call, tensors)
+def _record_at_once(
+    function: str,
+    inputs: Mapping[str, Any],
+    options: Mapping[str, Any],
+    returned: tuple[str, ...],
+    made: Any,
+    more: Mapping[str, Tensor],
+) -> Any:
+    """What `at_once` made, on record. more: options that are tensors."""
+    if more:
+        inputs = {**inputs, **more}
+        options = {name: x for name, x in options.items() if name not in more}
+    call = call_of(function, (*inputs,), options, _recorded(function, returned), len(returned))
+    results = _record(call, made if isinstance(made, tuple) else (made,), *inputs.values())
+    return results[0] if len(returned) == 1 else results
 
 
 class _Node(Function):
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        made = forward(call, tensors)
+    def forward(
+        ctx: Any, call: Call, made: tuple[Tensor, ...], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.call = call
         ctx.save_for_backward(*keep(call, tensors, made))
@@ -76,18 +99,19 @@ class _Node(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
-        if any(x is not None and is_batch(x) for x in grads):
-            return None, *composite.gradients(ctx.call, saved, grads, needed, False)
+        saved, needed = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        for x in grads:
+            if x is not None and is_batch(x):
+                return None, None, *composite.gradients(ctx.call, saved, grads, needed, False)
         if not torch.is_grad_enabled():
-            return None, *backward(ctx.call, saved, grads, needed)
+            return None, None, *backward(ctx.call, saved, grads, needed)
         apply: Any = _Gradients.apply
         made = iter(apply(ctx.call, needed, *saved, *grads))
-        return None, *[next(made) if need else None for need in needed]
+        return None, None, *[next(made) if need else None for need in needed]
 
 
 # What Function.apply comes to, which first looks for transforms; those are refused before.
-_apply: Callable[..., tuple[Tensor, ...]] = super(Function, _Node).apply
+_record: Callable[..., tuple[Tensor, ...]] = super(Function, _Node).apply
 
 
 class _Gradients(Function):

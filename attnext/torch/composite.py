@@ -1,49 +1,54 @@
 """Every function once more, out of torch's own operators: where C has no formula.
 
-They take two to three times as long as torch's own attention does, for they guard what is masked,
-and form (..., M, N), additive and Gaussian scores (..., M, N, H) or (..., M, N, D). In return
-autograd knows them to any order, forward mode and torch.func's transforms too, in float32 and
-float64. Here is what `attnext.reference` has, with the same rules:
+They take about as long as torch's own attention does of its operators, longer where something is
+masked, which they guard, and form (..., M, N), additive and Gaussian scores (..., M, N, H) or
+(..., M, N, D). In return autograd knows them to any order, forward mode and torch.func's transforms
+too, in float32 and float64. Here is what `attnext.reference` has, with the same rules:
 what takes no part reaches neither results nor gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnext import _core
-from attnext.reference.arguments import as_lens, as_offset, as_window, in_reach
 from attnext.reference.dropout import dropout_keep
-from attnext.reference.masks import broadcast_lens
 from attnext.reference.options import Options
 
-from .calls import RULES, Call, kept
-from .rules import is_wrapped, outside_transforms, unwrapped
-from .tensors import by_argument, to_array
+from .calls import RULES, Call, Described, call_of
+from .pairs import Pairs, array_of, known_pairs, lengths, pairs_of
+from .rules import is_wrapped, unwrapped
+from .tensors import by_argument
 
 Arguments = Mapping[str, Any]  # tensors and options, by name
 Results = dict[str, Tensor]
 Score = Callable[[Tensor, Tensor, Arguments, Tensor | None], Tensor]
+_Function = Callable[[dict[str, Any], Collection[str]], Results]  # arguments, results asked for
 
 _NUMBERS = ("scale", "w", "sigma", "sink")  # whose values are looked at
 _NAN = float("nan")
+# No query reaches a key, if nothing else was said: what is wrong is seen before.
+_NOTHING_TO_DO = {"causal": True, "causal_offset": -(2**40), "empty_rows": "zero"}
 
 
 # ---- calls ---------------------------------------------------------------------------------------
 
 
-def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
+def run(described: Described, tensors: Sequence[Tensor]) -> list[Tensor]:
     """What the function makes. A graph of torch.compile breaks here."""
+    call = call_of(*described)
     _check(call, tensors)
+    asked = call.made[: call.returned]
     with torch.autocast("cpu", enabled=False):
-        made = _FUNCTIONS[call.function]({**call.options, **by_argument(call.names, tensors)})
-    return [made[name] for name in call.made[: call.returned]]
+        x = {**call.options, **by_argument(call.names, tensors)}
+        made = _FUNCTIONS[call.function](x, asked)
+    return [made[name] for name in asked]
 
 
 if hasattr(torch, "compiler"):  # not before torch 2.1
@@ -58,7 +63,7 @@ def gradients(
     create_graph: bool,
 ) -> list[Tensor | None]:
     """What `calls.backward` gives, made of what was saved and of what flows in."""
-    names = tuple(kept(call))
+    names = call.kind.kept
     x = dict(zip(names, saved, strict=True))
     flow = {name: g for name, g in zip(call.made, grads, strict=False) if g is not None}
     with torch.autocast("cpu", enabled=False):
@@ -69,7 +74,7 @@ def gradients(
             # Each under another name, so that none is found on the way to another.
             x = {name: one.view_as(one) for name, one in x.items()}
             arguments = by_argument(call.names, [x[name] for name in call.names])
-            made = _FUNCTIONS[call.function]({**call.options, **arguments})
+            made = _FUNCTIONS[call.function]({**call.options, **arguments}, flow)
         roots = [name for name in flow if made[name].requires_grad]
         wanted = [name for name, need in zip(call.names, needed, strict=False) if need]
         found = torch.autograd.grad(
@@ -117,120 +122,47 @@ def _check(call: Call, tensors: Sequence[Tensor]) -> None:
     def stand_in(name: str, x: Tensor) -> Any:
         if x.is_floating_point() and name not in _NUMBERS:
             return np.zeros(x.shape, np.float32)
-        numbers = _array(unwrapped(x), name)
+        numbers = array_of(unwrapped(x), name)
         return np.ones(x.shape, numbers.dtype) if is_wrapped(x) else numbers
 
-    arrays = by_argument(call.names, map(stand_in, call.names, tensors))
-    getattr(_core, RULES[call.function].prefix + call.function)(**arrays, **call.options)
-
-
-def _array(x: Tensor, name: str) -> Any:
-    with outside_transforms():
-        return to_array(x, name)
-
-
-# ---- which pairs take part -----------------------------------------------------------------------
-
-
-class _Pairs(NamedTuple):
-    live: Tensor  # (..., M, N): which take part
-    alive: Tensor  # (..., M, 1): rows that have one, or a sink
-    pooled: Tensor  # (..., M, N): whose values are read
-
-
-def _pairs(rows: Sequence[int], N: int, x: Arguments, heads: bool = False) -> _Pairs:
-    """What the options say of every pair. rows = (..., M), with heads (..., heads, M)."""
-    live = torch.ones((*rows, N), dtype=torch.bool)
-    if x.get("valid_lens") is not None:
-        lens: Any = _lens("valid_lens", x, N)
-        if heads:
-            lens = broadcast_lens(lens, (*rows[:-2], rows[-1]))
-            lens = lens.unsqueeze(-2) if lens.ndim else lens
-        else:
-            lens = broadcast_lens(lens, tuple(rows))
-        live = live & (torch.arange(N) < lens[..., None])
-    if x.get("mask") is not None:
-        live = live & _bools(x["mask"])
-    if x.get("bias") is not None:
-        live = live & (x["bias"] != -torch.inf)
-    if rows:
-        live = live & _band(rows, N, x)
-    alive = live.any(-1, keepdim=True)
-    if x.get("sink") is not None:
-        alive = alive | (x["sink"] > -torch.inf)[..., None]
-    uniform = x.get("empty_rows", "uniform") == "uniform"
-    return _Pairs(live, alive, live | ~alive if uniform else live)
-
-
-def _band(rows: Sequence[int], N: int, x: Arguments) -> Tensor:
-    """Which keys lie near enough to the diagonal."""
-    offset: Any = x.get("causal_offset", 0)
-    if isinstance(offset, Tensor) and is_wrapped(offset):
-        offset = offset.long().reshape(offset.shape + (1,) * (len(rows) - 1) * offset.ndim)
-    else:
-        offset = _array(offset, "causal_offset") if isinstance(offset, Tensor) else offset
-        offset = torch.from_numpy(in_reach(as_offset("causal_offset", offset, tuple(rows))))
-    left, right = as_window(x.get("window"))
-    place = torch.arange(rows[-1]) + offset  # (M,) or (B, 1, ..., M)
-    key = torch.arange(N)
-    near = torch.ones((rows[-1], N), dtype=torch.bool)
-    if left is not None:
-        near = near & (place[..., None] - int(in_reach(left)) <= key)
-    if right is not None:
-        near = near & (key <= place[..., None] + int(in_reach(right)))
-    if x.get("causal", False):
-        near = near & (key <= place[..., None])
-    return near
-
-
-def _lens(name: str, x: Arguments, N: int) -> Any:
-    lens = x[name]
-    if isinstance(lens, Tensor):
-        if is_wrapped(lens):
-            return lens.long()
-        lens = _array(lens, name)
-    return torch.from_numpy(as_lens(name, lens, N))
-
-
-def _bools(x: Any) -> Tensor:
-    return x if isinstance(x, Tensor) else torch.from_numpy(np.array(x, bool))
-
-
-def _keep(shape: Sequence[int], x: Arguments, like: Tensor) -> Tensor | None:
-    """What dropout multiplies the weights by."""
-    p, mask, seed = x.get("dropout_p", 0.0), x.get("dropout_mask"), x.get("seed")
-    if isinstance(mask, Tensor):
-        return mask.to(like.dtype) / (1 - float(np.float32(p)))
-    if p == 0 and mask is None:
-        return None
-    seed = int(seed) if isinstance(seed, Tensor) else seed
-    options = Options(dropout_p=p, seed=seed, dropout_mask=mask)
-    return torch.from_numpy(dropout_keep(tuple(shape), options).copy()).to(like.dtype)
+    arguments = {**call.options, **by_argument(call.names, map(stand_in, call.names, tensors))}
+    if call.function.endswith("_attention") and "queries" in arguments:
+        for name, value in _NOTHING_TO_DO.items():
+            arguments.setdefault(name, value)
+    getattr(_core, RULES[call.function].prefix + call.function)(**arguments)
 
 
 # ---- products in which a pair that takes no part has none ----------------------------------------
 
 
-def _where(used: Tensor, x: Tensor) -> Tensor:
-    return torch.where(used, x, 0.0)
+def _where(used: Tensor | None, x: Tensor) -> Tensor:
+    return x if used is None else torch.where(used, x, 0.0)
+
+
+def _any(used: Tensor | None, axis: int) -> Tensor | None:
+    """Which queries (axis -1) or keys (-2) are in any pair, as (..., rows, 1)."""
+    return None if used is None else used.any(axis)[..., None]
 
 
 def _are_finite(*tensors: Tensor) -> bool:
-    """Is 0 times any of these numbers 0? Else pairs have to be kept apart, one by one."""
-    return all(bool(unwrapped(x).isfinite().all()) for x in tensors)
+    """Is 0 times any of these numbers 0? Else pairs have to be kept apart, one by one.
+
+    (Sums are quicker than a look at each number; one that overflows costs time, and no more.)
+    """
+    return all(bool(unwrapped(x).sum().isfinite()) for x in tensors)
 
 
 def _product(q: Tensor, k: Tensor, live: Tensor | None) -> Tensor:
     """Dot products of all pairs."""
-    if live is None or _are_finite(q, k):
+    if live is None:
         return q @ k.mT
     each = live[..., None]
     return (_where(each, q[..., :, None, :]) * _where(each, k[..., None, :, :])).sum(-1)
 
 
-def _pool(w: Tensor, v: Tensor, pooled: Tensor) -> Tensor:
+def _pool(w: Tensor, v: Tensor, pooled: Tensor | None) -> Tensor:
     """Sums of values, weighted."""
-    if _are_finite(w, v):
+    if pooled is None:
         return w @ v
     each = pooled[..., None]
     return (w[..., None] * _where(each, v[..., None, :, :])).sum(-2)
@@ -245,8 +177,8 @@ def _number(x: Any, like: Tensor) -> Tensor:
 
 def _dot(q: Tensor, k: Tensor, x: Arguments, live: Tensor | None) -> Tensor:
     scale = x.get("scale")
-    if scale is None:
-        scale = max(q.shape[-1], 1) ** -0.5
+    if scale is None:  # of no more than 1
+        return _product(q * max(q.shape[-1], 1) ** -0.5, k, live)
     return _number(scale, q)[..., None, None] * _product(q, k, live)
 
 
@@ -305,94 +237,133 @@ def _scores(score: Score, x: Arguments, live: Tensor | None = None) -> Tensor:
 # ---- softmax, and attention ----------------------------------------------------------------------
 
 
-def _softmax(s: Tensor, pairs: _Pairs, sink: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weights and lse; rows that are not alive have weights 1/N where values are read."""
-    s = torch.where(pairs.live, s, -torch.inf)
-    s = torch.where(pairs.alive, s, 0.0)
+def _softmax(
+    s: Tensor, pairs: Pairs, sink: Tensor | None = None, finite: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Weights, and the logits; rows that are not alive have weights 1/N where values are read.
+
+    finite: s is, and so is what flows back: a weight of 0 then is all that a mask has to give.
+    """
+    if pairs.live is not None and finite:
+        s = s + torch.where(pairs.live, 0.0, -torch.inf).to(s.dtype)
+    elif pairs.live is not None:
+        s = torch.where(pairs.live, s, -torch.inf)
+    if pairs.alive is not None:
+        s = torch.where(pairs.alive, s, 0.0)
     N = s.shape[-1]
     if sink is not None:
         s = torch.cat([s, sink.expand(s.shape[:-1])[..., None]], -1)
-    w = _where(pairs.pooled, torch.softmax(s, -1)[..., :N])
-    if s.shape[-1] == 0:
-        return w, s.new_full(s.shape[:-1], -torch.inf)
-    return w, torch.where(pairs.alive.squeeze(-1), torch.logsumexp(s, -1), -torch.inf)
+    weights = torch.softmax(s, -1)
+    weights = weights if sink is None else weights[..., :N]
+    return weights if finite and pairs.alive is None else _where(pairs.pooled, weights), s
 
 
-def _attend(score: Score, x: dict[str, Any], pairs: _Pairs) -> Results:
+def _keep(shape: Sequence[int], x: Arguments, like: Tensor) -> Tensor | None:
+    """What dropout multiplies the weights by."""
+    p, mask, seed = x.get("dropout_p", 0.0), x.get("dropout_mask"), x.get("seed")
+    if isinstance(mask, Tensor):
+        return mask.to(like.dtype) / (1 - float(np.float32(p)))
+    if p == 0 and mask is None:
+        return None
+    seed = int(seed) if isinstance(seed, Tensor) else seed
+    options = Options(dropout_p=p, seed=seed, dropout_mask=mask)
+    return torch.from_numpy(dropout_keep(tuple(shape), options).copy()).to(like.dtype)
+
+
+def _lse(logits: Tensor, pairs: Pairs) -> Tensor:
+    if logits.shape[-1] == 0:
+        return logits.new_full(logits.shape[:-1], -torch.inf)
+    lse = torch.logsumexp(logits, -1)
+    return lse if pairs.alive is None else torch.where(pairs.alive.squeeze(-1), lse, -torch.inf)
+
+
+def _attend(score: Score, x: dict[str, Any], pairs: Pairs, asked: Collection[str]) -> Results:
     q, k, v = x["queries"], x["keys"], x["values"]
     if q.shape[:-2] != k.shape[:-2]:
         k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], dim=-3) for t in (k, v))
-    x["queries"] = _where(pairs.live.any(-1, keepdim=True), q)
-    x["keys"] = _where(pairs.live.any(-2)[..., None], k)
-    v = _where(pairs.pooled.any(-2)[..., None], v)
-    s = _scores(score, x, pairs.live)
+    x["queries"], x["keys"] = q, k
+    s = _scores(score, x)
+    finite = pairs.live is None or _are_finite(q, k, v, s)
+    apart = None if finite else pairs.pooled
+    if not finite:
+        x["queries"], x["keys"] = _where(_any(pairs.live, -1), q), _where(_any(pairs.live, -2), k)
+        v = _where(_any(pairs.pooled, -2), v)
+        s = _scores(score, x, pairs.live)
     if x.get("bias") is not None:
         s = s + _where(pairs.live, x["bias"])
-    weights, lse = _softmax(s, pairs, x.get("sink"))
+    weights, logits = _softmax(s, pairs, x.get("sink"), finite and "weights" not in asked)
     keep = _keep(weights.shape, x, weights)
-    output = _pool(weights if keep is None else weights * keep, v, pairs.pooled)
-    if x.get("empty_rows") == "nan" and weights.shape[-1]:
+    output = _pool(weights if keep is None else weights * keep, v, apart)
+    if pairs.alive is not None and x.get("empty_rows") == "nan" and weights.shape[-1]:
         nan = torch.where(pairs.alive, 0.0, q).sum(-1, keepdim=True) * _NAN  # and its gradient
         weights, output = (torch.where(pairs.alive, t, nan) for t in (weights, output))
-    return {"output": output, "weights": weights, "lse": lse}
+    made = {"output": output, "weights": weights}
+    return {**made, "lse": _lse(logits, pairs)} if "lse" in asked else made
 
 
-def _attention(score: Score) -> Callable[[dict[str, Any]], Results]:
-    return lambda x: _attend(score, x, _pairs(x["queries"].shape[:-1], x["keys"].shape[-2], x))
+def _attention(score: Score) -> _Function:
+    def attention(x: dict[str, Any], asked: Collection[str]) -> Results:
+        return _attend(score, x, pairs_of(x["queries"].shape[:-1], x["keys"].shape[-2], x), asked)
+
+    return attention
 
 
-def _multi_head_attention(x: dict[str, Any]) -> Results:
+def _multi_head_attention(x: dict[str, Any], asked: Collection[str]) -> Results:
     q, k, v = x["queries"], x["keys"], x["values"]
     heads = x["num_heads"]
     kv_heads = heads if x.get("num_kv_heads") is None else x["num_kv_heads"]
-    pairs = _pairs((*q.shape[:-2], heads, q.shape[-2]), k.shape[-2], x, heads=True)
+    pairs = pairs_of((*q.shape[:-2], heads, q.shape[-2]), k.shape[-2], x, heads=True)
 
-    def project(t: Tensor, letter: str, heads: int, used: Tensor) -> Tensor:
+    def project(t: Tensor, letter: str, heads: int, used: Tensor | None) -> Tensor:
         """(..., heads, rows, d) of (..., rows, features); rows that nobody uses are not read."""
-        y: Tensor = _where(used.any(-2)[..., None], t) @ x[f"W_{letter}"].mT
+        if used is not None:
+            t = _where(used.any(-3) if used.ndim > 2 else used, t)
+        y: Tensor = t @ x[f"W_{letter}"].mT
         y = y if x.get(f"b_{letter}") is None else y + x[f"b_{letter}"]
         of_heads: Tensor = y.unflatten(-1, (heads, -1))
         return of_heads.transpose(-3, -2)
 
     # Where an empty row is NaN, so is the gradient of its query.
-    asking = pairs.live.any(-1) | torch.tensor(x.get("empty_rows") == "nan")
+    asking = None if x.get("empty_rows") == "nan" else _any(pairs.live, -1)
     of_heads = {
         **{name: t for name, t in x.items() if name[:2] not in ("W_", "b_")},
         "queries": project(q, "q", heads, asking),
-        "keys": project(k, "k", kv_heads, pairs.live.any(-2)),
-        "values": project(v, "v", kv_heads, pairs.pooled.any(-2)),
+        "keys": project(k, "k", kv_heads, _any(pairs.live, -2)),
+        "values": project(v, "v", kv_heads, _any(pairs.pooled, -2)),
     }
-    made = _attend(_dot, of_heads, pairs)
+    made = _attend(_dot, of_heads, pairs, asked)
     output = made["output"].transpose(-3, -2).flatten(-2) @ x["W_o"].mT
     made["output"] = output if x.get("b_o") is None else output + x["b_o"]
     return made
 
 
-def _masked_softmax(x: dict[str, Any]) -> Results:
+def _masked_softmax(x: dict[str, Any], asked: Collection[str]) -> Results:
     X = x["X"]
-    pairs = _pairs(X.shape[:-1], X.shape[-1], x)
-    weights, _ = _softmax(X, pairs, None)
-    if x.get("empty_rows") == "nan":
+    pairs = pairs_of(X.shape[:-1], X.shape[-1], x)
+    weights, _ = _softmax(X, pairs)
+    if pairs.alive is not None and x.get("empty_rows") == "nan":
         weights = torch.where(pairs.alive, weights, torch.where(pairs.alive, 0.0, X) * _NAN)
     return {"weights": weights}
 
 
 def _masked_softmax_gradient(x: dict[str, Any], d_weights: Tensor) -> Tensor:
     w = x["weights"]
-    pairs = _pairs(w.shape[:-1], w.shape[-1], x)
+    pairs = pairs_of(w.shape[:-1], w.shape[-1], x)
     w, d_w = _where(pairs.live, w), _where(pairs.live, d_weights)
     dX = w * (d_w - (w * d_w).sum(-1, keepdim=True))
-    return torch.where(pairs.alive, dX, _NAN) if x.get("empty_rows") == "nan" else dX
+    if pairs.alive is not None and x.get("empty_rows") == "nan":
+        return torch.where(pairs.alive, dX, _NAN)
+    return dX
 
 
 def _steps(X: Tensor, x: Arguments) -> Tensor:
     """Which numbers of X (B, T, ...) are kept."""
     B, T, *rest = X.shape
-    keep: Tensor = torch.arange(T) < _lens("valid_len", x, T)[..., None]
+    keep: Tensor = torch.arange(T) < lengths("valid_len", x["valid_len"], T)[..., None]
     return keep.expand(B, T).reshape(B, T, *[1] * len(rest))
 
 
-def _sequence_mask(x: dict[str, Any]) -> Results:
+def _sequence_mask(x: dict[str, Any], asked: Collection[str]) -> Results:
     return {"copy": torch.where(_steps(x["X"], x), x["X"], _number(x["value"], x["X"]))}
 
 
@@ -400,21 +371,21 @@ def _sequence_mask_gradient(x: dict[str, Any], d_copy: Tensor) -> Tensor:
     return _where(_steps(d_copy, x), d_copy)
 
 
-def _merge_attention(x: dict[str, Any]) -> Results:
+def _merge_attention(x: dict[str, Any], asked: Collection[str]) -> Results:
     parts = x["outputs"], x["lses"]
     outputs, lses = (t if isinstance(t, Tensor) else torch.stack(t) for t in parts)
     live = (lses != -torch.inf).movedim(0, -1)  # (..., M, P): an attention over the parts
-    pairs = _Pairs(live, live.any(-1, keepdim=True), live)
-    w, lse = _softmax(lses.movedim(0, -1), pairs, None)
+    pairs = known_pairs(live, live.any(-1, keepdim=True), False)
+    w, logits = _softmax(lses.movedim(0, -1), pairs)
     o = _where(live[..., None], outputs.movedim(0, -2))  # (..., M, P, Dv)
-    return {"output": (w[..., None] * o).sum(-2), "lse": lse}
+    return {"output": (w[..., None] * o).sum(-2), "lse": _lse(logits, pairs)}
 
 
-def _scores_alone(score: Score) -> Callable[[dict[str, Any]], Results]:
-    return lambda x: {"scores": _scores(score, x)}
+def _scores_alone(score: Score) -> _Function:
+    return lambda x, asked: {"scores": _scores(score, x)}
 
 
-_FUNCTIONS: dict[str, Callable[[dict[str, Any]], Results]] = {
+_FUNCTIONS: dict[str, _Function] = {
     **{f"{name}_attention": _attention(score) for name, score in _SCORES.items()},
     **{f"{name}_scores": _scores_alone(score) for name, score in _SCORES.items()},
     "multi_head_attention": _multi_head_attention,

@@ -22,43 +22,6 @@ def dot_product_attention(
 ) -> Attended:
     """Pool values by the softmax of scaled dot products of queries and keys.
 
-    Parameters
-    ----------
-    queries : Tensor, float32, shape (..., M, D)
-        M queries; any leading axes (batch, heads), or none.
-    keys : Tensor, float32, shape (..., N, D)
-        The keys; leading axes as those of `queries`.
-    values : Tensor, float32, shape (..., N, Dv)
-        The values, one for each key.
-    valid_lens : Tensor or array_like of integers, optional
-        How many keys take part, the first ones: an int, (B,), (B, M) or ``queries.shape[:-1]``.
-    scale : float or Tensor, optional
-        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default. A float32
-        tensor that broadcasts to ``queries.shape[:-2]`` has a gradient.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    output : Tensor, float32, shape (..., M, Dv)
-        The values, averaged with the attention weights.
-    weights : Tensor, float32, shape (..., M, N)
-        Only with `return_weights`: the weights before dropout.
-    lse : Tensor, float32, shape (..., M)
-        Only with `return_lse`: the log-sum-exp of the scores, -inf where no key takes part.
-
-    Raises
-    ------
-    TypeError
-        An input is no dense float32 tensor on the CPU, an option is a tensor that requires grad,
-        or an argument is of the wrong kind or dtype.
-    ValueError
-        An argument has the wrong shape or an impossible value.
-
-    See Also
-    --------
-    attnext.dot_product_attention : The same on arrays, with the options in full.
-
     Notes
     -----
     ``output = softmax(scale * queries @ keys^T + bias) @ values`` (Vaswani et al. 2017, "Attention
@@ -100,34 +63,6 @@ def cosine_attention(
 ) -> Attended:
     """Pool values by the softmax of cosine similarities of queries and keys.
 
-    Parameters
-    ----------
-    queries, keys, values : Tensor, float32
-        Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
-    valid_lens : Tensor or array_like of integers, optional
-        As in `dot_product_attention`.
-    scale : float or Tensor, optional
-        What the similarities are multiplied by, finite: an inverse temperature; as in
-        `dot_product_attention`.
-    eps : float, optional
-        A norm counts as at least this, > 0.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : Tensor, float32
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.cosine_attention : The same on arrays, with the options in full.
-
     Notes
     -----
     ``score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))`` (Graves, Wayne and Danihelka
@@ -161,38 +96,6 @@ def additive_attention(
     **options: Unpack[Options],
 ) -> Attended:
     """Pool values by the softmax of additive (Bahdanau) scores of queries and keys.
-
-    Parameters
-    ----------
-    queries, keys, values : Tensor, float32
-        Of shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv), as in `dot_product_attention`; Dq and
-        Dk may differ.
-    W_q : Tensor, float32, shape (H, Dq)
-        Projection of the queries to H hidden units: the weight of a torch.nn.Linear.
-    W_k : Tensor, float32, shape (H, Dk)
-        Projection of the keys, likewise.
-    w_v : Tensor, float32, shape (H,) or (1, H)
-        Weight of each hidden unit in the score.
-    valid_lens : Tensor or array_like of integers, optional
-        As in `dot_product_attention`.
-    b_h : Tensor, float32, shape (H,), optional
-        Bias of the hidden units.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : Tensor, float32
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.additive_attention : The same on arrays, with the options in full.
 
     Notes
     -----
@@ -230,34 +133,6 @@ def gaussian_attention(
     **options: Unpack[Options],
 ) -> Attended:
     """Pool values by a Gaussian kernel of the distance between queries and keys.
-
-    Parameters
-    ----------
-    queries, keys, values : Tensor, float32
-        Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
-    valid_lens : Tensor or array_like of integers, optional
-        As in `dot_product_attention`.
-    w : Tensor or float, optional
-        Inverse of the bandwidth, finite, a number or a float32 tensor of one element, to which
-        its gradient flows; 1 by default.
-    sigma : Tensor or float, optional
-        The bandwidth itself, ``w = 1 / sigma``, greater than 0; instead of `w`, and likewise.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : Tensor, float32
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.gaussian_attention : The same on arrays, with the options in full.
 
     Notes
     -----
@@ -306,48 +181,6 @@ def multi_head_attention(
     **options: Unpack[HeadsOptions],
 ) -> Attended:
     """Project queries, keys and values, attend with several heads, project what they pooled.
-
-    Parameters
-    ----------
-    queries, keys, values : Tensor, float32
-        Of shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv), with the same leading axes.
-    W_q : Tensor, float32, shape (H, Dq)
-        Projection of the queries, d = H / num_heads features for each head: the weight of a
-        torch.nn.Linear.
-    W_k, W_v : Tensor, float32, shapes (Hk, Dk) and (Hk, Dv)
-        Projections of keys and values, likewise; Hk = num_kv_heads * d.
-    W_o : Tensor, float32, shape (H, H)
-        Projection of what the heads pooled, side by side.
-    valid_lens : Tensor or array_like of integers, optional
-        As in `dot_product_attention`, the same for all heads.
-    num_heads : int
-        How many heads.
-    num_kv_heads : int, optional
-        How many heads keys and values have, a divisor of `num_heads`, which is the default.
-    scale : float or Tensor, optional
-        As in `dot_product_attention`; it broadcasts to (..., num_heads).
-    b_q, b_k, b_v, b_o : Tensor, float32, optional
-        Biases of the projections, a number for each row of their weights.
-    **options : optional
-        As in `attnext.dot_product_attention`, for queries of shape ``(..., num_heads, M, d)``.
-
-    Returns
-    -------
-    output : Tensor, float32, shape (..., M, H)
-        For each query, what its heads pooled, projected.
-    weights : Tensor, float32, shape (..., num_heads, M, N)
-        Only with `return_weights`: those of each head, before dropout.
-    lse : Tensor, float32, shape (..., num_heads, M)
-        Only with `return_lse`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.multi_head_attention : The same on arrays, with the options in full.
 
     Notes
     -----

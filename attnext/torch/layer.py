@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from attnext._layouts import bias_hint
 from attnext._options import as_flag
 
 from .attention import TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions, run_score
@@ -128,6 +130,40 @@ class Layer(nn.Module):
     def _weights_of_keys(self) -> dict[str, Tensor]:
         """The last of these, without keys."""
         return {}
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, *rest: Any, **named: Any
+    ) -> Any:
+        """
+        Set the parameters, as every module does; a strict call says what biases are for.
+
+        Parameters
+        ----------
+        state_dict : mapping
+            Tensors by name.
+        strict : bool, optional
+            Whether the names have to be those of `state_dict()`.
+        *rest, **named : optional
+            As in torch.nn.Module.load_state_dict.
+
+        Returns
+        -------
+        keys : NamedTuple
+            The missing and the unexpected ones.
+
+        Raises
+        ------
+        RuntimeError
+            The names, if `strict`, or the shapes are others.
+        """
+        try:
+            return super().load_state_dict(state_dict, strict, *rest, **named)
+        except RuntimeError as error:
+            # Not sooner: to a part of a model torch does not tell whether it is strict.
+            hint = bias_hint(self.state_dict(), state_dict) if strict else ""
+            if not hint:
+                raise
+            raise RuntimeError(f"{error}{hint}") from None
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy. The last weights stay behind: a tensor in a graph has no copy."""

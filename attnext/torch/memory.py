@@ -10,7 +10,9 @@ for nobody, so finalisers, signal handlers and threads may call in the middle of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import compress
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,9 @@ from attnext import _core
 
 from .attention import take_learned
 from .autograd import first_derivatives
-from .calls import RULES, Call, forward, keep, kept
+from .calls import RULES, Call, call_of, forward, keep, recorded
 from .rules import check_input, stand_for_more
-from .tensors import snapshot, split_options, to_array, to_arrays, to_tensor
+from .tensors import by_argument, snapshot, split_options, to_array, zeros_unless
 
 Arrays = dict[str, NDArray[Any]]
 _FIRST_DERIVATIVES = (
@@ -53,8 +55,10 @@ class Memory:
     keys where their place matters: `causal` moves by N - M.
 
     A memory belongs to the layer that made it, and to the numbers that project keys and values:
-    after an optimizer's
-    step, make another. It has no copies, and breaks a graph of torch.compile.
+    after an optimizer's step, make another, or a call is a RuntimeError. Whatever torch itself
+    counts as a change is noticed. What is written past its count, through ``.data`` or a NumPy
+    array of the same memory, is if it changes a whole row or column. It has no copies, and breaks a
+    graph of torch.compile.
 
     Examples
     --------
@@ -72,6 +76,7 @@ class Memory:
     _layer: Any
     _rows: Any  # the attnext.Memory
     _made_with: Arrays  # the parameters that projected the keys, as they were
+    _seen: dict[str, _Seen]  # the layer's own, when they were last compared with these
     _tokens: tuple[Tensor, Tensor] | None  # what stands for keys and values in the graph
 
     def __init__(self) -> None:
@@ -90,7 +95,7 @@ class Memory:
     ) -> Memory:
         """What `memory` of a layer makes."""
         self = cls.__new__(cls)
-        self._layer, self._tokens = layer, None
+        self._layer, self._seen, self._tokens = layer, {}, None
         score, sizes = layer._score_and_sizes()
         options = _arrays(valid_lens=valid_lens, mask=mask)
         keys, values, parameters = self._projected(keys, values)
@@ -157,7 +162,16 @@ class Memory:
 
     def _check(self, parameters: Mapping[str, Tensor]) -> None:
         """RuntimeError unless they have the numbers of those that projected the keys."""
-        self._rows._check({name: to_array(x) for name, x in parameters.items()})
+        seen = self._seen
+        maybe = {
+            name: x
+            for name, x in parameters.items()
+            if name not in seen or not seen[name].is_still(x)
+        }
+        if maybe:
+            seen_now = {name: _Seen(x) for name, x in maybe.items()}  # before they are compared
+            self._rows._check({name: to_array(x) for name, x in maybe.items()})
+            self._seen = seen | seen_now
 
     def _follow(self, keys: Tensor, values: Tensor, parameters: Mapping[str, Tensor]) -> None:
         tokens = self._tokens
@@ -201,13 +215,13 @@ class Memory:
         tensors = (*inputs.values(), *more.values())
         tokens = self._tokens or (None, None)
         made = returned
-        recorded = _is_recorded([x for x in (*inputs.values(), *tokens) if x is not None])
-        if recorded:
-            made += tuple(name for name in RULES[function].helpful if name not in returned)
+        watched = _is_recorded([x for x in (*inputs.values(), *tokens) if x is not None])
+        if watched:
+            made = recorded(function, returned)
             rest = snapshot(rest)
         rest |= {"keys": self._rows._now(), "values": None, **self._made_with}
-        call = Call(function, (*inputs, *more), rest, made, len(returned))
-        if recorded:
+        call = call_of(function, (*inputs, *more), rest, made, len(returned))
+        if watched:
             results = _Call.apply(call, *tokens, *tensors)  # type: ignore[no-untyped-call]
         else:
             results = forward(call, tensors)
@@ -230,18 +244,15 @@ class _Call(Function):
         call: Call = ctx.call
         key_token, _, *tensors = saved = ctx.saved_tensors
         names, needed = ("keys", "values", *call.names), ctx.needs_input_grad[1:]
-        flow = {
-            name: None if x is None else to_array(x)
-            for name, x in zip(call.made, grads, strict=False)
-        }
-        if flow["output"] is None:
-            flow["output"] = np.zeros(ctx.shape, np.float32)
-        arrays = to_arrays(kept(call), tensors)
+        flow = dict(zip(call.made, grads, strict=False))
+        flow["output"] = zeros_unless(flow["output"], ctx.shape)
         wanted = tuple(compress(names, needed))
-        d = RULES[call.function].gradients(call.function, arrays, call.options, flow, wanted)
+        d = RULES[call.function].gradients(
+            call.function, by_argument(call.kind.kept, tensors), call.options, flow, wanted
+        )
         if key_token is not None:  # C has made the hidden units a multiple of 4
             d["keys"] = d["keys"][..., : key_token.shape[-1]]
-        gradients = [to_tensor(d[name]) if name in wanted else None for name in names]
+        gradients = [d[name] if name in wanted else None for name in names]
         return None, *first_derivatives(gradients, *saved, *grads)
 
 
@@ -301,6 +312,43 @@ def _projection_backward(
 def _token(like: Tensor, rows: int, width: int) -> Tensor:
     """(..., rows, width), without memory."""
     return torch.zeros(()).expand(*like.shape[:-2], rows, width)
+
+
+# ---- what projected the keys ---------------------------------------------------------------------
+
+
+class _Seen:
+    """A parameter when its numbers were compared, of which torch counts the changes.
+
+    What is written past that count is looked for in one number of each row and column.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        counted = x.is_contiguous() and not x.is_inference()
+        self._tensor, self._version = x, x._version if counted else None
+        self._alias = x.detach()  # has the storage: no other gets its address
+        self._address, self._stride = x.data_ptr(), x.stride()
+        self._numbers, self._places = to_array(x).reshape(-1), _diagonal(x.shape)
+        self._sample = self._numbers.take(self._places).tobytes()
+
+    def is_still(self, x: Tensor) -> bool:
+        """False: maybe not."""
+        return (
+            x is self._tensor
+            and self._version is not None
+            and x._version == self._version
+            and x.data_ptr() == self._address
+            and x.shape == self._alias.shape
+            and x.stride() == self._stride
+            and self._numbers.take(self._places).tobytes() == self._sample
+        )
+
+
+@cache
+def _diagonal(shape: tuple[int, ...]) -> NDArray[np.intp]:
+    """Places in the flat array, one in each row and each column."""
+    i = np.arange(max(shape) if prod(shape) else 0)
+    return np.ravel_multi_index(tuple(i % n for n in shape), shape) if len(i) else i
 
 
 # ---- what is given -------------------------------------------------------------------------------

@@ -10,40 +10,17 @@ from torch import Tensor
 from attnext import _core
 from attnext._options import type_name
 
+from .attention import OTHER
 from .autograd import run
-from .calls import RULES, Arrays, Flow, Rule, Shape
-from .tensors import zeros_unless
+from .calls import RULES, Flow, Rule, Saved, Shape
+from .tensors import on_tensors, zeros_unless
 
 
+@OTHER.spelled_out
 def merge_attention(
     outputs: Tensor | Sequence[Tensor], lses: Tensor | Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Merge attentions over disjoint sets of keys into the attention over all of them.
-
-    Parameters
-    ----------
-    outputs : list or tuple of Tensor, float32, each of shape (..., M, Dv)
-        The output of each part; or one tensor that stacks them along its first axis.
-    lses : list or tuple of Tensor, float32, each of shape (..., M)
-        The log-sum-exp of each part's scores, as `return_lse` gives it; or one tensor.
-
-    Returns
-    -------
-    output : Tensor, float32, shape (..., M, Dv)
-        The output of the attention over the keys of all parts.
-    lse : Tensor, float32, shape (..., M)
-        Its log-sum-exp, with which it can be merged again.
-
-    Raises
-    ------
-    TypeError
-        An argument, or one of its parts, is no dense float32 tensor on the CPU.
-    ValueError
-        The parts differ in their number or shapes, or there are none.
-
-    See Also
-    --------
-    attnext.merge_attention : The same on arrays.
 
     Notes
     -----
@@ -87,16 +64,17 @@ def _parts(name: str, parts: Any) -> dict[str, Any]:
 
 
 def _gradients(
-    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
-) -> Arrays:
+    function: str, saved: Saved, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Saved:
     # forward was: output, lse = merge(outputs, lses)
-    d = _core.merge_attention_backward(
-        zeros_unless(flow["output"], _shapes(saved)["output"]), **saved, grad_lse=flow["lse"]
-    )
-    gradients: Arrays = {}
+    grad_output = zeros_unless(flow["output"], _shapes(saved)["output"])
+    arguments = {"grad_output": grad_output, **saved, "grad_lse": flow["lse"]}
+    d = on_tensors(_core.merge_attention_backward, arguments)
+    gradients: Saved = {}
     for name, of_parts in zip(("outputs", "lses"), d, strict=True):
         gradients[name] = of_parts  # of one tensor, or of a list of them
-        gradients |= {f"{name}[{i}]": part for i, part in enumerate(of_parts)}
+        own = {f"{name}[{i}]": part for i, part in enumerate(of_parts)}
+        gradients |= {part: x.clone() for part, x in own.items() if part in wanted}
     return gradients
 
 

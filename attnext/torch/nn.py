@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from attnext._options import type_name
 
+from .operators import are_wanted
+from .rules import is_wrapped
 from .sdpa import by_kind, dropped, run_as_torch
 
 __all__ = ["MultiheadAttention"]
-
-_Model = TypeVar("_Model", bound=nn.Module)
 
 
 def __dir__() -> list[str]:
@@ -334,9 +334,9 @@ class MultiheadAttention(nn.MultiheadAttention):
 def lengths_of(padding: Tensor) -> Tensor | None:
     """Of a mask (B, S), True or -inf where a key is left out: how many are in, if the first ones.
 
-    None if others are, or in a graph of torch.compile, which does not know what is in a mask.
+    None if others are, or where nobody knows what is in a mask: in a graph, or a batch of vmap's.
     """
-    if torch.compiler.is_compiling() or padding.requires_grad:
+    if are_wanted() or padding.requires_grad or is_wrapped(padding):
         return None
     if padding.dtype == torch.bool:
         left_out = padding
@@ -369,9 +369,6 @@ def _zipped(x: list[Tensor], parameters: list[tuple[Any, Any]]) -> Iterator[tupl
         yield each, W, b
 
 
-# ---- modules of a model --------------------------------------------------------------------------
-
-
 @contextmanager
 def _as_torchs(module: MultiheadAttention) -> Iterator[None]:
     """The module is an object of torch's class for as long as that one's own code runs."""
@@ -381,84 +378,3 @@ def _as_torchs(module: MultiheadAttention) -> Iterator[None]:
         yield
     finally:
         object.__setattr__(module, "__class__", ours)
-
-
-def _exchange(old: type, new: type) -> Callable[[_Model], _Model]:
-    def exchange(model: _Model) -> _Model:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model is of type {type_name(model)}, expected a torch.nn.Module")
-        for module in model.modules():
-            if type(module) is old:
-                object.__setattr__(module, "__class__", new)
-        return model
-
-    return exchange
-
-
-_to_ours = _exchange(nn.MultiheadAttention, MultiheadAttention)
-_to_theirs = _exchange(MultiheadAttention, nn.MultiheadAttention)
-
-
-def convert(model: _Model) -> _Model:
-    """Let every torch.nn.MultiheadAttention of a model compute by attnext.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Changed in place. Parameters, buffers, hooks and the state dict stay what they are, and an
-        optimizer that has the parameters keeps them. Classes derived from
-        torch.nn.MultiheadAttention are left alone.
-
-    Returns
-    -------
-    model : torch.nn.Module
-        The model itself.
-
-    Raises
-    ------
-    TypeError
-        `model` is no torch.nn.Module.
-
-    See Also
-    --------
-    revert : The other way.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnext.torch import convert
-    >>> layer = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
-    >>> encoder = convert(torch.nn.TransformerEncoder(layer, num_layers=2))
-    >>> encoder(torch.randn(4, 5, 8)).shape
-    torch.Size([4, 5, 8])
-    """
-    return _to_ours(model)
-
-
-def revert(model: _Model) -> _Model:
-    """Undo `convert`: let torch.nn.MultiheadAttention be torch's own again.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Changed in place, as by `convert`.
-
-    Returns
-    -------
-    model : torch.nn.Module
-        The model itself.
-
-    Raises
-    ------
-    TypeError
-        `model` is no torch.nn.Module.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnext.torch import convert, revert
-    >>> attention = convert(torch.nn.MultiheadAttention(8, 2))
-    >>> type(revert(attention)) is torch.nn.MultiheadAttention
-    True
-    """
-    return _to_theirs(model)

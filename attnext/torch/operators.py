@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .calls import Call, backward, forward, keep, kept, shapes
+from .calls import Call, Described, backward, call_of, forward, keep, shapes
 from .composite import second_gradients
 from .rules import may_stand_for_more, stand_for_more
 
@@ -52,9 +52,9 @@ def as_tensors(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def run(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+def run(described: Described, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """The results, by an operator that stays whole in a graph."""
-    results: Sequence[Tensor] = _forward(list(tensors), *_encoded(call))
+    results: Sequence[Tensor] = _forward(list(tensors), *_encoded(*described))
     return results
 
 
@@ -65,11 +65,17 @@ def run(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 # have something before it, for torch takes an empty one for a list of tensors.
 
 
-def _encoded(call: Call) -> tuple[str, list[int], list[Any]]:
+def _encoded(
+    function: str,
+    names: tuple[str, ...],
+    given: Mapping[str, Any],
+    made: tuple[str, ...],
+    returned: int,
+) -> tuple[str, list[int], list[Any]]:
     options: list[str] = []
-    integers: list[int] = [call.returned]
+    integers: list[int] = [returned]
     floats: list[Any] = [0.0]
-    for name, x in call.options.items():
+    for name, x in given.items():
         if x is None or isinstance(x, (bool, str)):
             options.append(f"{name}={x!r}")
         elif isinstance(x, (tuple, list)):
@@ -83,7 +89,7 @@ def _encoded(call: Call) -> tuple[str, list[int], list[Any]]:
         else:
             options.append(f"{name}:i")
             integers.append(x)
-    fields = [call.function, " ".join(call.names), " ".join(call.made)]
+    fields = [function, " ".join(names), " ".join(made)]
     return "|".join(fields + options), integers, floats
 
 
@@ -99,7 +105,7 @@ def _decoded(text: str, integers: Sequence[int], floats: Sequence[float]) -> Cal
             values[name] = (
                 next(i) if literal == "i" else tuple(next(i) for _ in range(int(literal)))
             )
-    return Call(function, names, values, made, integers[0])
+    return call_of(function, names, values, made, integers[0])
 
 
 @cache
@@ -114,9 +120,16 @@ def _parsed(text: str) -> tuple[str, tuple[str, ...], tuple[str, ...], list[tupl
 
 # ---- the operators -------------------------------------------------------------------------------
 
+# Before torch 2.5 annotations are not read if they are text.
+_SCHEMAS = (
+    "(Tensor[] tensors, str call, SymInt[] integers, float[] floats) -> Tensor[]",
+    "(Tensor[] saved, Tensor[] grads, bool[] flows, bool[] needed, str call, SymInt[] integers, "
+    "float[] floats) -> Tensor[]",
+)
+
 if AVAILABLE:
 
-    @torch.library.custom_op("attnext::forward", mutates_args=())
+    @torch.library.custom_op("attnext::forward", mutates_args=(), schema=_SCHEMAS[0])
     def _forward(
         tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
     ) -> list[Tensor]:
@@ -129,7 +142,7 @@ if AVAILABLE:
         decoded = _decoded(call, integers, floats)
         return [torch.empty(shape, dtype=torch.float32) for shape in shapes(decoded, tensors)]
 
-    @torch.library.custom_op("attnext::backward", mutates_args=())
+    @torch.library.custom_op("attnext::backward", mutates_args=(), schema=_SCHEMAS[1])
     def _backward(
         saved: Sequence[Tensor],
         grads: Sequence[Tensor],
@@ -157,7 +170,7 @@ if AVAILABLE:
         floats: Sequence[float],
     ) -> list[Tensor]:
         decoded = _decoded(call, integers, floats)
-        known = dict(zip(kept(decoded), saved, strict=True))
+        known = dict(zip(decoded.kind.kept, saved, strict=True))
         wanted = [name for name, need in zip(decoded.names, needed, strict=True) if need]
         # An input that is not kept has the shape of the one result.
         like = [known.get(name, grads[0]) for name in wanted]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnext import _positions
 
+from .attention import OTHER
 from .operators import AVAILABLE, is_compiling
 from .tensors import to_tensor
 
@@ -21,32 +22,9 @@ if AVAILABLE:  # computed while the graph is made
     _encoding = torch.compiler.assume_constant_result(_encoding)  # type: ignore[no-untyped-call]
 
 
+@OTHER.spelled_out
 def positional_encoding(num_steps: int, num_hiddens: int) -> Tensor:
     """Sines and cosines of each position, from fast waves to slow ones.
-
-    Parameters
-    ----------
-    num_steps : int
-        How many positions, from 0 on.
-    num_hiddens : int
-        Features of each: as many as those they are added to.
-
-    Returns
-    -------
-    encoding : Tensor, float32, shape (num_steps, num_hiddens)
-        A sine in each even column, the cosine of the same angle in the next one; an odd last
-        column is a sine.
-
-    Raises
-    ------
-    TypeError
-        A size is not an int.
-    ValueError
-        A size is negative, or too large for any memory.
-
-    See Also
-    --------
-    attnext.positional_encoding : The same as an array, and the formula.
 
     Notes
     -----

@@ -85,7 +85,7 @@ def check_option(name: str, value: Tensor) -> Tensor:
     if name in _INTEGERS and value.is_floating_point():
         hint = "expected integers: .long(), if these are whole numbers"
         if name == "valid_lens":  # where other functions have a mask
-            hint += "; floats to be added to the scores are the argument bias"
+            hint += "; floats to be added to the scores are an attention's argument bias"
         raise TypeError(f"{name} has dtype {value.dtype}, {hint}")
     if name == "valid_lens" and value.dtype is torch.bool:
         hint = "expected integers, how many keys take part: which, says the argument mask"

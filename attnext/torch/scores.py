@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from sys import intern
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,13 +11,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from attnext import _core
+from attnext._gradients import names_of
 
-from .attention import of_numbers, run_score
-from .calls import RULES, Arrays, Flow, Rule, Shape
+from .attention import OTHER, of_numbers, run_score
+from .calls import RULES, Flow, Rule, Saved, Shape
+from .tensors import on_tensors
 
 _Softcap: TypeAlias = float | np.floating[Any] | np.integer[Any] | None
 
 
+@OTHER.spelled_out
 def dot_product_scores(
     queries: Tensor,
     keys: Tensor,
@@ -25,35 +29,6 @@ def dot_product_scores(
     softcap: _Softcap = None,
 ) -> Tensor:
     """Scaled dot product of every query with every key.
-
-    Parameters
-    ----------
-    queries : Tensor, float32, shape (..., M, D)
-        M queries; any leading axes (batch, heads), or none.
-    keys : Tensor, float32, shape (..., N, D)
-        The keys; leading axes as those of `queries`.
-    scale : float or Tensor, optional
-        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default. A float32
-        tensor that broadcasts to ``queries.shape[:-2]`` has a gradient.
-    softcap : float, optional
-        A bound on the size of scores, > 0: each becomes ``softcap * tanh(score / softcap)``.
-
-    Returns
-    -------
-    scores : Tensor, float32, shape (..., M, N)
-        ``scale * queries @ keys^T``.
-
-    Raises
-    ------
-    TypeError
-        An input is no dense float32 tensor on the CPU, or a number is none.
-    ValueError
-        An argument has the wrong shape or an impossible value.
-
-    See Also
-    --------
-    attnext.dot_product_scores : The same on arrays.
-    masked_softmax : From scores to attention weights.
 
     Notes
     -----
@@ -75,6 +50,7 @@ def dot_product_scores(
     return _scores("dot_product_scores", {"queries": queries, "keys": keys}, own)
 
 
+@OTHER.spelled_out
 def cosine_scores(
     queries: Tensor,
     keys: Tensor,
@@ -84,31 +60,6 @@ def cosine_scores(
     softcap: _Softcap = None,
 ) -> Tensor:
     """Scaled cosine between every query and every key.
-
-    Parameters
-    ----------
-    queries, keys : Tensor, float32
-        Of shapes (..., M, D) and (..., N, D), as in `dot_product_scores`.
-    scale : float or Tensor, optional
-        What the cosines are multiplied by, finite; as in `dot_product_scores`.
-    eps : float, optional
-        A norm counts as at least this, > 0.
-    softcap : float, optional
-        As in `dot_product_scores`.
-
-    Returns
-    -------
-    scores : Tensor, float32, shape (..., M, N)
-        ``scale * q.k / (max(|q|, eps) * max(|k|, eps))`` of every pair.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_scores`.
-
-    See Also
-    --------
-    attnext.cosine_scores : The same on arrays.
 
     Notes
     -----
@@ -125,6 +76,7 @@ def cosine_scores(
     return _scores("cosine_scores", {"queries": queries, "keys": keys}, own)
 
 
+@OTHER.spelled_out
 def additive_scores(
     queries: Tensor,
     keys: Tensor,
@@ -136,31 +88,6 @@ def additive_scores(
     softcap: _Softcap = None,
 ) -> Tensor:
     """Additive (Bahdanau) score of every query with every key.
-
-    Parameters
-    ----------
-    queries, keys : Tensor, float32
-        Of shapes (..., M, Dq) and (..., N, Dk), with the same leading axes.
-    W_q, W_k, w_v : Tensor, float32
-        Of shapes (H, Dq), (H, Dk) and (H,) or (1, H), as in `additive_attention`.
-    b_h : Tensor, float32, shape (H,), optional
-        Bias of the hidden units.
-    softcap : float, optional
-        As in `dot_product_scores`.
-
-    Returns
-    -------
-    scores : Tensor, float32, shape (..., M, N)
-        ``w_v . tanh(W_q q + W_k k + b_h)`` of every pair.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_scores`.
-
-    See Also
-    --------
-    attnext.additive_scores : The same on arrays.
 
     Notes
     -----
@@ -181,6 +108,7 @@ def additive_scores(
     return _scores("additive_scores", inputs, {"softcap": softcap})
 
 
+@OTHER.spelled_out
 def gaussian_scores(
     queries: Tensor,
     keys: Tensor,
@@ -190,29 +118,6 @@ def gaussian_scores(
     softcap: _Softcap = None,
 ) -> Tensor:
     """Logarithm of a Gaussian kernel of the distance of every query to every key.
-
-    Parameters
-    ----------
-    queries, keys : Tensor, float32
-        Of shapes (..., M, D) and (..., N, D), as in `dot_product_scores`.
-    w, sigma : Tensor or float, optional
-        The bandwidth, as in `gaussian_attention`.
-    softcap : float, optional
-        As in `dot_product_scores`.
-
-    Returns
-    -------
-    scores : Tensor, float32, shape (..., M, N)
-        ``-(w * |q - k|)**2 / 2`` of every pair.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_scores`.
-
-    See Also
-    --------
-    attnext.gaussian_scores : The same on arrays.
 
     Notes
     -----
@@ -238,14 +143,16 @@ def _scores(function: str, inputs: dict[str, Any], own: dict[str, Any]) -> Tenso
 
 
 def _gradients(
-    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
-) -> Arrays:
-    scale = [name for name in wanted if name == "scale"]
-    asked = {f"return_grad_{name}": True for name in scale}
-    d = getattr(_core, f"{function}_backward")(flow["scores"], **saved, **options, **asked)
-    names = ("queries", "keys", *(scale or ["w"]))
-    named = d._asdict() if hasattr(d, "_asdict") else zip(names, d, strict=False)
-    return of_numbers(dict(named), saved)
+    function: str, saved: Saved, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Saved:
+    more = [name for name in wanted if name == "scale"]
+    asked = {intern(f"return_grad_{name}"): True for name in more}
+    arguments = {"grad_output": flow["scores"], **saved, **options, **asked}
+    d = on_tensors(getattr(_core, f"{function}_backward"), arguments)
+    names = names_of(function.removesuffix("_scores"), False, *more)
+    if len(d) < len(names):  # a named tuple has values all the same, None
+        names = tuple(name for name in names if name != "values")
+    return of_numbers(dict(zip(names, d, strict=True)), saved)
 
 
 def _shapes(x: dict[str, Any]) -> dict[str, Shape]:

@@ -88,12 +88,17 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         raise ValueError("attn_mask is given beside is_causal=True, expected one of them")
     options: dict[str, Any] = {} if attn_mask is None else by_kind("attn_mask", attn_mask)
-    lead = [getattr(x, "shape", ())[:-2] for x in (query, key, value)]
-    if not lead[0] == lead[1] == lead[2]:
+    options["empty_rows"] = "zero"
+    if scale is not None:
+        options["scale"] = scale
+    if is_causal is not False:
+        options["causal"] = is_causal
+    if enable_gqa is not False:
+        options["enable_gqa"] = enable_gqa
+    if dropout_p != 0:
+        options |= dropped(dropout_p)
+    if not _are_alike(query, key, value):
         query, key, value = _broadcast([query, key, value], 3 if enable_gqa else 2)
-    given = {"scale": scale, "causal": is_causal, "enable_gqa": enable_gqa}
-    options |= {name: x for name, x in given.items() if x is not None and x is not False}
-    options |= {"empty_rows": "zero", **dropped(dropout_p)}
     inputs = {"queries": query, "keys": key, "values": value}
     output: Tensor = run_as_torch("dot_product_attention", inputs, options, ("output",))
     return output
@@ -133,6 +138,15 @@ def dropped(p: Any) -> dict[str, Any]:
     if p == 1:
         return {"dropout_mask": torch.zeros((), dtype=torch.bool)}
     return {"dropout_p": p, "seed": torch.randint(2**63 - 1, ())}
+
+
+def _are_alike(query: Any, key: Any, value: Any) -> bool:
+    """Have they the same leading axes? Mostly they have one shape."""
+    try:
+        a, b, c = query.shape, key.shape, value.shape
+    except AttributeError:
+        return False
+    return a == b == c or bool(a[:-2] == b[:-2] == c[:-2])
 
 
 def _broadcast(inputs: list[Tensor], axes: int) -> list[Tensor]:

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from attnext import _core
 
+from .attention import OTHER
 from .autograd import run
-from .calls import RULES, Arrays, Flow, Rule
+from .calls import RULES, Flow, Rule, Saved
 from .rules import check_order
-from .tensors import zeros_unless
+from .tensors import on_tensors, zeros_unless
 
 
+@OTHER.spelled_out
 def masked_softmax(
     X: Tensor,
     valid_lens: Tensor | ArrayLike | None = None,
@@ -24,34 +26,6 @@ def masked_softmax(
     empty_rows: str = "uniform",
 ) -> Tensor:
     """Softmax over the last axis, of which only some keys take part.
-
-    Parameters
-    ----------
-    X : Tensor, float32, shape (..., M, N)
-        Scores of M queries against N keys; one axis, (N,), is a single row.
-    valid_lens : Tensor or array_like of integers, optional
-        How many keys of a row take part: one int for all rows, one for each entry of the first
-        axis, or one for each row. None: all keys.
-    mask : Tensor or array_like of bool, optional
-        True where a key takes part, of any shape that broadcasts to that of `X`.
-    empty_rows : {'uniform', 'zero', 'nan'}, optional
-        What a row becomes to which no key is left.
-
-    Returns
-    -------
-    weights : Tensor, float32, shape (..., M, N)
-        Rows sum to 1; exactly 0 for keys that take no part.
-
-    Raises
-    ------
-    TypeError
-        `X` is no dense float32 tensor on the CPU, or an argument is of the wrong kind or dtype.
-    ValueError
-        An argument has the wrong shape or an impossible value.
-
-    See Also
-    --------
-    attnext.masked_softmax : The same on arrays, with the options in full.
 
     Notes
     -----
@@ -73,33 +47,9 @@ def masked_softmax(
     return weights
 
 
+@OTHER.spelled_out
 def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) -> Tensor:
     """Copy a batch of sequences, overwriting the steps beyond each one's length.
-
-    Parameters
-    ----------
-    X : Tensor, float32, shape (B, T, ...)
-        B sequences of T steps, two axes or more. It stays as it is.
-    valid_len : int, Tensor or array_like of integers, shape (B,)
-        How many steps of each sequence are kept; above T means T.
-    value : float, optional
-        What the others become.
-
-    Returns
-    -------
-    copy : Tensor, float32, shape (B, T, ...)
-        `X`, but `value` at ``[i, t]`` where ``t >= valid_len[i]``; no gradient flows from there.
-
-    Raises
-    ------
-    TypeError
-        `X` is no dense float32 tensor on the CPU, or an argument is of the wrong kind or dtype.
-    ValueError
-        An argument has the wrong shape, or a length is negative.
-
-    See Also
-    --------
-    attnext.sequence_mask : The same on arrays.
 
     Notes
     -----
@@ -124,20 +74,20 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
 
 
 def _softmax_gradients(
-    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
-) -> Arrays:
+    function: str, saved: Saved, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Saved:
     # forward was: weights = softmax(X), whose gradient needs the weights alone
     grad = zeros_unless(flow["weights"], saved["weights"].shape)
-    return {"X": _core.masked_softmax_backward(grad, **saved, **options)}
+    arguments = {"grad_output": grad, **saved, **options}
+    return {"X": on_tensors(_core.masked_softmax_backward, arguments)}
 
 
 def _mask_gradients(
-    function: str, saved: Arrays, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
-) -> Arrays:
+    function: str, saved: Saved, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
+) -> Saved:
     # forward was: copy = X, and value beyond the lengths; so now: the gradient, and 0 there
-    grad = flow["copy"]
-    assert grad is not None  # or nothing would have come here
-    return {"X": _core.sequence_mask(grad, **saved, **{**options, "value": 0.0})}
+    arguments = {"X": flow["copy"], **saved, **options, "value": 0.0}
+    return {"X": on_tensors(_core.sequence_mask, arguments)}
 
 
 RULES["masked_softmax"] = Rule(

@@ -12,6 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import Parameter
+
+from attnext import _core
 
 from .rules import check_option
 
@@ -26,6 +29,32 @@ _CONSTANTS = (int, float, str, type(None))
 # out.)
 _to_array: Callable[[Tensor], NDArray[Any]] = methodcaller("numpy", force=True)
 to_tensor: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
+
+# From 2.10 on torch has functions by which C reads a tensor and makes one; only those types have
+# none of their own meaning.
+_core._exchange_tensors((Tensor, Parameter), getattr(Tensor, "__dlpack_c_exchange_api__", None))
+
+
+def on_tensors(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """A function of C, called with tensors, single ones or in lists: its arrays as tensors."""
+    made = _core._on_tensors(function, arguments)
+    if made is not NotImplemented:
+        return made
+    return _as_tensors(function(**{name: _as_array(x, name) for name, x in arguments.items()}))
+
+
+def _as_array(x: Any, name: str) -> Any:
+    if isinstance(x, Tensor):
+        return to_array(x, name)
+    if isinstance(x, list) and x and isinstance(x[0], Tensor):
+        return [to_array(part, f"{name}[{i}]") for i, part in enumerate(x)]
+    return x
+
+
+def _as_tensors(made: Any) -> Any:
+    if isinstance(made, np.ndarray):
+        return to_tensor(made)
+    return tuple(map(_as_tensors, made)) if isinstance(made, tuple) else made
 
 
 def to_array(x: Tensor, name: str = "a tensor") -> NDArray[Any]:
@@ -50,28 +79,22 @@ def _check_storage(x: Tensor, name: str) -> None:
         )
 
 
-def by_argument(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
+def by_argument(names: Sequence[str], values: Iterable[Any]) -> dict[str, Any]:
     """Keyword arguments; values with the names "x[0]", "x[1]" and so on are a list x."""
     arguments = dict(zip(names, values, strict=True))
-    for name in _of_lists(*arguments):
+    for name in _of_lists(tuple(names)):
         arguments.setdefault(name[: name.index("[")], []).append(arguments.pop(name))
     return arguments
 
 
 @cache
-def _of_lists(*names: str) -> tuple[str, ...]:
+def _of_lists(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name[-1] == "]")
 
 
-def to_arrays(names: Iterable[str], tensors: Iterable[Tensor]) -> dict[str, Any]:
-    """Keyword arguments for C."""
-    names = tuple(names)
-    return by_argument(names, map(to_array, tensors, names))
-
-
-def zeros_unless(gradient: NDArray[Any] | None, like: Sequence[int]) -> NDArray[Any]:
+def zeros_unless(gradient: Tensor | None, like: Sequence[int]) -> Tensor:
     """The gradient of an output as C wants it: always there."""
-    return np.zeros(like, np.float32) if gradient is None else gradient
+    return torch.zeros(tuple(like)) if gradient is None else gradient
 
 
 # ---- options -------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ from .sdpa import by_kind, dropped, run_as_torch
 
 NAME = "attnext"
 
-_Rule: TypeAlias = Callable[..., Tensor]  # (entry, head, query, key) of indices: is it in?
+_Rule: TypeAlias = Callable[..., Any]  # (entry, head, query, key) of indices: is it in?
 _Band: TypeAlias = tuple[int, int]  # keys before and behind the query's own place; -1: no bound
 
 
@@ -111,7 +111,7 @@ def _mask(
     """What a model's layers get as attention_mask; attention_mask here: (B, all keys) of bools."""
     more |= {"allow_is_causal_skip": False, "use_vmap": use_vmap}
     more |= {"mask_function": mask_function, "attention_mask": attention_mask}
-    whole = partial(
+    whole: Callable[..., Any] = partial(
         masking_utils.sdpa_mask, batch_size, q_length, kv_length, q_offset, kv_offset, **more
     )
     band = None if use_vmap or torch.compiler.is_compiling() else _band_of(mask_function)

@@ -1,0 +1,95 @@
+"""Models of torch's own classes that compute with attnext: their modules exchanged, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import nn
+
+from attnext._options import type_name
+
+from .nn import MultiheadAttention
+
+_Model = TypeVar("_Model", bound=nn.Module)
+
+
+def _exchange(old: type, new: type) -> Callable[[_Model], _Model]:
+    def exchange(model: _Model) -> _Model:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model is of type {type_name(model)}, expected a torch.nn.Module")
+        for module in model.modules():
+            if type(module) is old:
+                object.__setattr__(module, "__class__", new)
+        return model
+
+    return exchange
+
+
+_to_ours = _exchange(nn.MultiheadAttention, MultiheadAttention)
+_to_theirs = _exchange(MultiheadAttention, nn.MultiheadAttention)
+
+
+def convert(model: _Model) -> _Model:
+    """Let every torch.nn.MultiheadAttention of a model compute by attnext.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place. Parameters, buffers, hooks and the state dict stay what they are, and an
+        optimizer that has the parameters keeps them. Classes derived from
+        torch.nn.MultiheadAttention are left alone.
+
+    Returns
+    -------
+    model : torch.nn.Module
+        The model itself.
+
+    Raises
+    ------
+    TypeError
+        `model` is no torch.nn.Module.
+
+    See Also
+    --------
+    revert : The other way.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import convert
+    >>> layer = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
+    >>> encoder = convert(torch.nn.TransformerEncoder(layer, num_layers=2))
+    >>> encoder(torch.randn(4, 5, 8)).shape
+    torch.Size([4, 5, 8])
+    """
+    return _to_ours(model)
+
+
+def revert(model: _Model) -> _Model:
+    """Undo `convert`: let torch.nn.MultiheadAttention be torch's own again.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place, as by `convert`.
+
+    Returns
+    -------
+    model : torch.nn.Module
+        The model itself.
+
+    Raises
+    ------
+    TypeError
+        `model` is no torch.nn.Module.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnext.torch import convert, revert
+    >>> attention = convert(torch.nn.MultiheadAttention(8, 2))
+    >>> type(revert(attention)) is torch.nn.MultiheadAttention
+    True
+    """
+    return _to_theirs(model)
