@@ -5,14 +5,15 @@ gradients included, are checked first against ``attnext.reference``; then all ca
 round after round, so that a busy machine slows all alike: what counts is the ratio within a line.
 Peers that are not installed are left out (pip install torch jax onnxruntime onnx).
 
-    python benchmarks/run.py                            everything: about half an hour
+    python benchmarks/run.py                            everything: some ten minutes
     python benchmarks/run.py --case dot-dense --seconds 10
     python benchmarks/run.py --masks                    does the cost follow the pairs?
     python benchmarks/run.py --cpu generic              and attnext with ATTNEXT_CPU=generic
     python benchmarks/run.py --quick                    a short look, nothing that compiles
-    python benchmarks/run.py --json out.json --paste    and put the tables into the documents
-    python benchmarks/run.py --from out.json --paste    ... those of an earlier run
-    python benchmarks/run.py --compare old.json new.json    what became slower; 1 if anything did
+    python benchmarks/run.py --paste                    and make tables, pictures and record anew
+    python benchmarks/run.py --from docs/performance.json --paste    ... of an earlier run
+    python benchmarks/run.py --compare HEAD~1           what is slower than at that commit
+    python benchmarks/run.py --compare old.json new.json    ... of two runs; 1 if anything is
 """
 
 import argparse
@@ -28,10 +29,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # which `python -P` leaves out
 
-from suite import compare, report, worker
+from suite import before, compare, record, report, worker
 from suite.cases import CASES
-from suite.paste import DOCUMENTS, NoMarkers, paste
+from suite.paste import NoMarkers, publish
 from suite.peers import CPUS, PEERS, SLOW_TO_COMPILE
+from suite.timing import ROUNDS
 
 CLONE = Path(__file__).resolve().parent.parent
 
@@ -67,34 +69,62 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     """A record of all measurements: what --json writes."""
     everything = not options.case and not options.masks
     spec = {
+        **asked(options),
         "cases": list(CASES) if everything else options.case or [],
         "masks": everything or options.masks,
         "mask_shape": options.mask_shape,
-        "seconds": options.seconds or (0.1 if options.quick else 3.0),
-        "patience": options.patience,
-        "cpu_time": options.cpu_time,
         "peers": ["attnext", *[name for name in PEERS if takes_part(name, options)]],
     }
-    record: dict[str, Any] = {"cpu": cpu_name(), "cpus": cpus(), "date": time.strftime("%Y-%m-%d")}
-    record |= {"cpu_time": options.cpu_time, "rows": [], "masks": [], "missing": {}}
+    found: dict[str, Any] = {"cpu": cpu_name(), "cpus": cpus(), "date": time.strftime("%Y-%m-%d")}
+    found |= {"cpu_time": options.cpu_time, "versions": {}, "config": {}, "missing": {}}
+    found |= {"rows": [], "masks": []}
     with tempfile.TemporaryDirectory() as folder:
         for threads in numbers_of_threads(options):
             result = in_a_child({**spec, "threads": threads, "folder": folder})
-            record["rows"] += result["rows"]
-            record["masks"] += result["masks"]
-            record["missing"] |= result["missing"]
-            record |= {key: result[key] for key in ("versions", "config")}
-    return record
+            found["rows"] += result["rows"]
+            found["masks"] += result["masks"]
+            found["missing"] |= result["missing"]
+            found |= {key: result[key] for key in ("versions", "config")}
+    rounded: dict[str, Any] = record.rounded(found)
+    return rounded
 
 
-def read(file: Path) -> dict[str, Any]:
-    """A record that --json wrote."""
-    try:
-        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        record["rows"], record["masks"]  # noqa: B018
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"{file} is no record that --json wrote: {error!r}")
-    return record
+def asked(options: argparse.Namespace) -> dict[str, Any]:
+    """What any process is told of how to time."""
+    return {
+        "seconds": options.seconds or (0.1 if options.quick else 0.5),
+        "rounds": ROUNDS,
+        "patience": options.patience,
+        "cpu_time": options.cpu_time,
+    }
+
+
+def beside_a_commit(revision: str, options: argparse.Namespace) -> tuple[str, bool]:
+    """The table of --compare, and whether anything became slower."""
+    commit = before.commit_of(revision)
+    if commit is None:
+        sys.exit(
+            f"--compare takes a record that --json wrote or a commit of the clone, got {revision}"
+        )
+    old, found = before.built(commit), []
+    spec = {**asked(options), "peers": ["attnext"], "rounds": 2}
+    spec["seconds"] /= 4 * before.TURNS
+    with tempfile.TemporaryDirectory() as folder:
+        for threads in numbers_of_threads(options):
+            given = {**spec, "threads": threads, "folder": folder}
+            for row in before.rows(given, options.case or list(CASES), old):
+                print(f"  {row.case}, {row.work}, {threads}: {row.factor:.3f}x", file=sys.stderr)
+                found.append(row)
+    return before.document(found, commit)
+
+
+def compared(options: argparse.Namespace) -> tuple[str, bool]:
+    """Two records, a record and a new run, or a commit and what is installed."""
+    old, *new = options.compare
+    if not new and not Path(old).is_file():
+        return beside_a_commit(old, options)
+    was = record.read(Path(old))
+    return compare.document(was, record.read(Path(new[0])) if new else measured(options))
 
 
 def numbers_of_threads(options: argparse.Namespace) -> list[int]:
@@ -130,7 +160,9 @@ def parsed() -> argparse.Namespace:
         help="attnext with these vectors too, where its own are wider; may be repeated"
     )  # fmt: skip
     add("--threads", type=int, action="append", help="so many; may be repeated; default: 1, all")
-    add("--seconds", type=float, help="for each case, direction and number of threads; default: 3")
+    add(
+        "--seconds", type=float, help="for each case, direction and number of threads; default: 0.5"
+    )
     add("--patience", type=float, default=120.0, help="seconds a peer may take to get ready")
     add("--quick", action="store_true", help="a tenth of a second for each, nothing compiled")
     add("--cpu-time", action="store_true",
@@ -138,12 +170,17 @@ def parsed() -> argparse.Namespace:
     add("--markdown", action="store_true", help="print Markdown")
     add("--json", type=Path, metavar="FILE", help="also write all measurements there")
     add("--from", type=Path, metavar="FILE", dest="source", help="measure nothing: read --json's")
-    add("--compare", type=Path, nargs=2, metavar=("OLD", "NEW"),
-        help="measure nothing: two of --json's; status 1 if something became slower")  # fmt: skip
-    add("--paste", action="store_true", help="into the READMEs and docs/performance.md")
+    add("--compare", nargs="+", metavar=("OLD", "NEW"),
+        help="what became slower than OLD, --json's or a commit, in NEW, --json's too, or now;"
+        " status 1 if anything did")  # fmt: skip
+    add("--paste", action="store_true",
+        help="tables, pictures and the record into the READMEs and docs")  # fmt: skip
     add("--root", type=Path, default=CLONE, help="of these documents; default: the clone")
     add("--worker", nargs=2, help=argparse.SUPPRESS)
+    add("--turns", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if len(options.compare or ()) > 2:
+        parser.error(f"argument --compare: expected OLD or OLD NEW, got {len(options.compare)}")
     for cpu in options.cpu or ():
         from suite.narrower import refused  # attnext: only for those who ask
 
@@ -157,25 +194,19 @@ def main() -> None:
     options = parsed()
     if options.worker:
         return worker.main(*options.worker)
+    if options.turns:
+        return worker.turns(options.turns)
     if options.compare:
-        text, slower = compare.document(*(read(file) for file in options.compare))
+        text, slower = compared(options)
         print(text, end="")
         sys.exit(slower)
-    if options.source:
-        record = read(options.source)
-    else:
-        record = measured(options)
+    found = record.read(options.source) if options.source else measured(options)
     if options.json:
-        options.json.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    print(report.document(record, as_markdown=options.markdown))
+        options.json.write_text(record.text(found), encoding="utf-8")
+    print(report.document(found, as_markdown=options.markdown))
     if options.paste:
         try:
-            paste(
-                {
-                    options.root / name: report.document(record, short=short)
-                    for name, short in DOCUMENTS.items()
-                }
-            )
+            publish(found, options.root)
         except NoMarkers as error:
             sys.exit(str(error))
 

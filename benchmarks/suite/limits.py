@@ -4,7 +4,7 @@ Of the work there is what the mathematics asks for: products, divisions, exponen
 that take part, and the arrays that have to be read. Of the CPU, measured in the same run and with
 as many threads: fused multiply-adds, divisions, and floats read from arrays of the case's size
 (peak.c); they give the least time in which the work can be done. A softmax has its limit in
-copying the scores, which is timed as such.
+copying the scores, which is timed as such; a toy its floor in making arrays for the results.
 """
 
 from __future__ import annotations
@@ -193,3 +193,11 @@ def copying(problem: Problem, work: str, threads: int) -> Callable[[], list[Arra
         return copies
 
     return call
+
+
+def making(results: list[Array]) -> Callable[[], list[Array]]:
+    """The floor of a toy: a call that makes the arrays of its results, and leaves them empty."""
+    shapes, dtype, empty = [x.shape for x in results], results[0].dtype, np.empty
+    if len(shapes) == 1:
+        return lambda: [empty(shapes[0], dtype)]
+    return lambda: [empty(shape, dtype) for shape in shapes]

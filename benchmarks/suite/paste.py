@@ -1,26 +1,33 @@
-"""Puts the tables into documents, between two markers, which stay."""
+"""Puts what was measured into the documents: tables between two markers, which stay; pictures; and
+the record itself, from which all of it can be made again.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from . import picture, record, report
 
 BEGIN = "<!-- benchmark table: begin -->"
 END = "<!-- benchmark table: end -->"
 
-# Documents, and whether they get the short table.
-DOCUMENTS = {"README.md": True, "README.zh-CN.md": True, "docs/performance.md": False}
+RECORD = "docs/performance.json"
+PICTURES = "docs/pictures"
+READMES = {"README.md": "en", "README.zh-CN.md": "zh"}
+PERFORMANCE = "docs/performance.md"
 
 
 class NoMarkers(Exception):
     """A document does not say where the table goes."""
 
 
-def between_markers(text: str, table: str, name: str) -> str:
+def between_markers(text: str, table: str, name: str, begin: str = BEGIN, end: str = END) -> str:
     """The text with what stands between its markers replaced."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise NoMarkers(f"{name} needs one line {BEGIN} and after it one line {END}")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{table.strip()}\n{END}{rest.split(END)[1]}"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise NoMarkers(f"{name} needs one line {begin} and after it one line {end}")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{table.strip()}\n{end}{rest.split(end)[1]}"
 
 
 def paste(tables: dict[Path, str]) -> None:
@@ -32,3 +39,14 @@ def paste(tables: dict[Path, str]) -> None:
         texts[path] = between_markers(path.read_text(encoding="utf-8"), table, str(path))
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
+
+
+def publish(measured: dict[str, Any], root: Path) -> None:
+    """Of one record: the tables, the pictures, and the record."""
+    tables = {name: report.summary(measured, lang) for name, lang in READMES.items()}
+    tables[PERFORMANCE] = report.document(measured)
+    paste({root / name: table for name, table in tables.items()})
+    drawn = {f"{PICTURES}/{name}": text for name, text in picture.pictures(measured).items()}
+    for name, text in {**drawn, RECORD: record.text(measured)}.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")

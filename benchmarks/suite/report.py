@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .peers import OTHERS, PEERS
+from .shown import Shown, rows_shown
 
 Row = dict[str, Any]
 Table = list[list[str]]  # the head first
@@ -72,27 +73,39 @@ def full_table(record: Row, threads: int) -> Table:
     """Every row of so many threads, with every peer."""
     rows = [row for row in record["rows"] if row["threads"] == threads]
     peers = [name for name in COLUMNS if any(name in row["times"] for row in rows)]
-    head = ["case", "shape", "work", "attnext", "median", "of limit", "best peer", *peers]
+    head = ["case", "shape", "work", "attnext", "median", "limit", "of limit", "best peer", *peers]
     table = [head + ["beside 1 thread"] * (threads > 1)]
     for row in rows:
         ours = row["times"]["attnext"]
         cells = [row["case"], row["shape"], row["work"], number(ours["min"])]
-        cells += [number(ours["median"]), share(row), beside_best(row)]
+        cells += [number(ours["median"]), "" if row["limit"] is None else number(row["limit"])]
+        cells += [share(row), beside_best(row)]
         cells += [ratio(row, name) for name in peers]
         table.append(cells + [speedup(row, record["rows"])] * (threads > 1))
     return table
 
 
-def short_table(record: Row, threads: int) -> Table:
-    """A line for each case, with the best peer alone."""
-    table = [["case", "shape", "forward", "of limit", "best peer",
-              "forward+backward", "of limit", "best peer"]]  # fmt: skip
-    lines: dict[str, list[str]] = {}
-    for row in record["rows"]:
-        if row["threads"] == threads and row["work"] != "backward":
-            line = lines.setdefault(row["case"], [row["case"], row["shape"]])
+def short_table(record: Row, lang: str = "en") -> Table:
+    """The cases that README shows: a line for each, with the best peer alone."""
+    numbers = sorted({row["threads"] for row in record["rows"]})
+    said = WORDS[lang]
+    head = [said["case"]]
+    lines: dict[Shown, list[str]] = {}
+    for threads in numbers:
+        head += [said["one" if threads == 1 else "several"].format(threads)]
+        head += [said["share"], said["best"]]
+        for shown, row in rows_shown(record, threads):
+            line = lines.setdefault(shown, [shown.en if lang == "en" else shown.zh])
             line += [number(row["times"]["attnext"]["min"]), share(row), beside_best(row)]
-    return table + list(lines.values())
+    return [head, *lines.values()]
+
+
+WORDS = {
+    "en": {"case": "", "one": "attnext, one thread", "several": "attnext, {} threads",
+           "share": "of limit", "best": "best peer"},
+    "zh": {"case": "", "one": "attnext，单线程", "several": "attnext，{} 线程",
+           "share": "达到极限的", "best": "最快的对手"},
+}  # fmt: skip
 
 
 def mask_table(record: Row, threads: int) -> Table:
@@ -140,12 +153,14 @@ def heading(record: Row) -> str:
     return "\n".join(lines)
 
 
-LEGEND = (
-    "attnext: the minimum of many calls. Peers: how many times as long, in the same run. Of limit: "
-    "the least\ntime the arithmetic or the memory of this CPU allows, as a part of attnext's time. "
-    "Of a\nmasked softmax it is a copy of the scores by NumPy into new memory, timed in the same "
-    "run: no bound\nbut a yardstick: above 100% attnext's best call was faster than the best copy."
-)
+LEGEND = """
+attnext: the minimum of many calls. Peers: how many times as long, in the same run. Limit: the least
+time the arithmetic or the memory of this CPU allows, by the rates of its multiply-adds, divisions
+and reads in the same run; of limit: its part of attnext's time. Of a masked softmax it is a copy of
+the scores by NumPy into new memory, timed in the same run: no bound but a yardstick: above 100%
+attnext's best call was faster than the best copy. Of a toy it is the floor of a call: NumPy makes
+the arrays of the results, and leaves them empty.
+""".strip()
 
 WAYS = (
     "Columns whose names begin with attnext are no peers, but attnext in another way: anew, a "
@@ -165,21 +180,23 @@ def refusals(record: Row) -> list[str]:
     ]
 
 
-def document(record: Row, short: bool = False, as_markdown: bool = True) -> str:
-    """All tables with their headings; `short`: one line for each case, on one thread."""
+def document(record: Row, as_markdown: bool = True) -> str:
+    """All tables with their headings."""
     shown = markdown if as_markdown else plain
-    parts = [heading(record), LEGEND] + [WAYS] * (not short)
-    for threads in sorted({row["threads"] for row in record["rows"]})[: 1 if short else None]:
-        table = (short_table if short else full_table)(record, threads)
-        parts += [f"{count(threads)}:", shown(table)]
-    for threads in sorted({row["threads"] for row in record["masks"] if not short}):
+    parts = [heading(record), LEGEND, WAYS]
+    for threads in sorted({row["threads"] for row in record["rows"]}):
+        parts += [f"{count(threads)}:", shown(full_table(record, threads))]
+    for threads in sorted({row["threads"] for row in record["masks"]}):
         row = next(row for row in record["masks"] if row["threads"] == threads)
         parts += [f"Does the cost follow the pairs? {row['shape']}, {count(threads)}; "
                   "pairs and tiles that take part,\nand time, as parts of the dense call's:",
                   shown(mask_table(record, threads))]  # fmt: skip
-    if not short:
-        parts += refusals(record)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts + refusals(record)) + "\n"
+
+
+def summary(record: Row, lang: str = "en") -> str:
+    """The short table, below where and with what it was measured."""
+    return f"{heading(record)}\n\n{markdown(short_table(record, lang))}\n"
 
 
 def count(threads: int) -> str:

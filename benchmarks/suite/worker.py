@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 
@@ -27,3 +28,18 @@ def main(spec_file: str, result_file: str) -> None:
     from .bench import run  # NumPy and the peers: not before
 
     Path(result_file).write_text(json.dumps(run(spec)), encoding="utf-8")
+
+
+def turns(given: str) -> None:
+    """A case and a direction a line; for each, the minimum of some calls, in milliseconds.
+
+    Results are checked when a case is asked for first.
+    """
+    spec = json.loads(given)
+    confine(spec["threads"])
+    from .bench import Bench
+
+    bench = Bench(spec)
+    for line in sys.stdin:
+        case, work = json.loads(line)
+        print(bench.turn(case, work), flush=True)
