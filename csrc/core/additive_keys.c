@@ -35,6 +35,23 @@ attn_additive_start_keys(void *rows, const attn_problem *p, int64_t count)
     memset(s->form, NO_FORM, (size_t)count);
 }
 
+/* Rows that lie side by side and are stored alike are transformed in one call: of short
+ * rows a call costs more than its numbers. */
+static void
+transform(const additive_keys *s, int64_t row, int64_t n, int64_t H)
+{
+    for (int64_t i = row, end; i < row + n; i = end) {
+        bool small = s->form[i] == ADDITIVE_SMALL;
+        for (end = i + 1; end < row + n; end++) {
+            if ((s->form[end] == ADDITIVE_SMALL) != small) {
+                break;
+            }
+        }
+        (small ? attn_simd->tanh_form
+               : attn_simd->exp_form)(s->stored + i * H, s->raw + i * H, (end - i) * H);
+    }
+}
+
 /* raw (n, H) = keys (n, Dk) W_k^T (Dk, H) */
 void
 attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
@@ -48,11 +65,9 @@ attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
         for (int64_t h = p->H; h < H; h++) {
             raw_i[h] = 0.0f; /* an added unit: 0 times an infinite key is not 0 */
         }
-        int form = attn_additive_form(attn_simd->absmax_row(raw_i, H));
-        s->form[i] = (uint8_t)form;
-        (form == ADDITIVE_SMALL ? attn_simd->tanh_form
-                                : attn_simd->exp_form)(s->stored + i * H, raw_i, H);
+        s->form[i] = (uint8_t)attn_additive_form(attn_simd->absmax_row(raw_i, H));
     }
+    transform(s, row, n, H);
 }
 
 /* The gradient of b = W_k k still lacks the factor w_h. */

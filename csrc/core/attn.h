@@ -157,7 +157,7 @@ typedef struct {
     int64_t H;
     const float
         *parameters[ATTN_PARAMETERS]; /* in the score's order; NULL: not given */
-    const void *prepared; /* keys, by attn_prepare_keys; NULL: the call prepares them */
+    const void *prepared; /* keys, by attn_key_maker; NULL: the call prepares them */
     attn_masks masks;
     attn_view sink; /* of floats, one for each query (stride_j 0): one more logit in the
                      * row's softmax, which takes weight and has no value; -inf is none.
@@ -226,13 +226,13 @@ int attn_forward(float *output, float *weights, float *lse, const attn_inputs *i
  * views of them then must be; NULL: not wanted, or there are no elements.
  *
  * projected and key_use: NULL; or wanted in the place of keys and of the parameters that
- * keys are projected with, all of which are then NULL (attn_projected_backward). */
+ * keys are projected with, all of which are then NULL (attn_key_maker). */
 typedef struct {
     float *queries, *keys, *values;
     float *parameters[ATTN_PARAMETERS];
     float *scale;
     float *bias, *sink;
-    float *projected; /* (B / group, N, attn_key_width(p)) */
+    float *projected; /* (B / group, N, key_width) */
     uint8_t *key_use; /* (B / group, N)  ATTN_UNUSED: no query was scored against it */
 } attn_gradients;
 
@@ -297,22 +297,6 @@ int attn_multi_head_forward(float *output, float *weights, float *lse, void *kep
                             const attn_inputs *in, const attn_problem *p,
                             void *workspace, attn_run *run);
 
-/* Keys and values may be projected once, as attn_prepare_keys: K and V of any number up
- * to the capacity, handed in as attn_problem.prepared. A backward then is wanted to leave
- * the gradient of K in attn_gradients.projected and that of V in values, (B / heads, N, H
- * / group) both, and key_use, which is 0 for the keys that were scored; what is made of
- * these, once added up, is d->keys, d->values and d of the parameters of K and V. */
-size_t attn_multi_head_prepared_size(const attn_problem *p, int64_t capacity);
-void attn_multi_head_prepare_start(void *prepared, const attn_problem *p,
-                                   int64_t capacity);
-int attn_multi_head_prepare(void *prepared, const attn_operand *keys,
-                            const attn_operand *values, int64_t first, int64_t end,
-                            const attn_problem *p, attn_run *run);
-size_t attn_multi_head_projected_workspace(const attn_problem *p);
-int attn_multi_head_projected_backward(const attn_gradients *d, const float *dV,
-                                       const attn_inputs *in, const attn_problem *p,
-                                       void *workspace, attn_run *run);
-
 size_t attn_multi_head_backward_workspace(const attn_problem *p,
                                           const attn_gradients *d,
                                           const attn_grad_outputs *grad, bool kept,
@@ -324,37 +308,41 @@ int attn_multi_head_backward(const attn_gradients *d, const attn_grad_outputs *g
 
 /* ---- keys prepared once ---------------------------------------------------------- */
 
-/* What a score makes of the keys before it meets a query (additive: projects them;
- * cosine: normalises them) may be made once, and used by any calls whose keys these
- * are: any queries, masks and options, forward and backward, but the same score, eps,
- * parameters, B / group and sizes of keys; N at most the capacity, and as many keys as
- * have been prepared. Hand such memory in as attn_problem.prepared: the results are
- * those without, bit by bit. The gradients of parameters still need the keys
- * themselves.
+/* What is made of the keys before they meet a query (additive: their projections; cosine:
+ * their directions; multi-head attention: K and V) may be made once, and used by any calls
+ * whose keys these are: any queries, masks and options, forward and backward, but the same
+ * score, eps, parameters, B / group and sizes of keys; N at most the capacity, and as many
+ * keys as have been prepared. Hand such memory in as attn_problem.prepared: the results
+ * are those without, bit by bit. The gradients of parameters still need the keys
+ * themselves. Of problems with the heads of multi-head attention, attn_keys_of_heads.
  *
- * attn_prepared_size: bytes, for `capacity` keys of each of the B / group entries;
- * SIZE_MAX: overflow. 0: the score makes nothing of its keys, has nothing to prepare, and
- * takes NULL. attn_prepare_start: once, before the first keys. attn_prepare_keys: keys
- * first <= j < end of every entry, in any order, and again where they have changed; but
- * not those that use (B / group, end - first) calls ATTN_UNUSED, which then no query may
- * be scored against; use NULL: all of them. The memory must stay where it is. */
-size_t attn_prepared_size(const attn_problem *p, int64_t capacity);
-void attn_prepare_start(void *prepared, const attn_problem *p, int64_t capacity);
-int attn_prepare_keys(void *prepared, const attn_operand *keys, const uint8_t *use,
-                      int64_t first, int64_t end, const attn_problem *p, attn_run *run);
+ * Backwards over the same keys can be added up before they go through the projections:
+ * what each leaves in attn_gradients.projected and in values, and of key_use, which is 0
+ * where one of them scored a key. From these, dV being what flows to the values, to
+ * d->keys, d->values and those of d->parameters; but where no parameter projects, they are
+ * these. */
+typedef struct {
+    /* Bytes, for `capacity` keys of each entry; SIZE_MAX: overflow. 0: there is nothing to
+     * prepare, and calls take NULL. */
+    size_t (*size)(const attn_problem *p, int64_t capacity);
+    /* Once, before the first keys. The memory must then stay where it is. */
+    void (*start)(void *prepared, const attn_problem *p, int64_t capacity);
+    /* Keys first <= j < end of every entry, in any order, and again where they have
+     * changed; those that use (entries, end - first) calls ATTN_UNUSED may be left out, and
+     * no query may be scored against them; NULL: all. */
+    int (*make)(void *prepared, const attn_inputs *in, const uint8_t *use,
+                int64_t first, int64_t end, const attn_problem *p, attn_run *run);
+    /* Is this parameter, given, one that they are made with? Numbers of a projected key,
+     * and of a value, or of those themselves. */
+    bool (*has)(const attn_score *score, int parameter);
+    int64_t (*key_width)(const attn_problem *p);
+    int64_t (*value_width)(const attn_problem *p);
+    size_t (*backward_workspace)(const attn_problem *p);
+    int (*backward)(const attn_gradients *d, const float *dV, const attn_inputs *in,
+                    const attn_problem *p, void *workspace, attn_run *run);
+} attn_key_maker;
 
-/* Is this parameter, given, one that the score projects the keys with? Numbers of a
- * projected key; without such parameters, of a key. */
-bool attn_projects_keys(const attn_score *score, int parameter);
-int64_t attn_key_width(const attn_problem *p);
-
-/* Backwards over the same keys can be added up before they go through the projection of
- * the keys: what each leaves in attn_gradients.projected, and of key_use, where one of
- * them used a key. From these to d->keys and those of d->parameters. Of a score that
- * projects no keys, projected is the gradient of the keys itself. */
-size_t attn_projected_backward_workspace(const attn_problem *p);
-int attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
-                            const attn_problem *p, void *workspace, attn_run *run);
+extern const attn_key_maker attn_keys_of_score, attn_keys_of_heads;
 
 /* ---- merging attentions over disjoint sets of keys ------------------------------- */
 

@@ -111,16 +111,16 @@ attn_make_keys_backward(attn_call *c)
 
 /* ---- in memory of the caller ----------------------------------------------------- */
 
-size_t
-attn_prepared_size(const attn_problem *p, int64_t capacity)
+static size_t
+size_of(const attn_problem *p, int64_t capacity)
 {
     attn_arena a = attn_arena_over(NULL);
     attn_take_prepared(&a, p, capacity);
     return a.used == 0 ? 0 : attn_arena_size(&a);
 }
 
-void
-attn_prepare_start(void *memory, const attn_problem *p, int64_t capacity)
+static void
+start(void *memory, const attn_problem *p, int64_t capacity)
 {
     attn_arena a = attn_arena_over(memory);
     attn_prepared *to = attn_take_prepared(&a, p, capacity);
@@ -129,19 +129,19 @@ attn_prepare_start(void *memory, const attn_problem *p, int64_t capacity)
     }
 }
 
-int
-attn_prepare_keys(void *memory, const attn_operand *keys, const uint8_t *use,
-                  int64_t first, int64_t end, const attn_problem *p, attn_run *run)
+static int
+make(void *memory, const attn_inputs *in, const uint8_t *use, int64_t first,
+     int64_t end, const attn_problem *p, attn_run *run)
 {
-    if (p->score->take_keys == NULL) {
-        return 0;
-    }
     attn_prepared *to = (attn_prepared *)attn_arena_over(memory).base;
-    return attn_make_keys(to, keys, use, first, end, p, run) ? 0 : ATTN_INTERRUPTED;
+    return p->score->take_keys == NULL ||
+                   attn_make_keys(to, &in->keys, use, first, end, p, run)
+               ? 0
+               : ATTN_INTERRUPTED;
 }
 
-bool
-attn_projects_keys(const attn_score *score, int parameter)
+static bool
+has(const attn_score *score, int parameter)
 {
     const char *shape = score->about.parameters[parameter].shape;
     return score->projected_backward != NULL && shape != NULL && strchr(shape, 'K');
@@ -153,25 +153,39 @@ attn_key_width(const attn_problem *p)
     return p->score->key_width == NULL ? p->Dk : p->score->key_width(p);
 }
 
-size_t
-attn_projected_backward_workspace(const attn_problem *p)
+static int64_t
+value_width(const attn_problem *p)
+{
+    return p->Dv;
+}
+
+static size_t
+backward_workspace(const attn_problem *p)
 {
     attn_arena a = attn_arena_over(NULL);
     attn_take_panels_backward(&a, p->Dk, p->H, p->B / p->group, p->N);
     return attn_arena_size(&a);
 }
 
-int
-attn_projected_backward(const attn_gradients *d, const attn_operand *keys,
-                        const attn_problem *p, void *memory, attn_run *run)
+/* The values are not projected: dV is their gradient. */
+static int
+backward(const attn_gradients *d, const float *dV, const attn_inputs *in,
+         const attn_problem *p, void *memory, attn_run *run)
 {
     attn_arena a = attn_arena_within(memory, run->room);
-    const attn_panels panels = attn_take_panels_backward(&a, p->Dk, p->H,
-                                                         p->B / p->group, p->N);
+    const int64_t entries = p->B / p->group;
+    const attn_panels panels = attn_take_panels_backward(&a, p->Dk, p->H, entries,
+                                                         p->N);
     if (!attn_arena_fits(&a, &run->room)) {
         return ATTN_NO_ROOM;
     }
-    attn_set_zero(d->keys, p->B / p->group, p->N, p->Dk);
-    bool done = p->score->projected_backward(d, keys, p, panels, run);
+    (void)dV;
+    attn_set_zero(d->keys, entries, p->N, p->Dk);
+    bool done = p->score->projected_backward(d, &in->keys, p, panels, run);
     return done ? 0 : ATTN_INTERRUPTED;
 }
+
+const attn_key_maker attn_keys_of_score = {
+    size_of,  start, make, has, attn_key_width, value_width, backward_workspace,
+    backward,
+};

@@ -1,6 +1,6 @@
 /*
  * keys.h -- prepared keys: what a score makes of the keys before the walk, in memory of
- * the call's own or of the caller's (attn_prepare_keys).
+ * the call's own or of the caller's (attn_key_maker).
  */
 #ifndef ATTN_KEYS_H
 #define ATTN_KEYS_H
@@ -16,6 +16,9 @@ typedef struct {
 /* The call's own; NULL while the arena only counts, or if the score prepares nothing. */
 attn_prepared *attn_take_prepared(attn_arena *a, const attn_problem *p,
                                   int64_t capacity);
+
+/* Numbers of the operand made of a key. */
+int64_t attn_key_width(const attn_problem *p);
 
 /* The caller's. */
 const attn_prepared *attn_prepared_at(const void *memory);

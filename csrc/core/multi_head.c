@@ -114,7 +114,7 @@ prepared_at(const void *memory)
 }
 
 size_t
-attn_multi_head_prepared_size(const attn_problem *p, int64_t capacity)
+attn_heads_size(const attn_problem *p, int64_t capacity)
 {
     attn_arena a = attn_arena_over(NULL);
     take_prepared(&a, p, capacity);
@@ -122,7 +122,7 @@ attn_multi_head_prepared_size(const attn_problem *p, int64_t capacity)
 }
 
 void
-attn_multi_head_prepare_start(void *memory, const attn_problem *p, int64_t capacity)
+attn_heads_start(void *memory, const attn_problem *p, int64_t capacity)
 {
     attn_arena a = attn_arena_over(memory);
     const prepared_heads *to = take_prepared(&a, p, capacity);
@@ -137,7 +137,7 @@ enum { TASK_KEYS = 64 };
 typedef struct {
     const attn_problem *p;
     const prepared_heads *to;
-    const attn_operand *keys, *values;
+    const attn_inputs *in;
     int64_t first, end;
 } key_job;
 
@@ -152,21 +152,22 @@ key_task(void *ctx, int64_t task, int worker)
     int64_t n = job->end - j < TASK_KEYS ? job->end - j : TASK_KEYS;
     int64_t G = p->H / p->group, at = (e * to->capacity + j) * G;
     (void)worker;
-    attn_project(to->K + at, G, attn_read(job->keys, e, j), n, to->W_k_panels, p->Dk, G,
-                 p->parameters[B_K]);
-    attn_project(to->V + at, G, attn_read(job->values, e, j), n, to->W_v_panels, p->Dv,
-                 G, p->parameters[B_V]);
+    attn_project(to->K + at, G, attn_read(&job->in->keys, e, j), n, to->W_k_panels,
+                 p->Dk, G, p->parameters[B_K]);
+    attn_project(to->V + at, G, attn_read(&job->in->values, e, j), n, to->W_v_panels,
+                 p->Dv, G, p->parameters[B_V]);
 }
 
+/* All of them: an empty row may pool the value of a key that is scored by none. */
 int
-attn_multi_head_prepare(void *memory, const attn_operand *keys,
-                        const attn_operand *values, int64_t first, int64_t end,
-                        const attn_problem *p, attn_run *run)
+attn_heads_make(void *memory, const attn_inputs *in, const uint8_t *use, int64_t first,
+                int64_t end, const attn_problem *p, attn_run *run)
 {
-    key_job job = {p, prepared_at(memory), keys, values, first, end};
+    key_job job = {p, prepared_at(memory), in, first, end};
     int64_t entries = p->B / p->heads;
     double work = attn_work(entries, end - first, p->H / p->group) *
                   (double)(p->Dk + p->Dv);
+    (void)use;
     return attn_parallel_for(run, entries * attn_ceil_div(end - first, TASK_KEYS),
                              attn_us(work), key_task, &job)
                ? 0

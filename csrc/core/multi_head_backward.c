@@ -155,8 +155,8 @@ take_late(attn_multi_head_call *m, attn_arena *a)
     m->panels = attn_take_panels_backward(a, D, m->G, m->entries, p->N);
 }
 
-size_t
-attn_multi_head_projected_workspace(const attn_problem *p)
+static size_t
+late_workspace(const attn_problem *p)
 {
     attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_over(NULL);
@@ -164,10 +164,9 @@ attn_multi_head_projected_workspace(const attn_problem *p)
     return attn_arena_size(&a);
 }
 
-int
-attn_multi_head_projected_backward(const attn_gradients *d, const float *dV,
-                                   const attn_inputs *in, const attn_problem *p,
-                                   void *memory, attn_run *run)
+static int
+late_backward(const attn_gradients *d, const float *dV, const attn_inputs *in,
+              const attn_problem *p, void *memory, attn_run *run)
 {
     attn_problem all = *p;
     all.M = 1; /* any number of queries but none */
@@ -185,6 +184,25 @@ attn_multi_head_projected_backward(const attn_gradients *d, const float *dV,
     m.d.V = (float *)dV;
     return keys_backward(&m, d, in, run) ? 0 : ATTN_INTERRUPTED;
 }
+
+static bool
+projects(const attn_score *score, int parameter)
+{
+    const char *shape = attn_multi_head.parameters[parameter].shape;
+    (void)score;
+    return shape != NULL && strchr(shape, 'G') != NULL;
+}
+
+static int64_t
+width_of(const attn_problem *p)
+{
+    return p->H / p->group;
+}
+
+const attn_key_maker attn_keys_of_heads = {
+    attn_heads_size, attn_heads_start, attn_heads_make, projects,
+    width_of,        width_of,         late_workspace,  late_backward,
+};
 
 /* ---- the whole of it ------------------------------------------------------------- */
 

@@ -49,9 +49,12 @@ lay_out_groups(backward_plan *plan, attn_arena *a)
     c->group_queries = queries > GROUP_QUERIES ? queries : GROUP_QUERIES;
     c->groups = attn_ceil_div(p->M, c->group_queries);
     plan->width = attn_key_width(p);
-    plan->parts = c->groups * p->group;
-    if (__builtin_mul_overflow(p->B, c->groups, &plan->tasks)) {
+    plan->parts = plan->tasks = 1;
+    if (__builtin_mul_overflow(p->group, c->groups, &plan->parts) ||
+        __builtin_mul_overflow(p->B, c->groups, &plan->tasks) ||
+        plan->tasks > INT64_MAX / 2) { /* a wave goes on to the end of a key entry */
         a->used = SIZE_MAX;
+        plan->parts = plan->tasks = 1;
     }
 }
 

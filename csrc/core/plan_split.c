@@ -10,32 +10,6 @@
 #include "sums.h"
 #include "weights.h"
 
-bool
-attn_is_split(const attn_call *c)
-{
-    return c->parts > 1 && c->lanes == 1;
-}
-
-void
-attn_take_parts(attn_call *c, attn_arena *a)
-{
-    const attn_problem *p = c->p;
-    int64_t tasks = 0;
-    c->part_sums = c->part_tops = NULL;
-    c->parts = c->backward || p->N <= ATTN_PART ? 1 : attn_ceil_div(p->N, ATTN_PART);
-    if (!attn_is_split(c)) {
-        return;
-    }
-    if (__builtin_mul_overflow(p->B, c->blocks * c->parts, &tasks)) {
-        a->used = SIZE_MAX;
-        return;
-    }
-    c->part_sums = attn_take_floats(a, tasks, attn_sums_size(p->Dv, c->lanes));
-    if (c->returns_weights) {
-        c->part_tops = attn_take_floats(a, p->B * c->blocks, attn_tiles(p->N));
-    }
-}
-
 static attn_block *
 begin(attn_call *c, int64_t index, int worker)
 {

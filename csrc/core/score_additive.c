@@ -69,7 +69,7 @@ take_shared(attn_call *c, attn_arena *a)
     if (c->backward) {
         s->da = attn_take_floats(a, queries, p->H);
         s->query_use = attn_take(a, 1, queries, 1);
-        s->dw_blocks = attn_take_floats(a, p->B * c->blocks, p->H);
+        s->dw_blocks = attn_take(a, (size_t)p->H * sizeof(float), p->B, c->blocks);
     }
 }
 

@@ -82,7 +82,7 @@ struct attn_score {
     /* After the block's last tile; after the last block (false: interrupted). */
     void (*store_backward)(attn_block *block);
     bool (*finish)(attn_call *c);
-    /* attn_projected_backward, of a score that projects keys to H hidden units; false:
+    /* attn_key_maker.backward, of a score that projects keys to H hidden units; false:
      * interrupted. */
     bool (*projected_backward)(const attn_gradients *d, const attn_operand *keys,
                                const attn_problem *p, attn_panels panels,

@@ -52,20 +52,23 @@ detect_x86(bool *avx2, bool *avx512)
 #endif
 
 /* Narrowest first; NULL where this CPU lacks it. */
-enum { SETS = 4 };
-static const char *const set_names[SETS] = {"scalar", "generic", "avx2", "avx512"};
+enum { SETS = 5 };
+static const char *const set_names[SETS] = {"scalar", "generic", "avx2", "avx512",
+                                            "wasm"};
 
 static void
 list_sets(const attn_kernels *sets[SETS])
 {
     sets[0] = &attn_kernels_scalar;
     sets[1] = &attn_kernels_generic;
-    sets[2] = sets[3] = NULL;
+    sets[2] = sets[3] = sets[4] = NULL;
 #if defined(__x86_64__)
     bool avx2, avx512;
     detect_x86(&avx2, &avx512);
     sets[2] = avx2 ? &attn_kernels_avx2 : NULL;
     sets[3] = avx512 ? &attn_kernels_avx512 : NULL;
+#elif defined(__wasm_simd128__)
+    sets[4] = &attn_kernels_wasm; /* the module would not have loaded without */
 #endif
 }
 

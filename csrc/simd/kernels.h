@@ -220,6 +220,8 @@ typedef struct {
 extern const attn_kernels attn_kernels_scalar, attn_kernels_generic;
 #if defined(__x86_64__)
 extern const attn_kernels attn_kernels_avx2, attn_kernels_avx512;
+#elif defined(__wasm_simd128__)
+extern const attn_kernels attn_kernels_wasm;
 #endif
 
 /* The chosen table: complete from the start (generic), set once at import by

@@ -381,16 +381,16 @@ additive_tile_backward(float *dA, float *C, float *dB, const float *A, const flo
 /* ---- the operands' forms --------------------------------------------------------- */
 
 V_FN void
-exp_form_step(float *out, const float *x, int64_t n)
+exp_form_step(int vectors, float *out, const float *x, int64_t n)
 {
     vf e[TOGETHER];
-    load_vectors(TOGETHER, e, x, n);
+    load_vectors(vectors, e, x, n);
     UNROLL
-    for (int v = 0; v < TOGETHER; v++) {
+    for (int v = 0; v < vectors; v++) {
         e[v] = v_min(v_set1(88.0f), v_mul(v_set1(2.0f), e[v]));
     }
-    v_exp_all(TOGETHER, e);
-    store_vectors(TOGETHER, out, e, n);
+    v_exp_all(vectors, e);
+    store_vectors(vectors, out, e, n);
 }
 
 static void
@@ -399,10 +399,12 @@ exp_form(float *out, const float *x, int64_t n)
     enum { STEP = TOGETHER * VLEN };
     int64_t i = 0;
     for (; i + STEP <= n; i += STEP) {
-        exp_form_step(out + i, x + i, STEP);
+        exp_form_step(TOGETHER, out + i, x + i, STEP);
     }
-    if (i < n) {
-        exp_form_step(out + i, x + i, n - i);
+    if (n - i > VLEN) {
+        exp_form_step(TOGETHER, out + i, x + i, n - i);
+    } else if (i < n) {
+        exp_form_step(1, out + i, x + i, n - i);
     }
 }
 

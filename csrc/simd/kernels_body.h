@@ -7,7 +7,7 @@
  * and includes this file. What each kernel promises stands in kernels.h. No intrinsics
  * and no `#if` on an instruction set from here on. Tested on scalar, generic, AVX2 and
  * AVX-512 (all sizes around each vector length, bit for bit), and under emulation on
- * AArch64 (generic).
+ * AArch64 (generic) and as WebAssembly.
  */
 #include "kernels.h"
 
@@ -39,6 +39,7 @@ lanes_left(int64_t n)
 #include "kernels_rows.h"
 #include "kernels_query.h"
 #include "kernels_matmul.h"
+#include "kernels_difference.h"
 #include "kernels_layout.h"
 #include "kernels_softmax.h"
 #include "kernels_softcap.h"

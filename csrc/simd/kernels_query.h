@@ -390,12 +390,21 @@ difference_query(float *dQ, const float *G, const float *X, int64_t ldx, const f
 
 /* ---- a query's terms of what its keys sum up ------------------------------------- */
 
+/* Rows are written once, one after the other, and stores that wait for their lines keep the
+ * rows that are read next from coming. (8, 8, 1, 1024, 64), one Xeon thread: 5.5 -> 3.5 ms
+ * where the results before are still held, else 2.9 -> 2.7; with 8, 16, 64, 128 rows held
+ * 3.9, 4.0, 3.2, 3.5, else 2.7, 2.8, 2.75, 2.85. */
+enum { WRITES_AHEAD = 32 };
+
 static void
 outer_query(float *C, int64_t ldc, const float *X, const float *y, int keys, int64_t D,
             const uint64_t *live)
 {
     for (int i = 0; i < keys; i++) {
         const bool dead = live != NULL && (live[i] & 1) == 0;
+        for (int64_t d = 0; d < D; d += 16) {
+            fetch_to_write(C + i * ldc, WRITES_AHEAD * ldc + d);
+        }
         for (int64_t d = 0; d < D; d += VLEN) {
             int n = lanes_left(D - d);
             vf y_d = n == VLEN ? v_load(y + d) : v_load_n(y + d, n);

@@ -78,6 +78,13 @@ fetch(const float *p, int64_t ahead)
     __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead * sizeof *p));
 }
 
+/* The same, where it will be written: a line that is stored to is brought first. */
+V_FN void
+fetch_to_write(const float *p, int64_t ahead)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)ahead * sizeof *p), 1);
+}
+
 V_FN void
 dot_step(const float *x, const float *y, int64_t n, bool masked, uint64_t live,
          vf sum[GROUP])
