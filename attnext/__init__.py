@@ -7,6 +7,7 @@ backward, on float32 NumPy arrays. The functions and the classes live in the com
     attnext.reference           the same functions as plain NumPy code to read
     attnext.explain             a computation step by step, as text or in a notebook
     attnext.lab                 your own code, checked, and what is wrong with it
+    attnext.view                a computation that moves, in a notebook; needs anywidget
     attnext.kernel_regression   Nadaraya-Watson regression
     attnext.testing             what checks a backward pass of your own
     attnext.plot                heat maps and curves; needs matplotlib
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from attnext import reference as reference
     from attnext import testing as testing
     from attnext import torch as torch
+    from attnext import view as view
 
 try:
     from attnext._core import (
@@ -124,6 +126,7 @@ _SUBMODULES = {
     "reference": None,
     "testing": None,
     "torch": "torch",
+    "view": "anywidget",
 }
 
 

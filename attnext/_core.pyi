@@ -1,6 +1,6 @@
 """Types of the compiled module. Shapes, formulas and errors: the docstrings, help(attnext)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import (
     Any,
     Literal,
@@ -20,23 +20,33 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
 from attnext._options import (
+    Additive,
+    AdditiveForward,
+    AdditiveScores,
+    Cosine,
+    CosineForward,
+    CosineScores,
+    DotProduct,
+    DotProductForward,
+    DotProductScores,
     Dropout,
+    Gaussian,
+    GaussianForward,
+    GaussianScores,
     HeadsLayer,
-    HeadsShared,
     Layer,
     Masks,
+    MultiHead,
+    MultiHeadForward,
     Pairs,
     Saved,
     Scores,
-    Shared,
     Sink,
 )
 
 _Array: TypeAlias = NDArray[np.float32]
 _Lens: TypeAlias = ArrayLike | None
 _Number: TypeAlias = float | np.floating[Any] | np.integer[Any]
-_OneNumber: TypeAlias = _Number | ArrayLike
-_Scale: TypeAlias = _Number | ArrayLike
 _EmptyRows: TypeAlias = Literal["uniform", "zero", "nan"]
 _Parts: TypeAlias = Sequence[ArrayLike] | ArrayLike
 _Row: TypeAlias = tuple[
@@ -65,25 +75,26 @@ def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: _Number = 0.0) -> _
 
 # ---- attention ----------------------------------------------------------------------------
 
-# What the functions below share: each option stands once, in attnext/_options.py.
-@type_check_only
-class _Forward(Shared, total=False):
+# What the functions below share: each option stands once, in attnext/_options.py. Overloads tell
+# what is returned, so they write out the flags that ask for it.
+class _Out(TypedDict, total=False):
     out: _Array | None
 
-@type_check_only
 class _Backward(Scores, Masks, Sink, Dropout, Saved, total=False): ...
-
-@type_check_only
-class _HeadsForward(HeadsShared, total=False):
-    out: _Array | None
-
-@type_check_only
-class _HeadsBackward(Scores, Pairs, Sink, Dropout, Saved, total=False): ...
+class _DotProductForward(DotProductForward, _Out, total=False): ...
+class _CosineForward(CosineForward, _Out, total=False): ...
+class _GaussianForward(GaussianForward, _Out, total=False): ...
+class _AdditiveForward(AdditiveForward, _Out, total=False): ...
+class _MultiHeadForward(MultiHeadForward, _Out, total=False): ...
+class _DotProductBackward(DotProduct, _Backward, total=False): ...
+class _CosineBackward(Cosine, _Backward, total=False): ...
+class _GaussianBackward(Gaussian, _Backward, total=False): ...
+class _AdditiveBackward(Additive, _Backward, total=False): ...
+class _MultiHeadBackward(MultiHead, Scores, Pairs, Sink, Dropout, Saved, total=False): ...
 
 # default, takers; names of parameters and of gradients, own keywords with their defaults, and
 # of each parameter: name, letters of its shape, is it optional?, letter of its fan-in
 OPTIONS: dict[str, tuple[Any, tuple[str, ...]]]
-FOREIGN: list[tuple[str, str, str]]  # name elsewhere, argument here, what differs
 SCORES: dict[str, _Row]
 ATTENTIONS: dict[str, _Row]  # and multi-head
 
@@ -96,10 +107,9 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_DotProductForward],
 ) -> _Array: ...
 @overload
 def dot_product_attention(
@@ -108,10 +118,9 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_DotProductForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def dot_product_attention(
@@ -120,10 +129,9 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    **options: Unpack[_Forward],
+    **options: Unpack[_DotProductForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def dot_product_attention(
@@ -132,10 +140,9 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
-    **options: Unpack[_Forward],
+    **options: Unpack[_DotProductForward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def dot_product_attention(
@@ -144,10 +151,9 @@ def dot_product_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_DotProductForward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def dot_product_attention_backward(
@@ -157,12 +163,11 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
     return_grad_sink: Literal[False] = False,
     return_grad_scale: Literal[False] = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_DotProductBackward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def dot_product_attention_backward(
@@ -172,12 +177,11 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
     return_grad_sink: Literal[False] = False,
     return_grad_scale: Literal[False] = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_DotProductBackward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
 def dot_product_attention_backward(
@@ -187,19 +191,16 @@ def dot_product_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
     return_grad_sink: bool = False,
     return_grad_scale: bool = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_DotProductBackward],
 ) -> tuple[_Array, _Array, _Array, *tuple[_Array | np.float32 | None, ...]]: ...
 def dot_product_scores(
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    scale: _Scale | None = None,
-    **options: Unpack[Scores],
+    **options: Unpack[DotProductScores],
 ) -> _Array: ...
 @overload
 def dot_product_scores_backward(
@@ -207,9 +208,8 @@ def dot_product_scores_backward(
     queries: ArrayLike,
     keys: ArrayLike,
     *,
-    scale: _Scale | None = None,
     return_grad_scale: Literal[False] = False,
-    **options: Unpack[Scores],
+    **options: Unpack[DotProductScores],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def dot_product_scores_backward(
@@ -217,9 +217,8 @@ def dot_product_scores_backward(
     queries: ArrayLike,
     keys: ArrayLike,
     *,
-    scale: _Scale | None = None,
     return_grad_scale: bool,
-    **options: Unpack[Scores],
+    **options: Unpack[DotProductScores],
 ) -> tuple[_Array, _Array, *tuple[_Array | np.float32, ...]]: ...
 
 # ---- cosine attention -----------------------------------------------------------------
@@ -231,11 +230,9 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_CosineForward],
 ) -> _Array: ...
 @overload
 def cosine_attention(
@@ -244,11 +241,9 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_CosineForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def cosine_attention(
@@ -257,11 +252,9 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    **options: Unpack[_Forward],
+    **options: Unpack[_CosineForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def cosine_attention(
@@ -270,11 +263,9 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     return_weights: Literal[True],
     return_lse: Literal[True],
-    **options: Unpack[_Forward],
+    **options: Unpack[_CosineForward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def cosine_attention(
@@ -283,11 +274,9 @@ def cosine_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     return_weights: bool = False,
     return_lse: bool = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_CosineForward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def cosine_attention_backward(
@@ -297,13 +286,11 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
     return_grad_sink: Literal[False] = False,
     return_grad_scale: Literal[False] = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_CosineBackward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def cosine_attention_backward(
@@ -313,13 +300,11 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
     return_grad_sink: Literal[False] = False,
     return_grad_scale: Literal[False] = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_CosineBackward],
 ) -> tuple[_Array, _Array, _Array, _Array]: ...
 @overload
 def cosine_attention_backward(
@@ -329,21 +314,16 @@ def cosine_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
     return_grad_sink: bool = False,
     return_grad_scale: bool = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_CosineBackward],
 ) -> tuple[_Array, _Array, _Array, *tuple[_Array | np.float32 | None, ...]]: ...
 def cosine_scores(
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
-    **options: Unpack[Scores],
+    **options: Unpack[CosineScores],
 ) -> _Array: ...
 @overload
 def cosine_scores_backward(
@@ -351,10 +331,8 @@ def cosine_scores_backward(
     queries: ArrayLike,
     keys: ArrayLike,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     return_grad_scale: Literal[False] = False,
-    **options: Unpack[Scores],
+    **options: Unpack[CosineScores],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def cosine_scores_backward(
@@ -362,10 +340,8 @@ def cosine_scores_backward(
     queries: ArrayLike,
     keys: ArrayLike,
     *,
-    scale: _Scale = 1.0,
-    eps: _Number = 1e-8,
     return_grad_scale: bool,
-    **options: Unpack[Scores],
+    **options: Unpack[CosineScores],
 ) -> tuple[_Array, _Array, *tuple[_Array | np.float32, ...]]: ...
 
 # ---- additive attention ---------------------------------------------------------------
@@ -389,10 +365,9 @@ def additive_attention(
     w_v: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    b_h: ArrayLike | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_AdditiveForward],
 ) -> _Array: ...
 @overload
 def additive_attention(
@@ -404,10 +379,9 @@ def additive_attention(
     w_v: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    b_h: ArrayLike | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_AdditiveForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def additive_attention(
@@ -419,10 +393,9 @@ def additive_attention(
     w_v: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    b_h: ArrayLike | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    **options: Unpack[_Forward],
+    **options: Unpack[_AdditiveForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def additive_attention(
@@ -434,10 +407,9 @@ def additive_attention(
     w_v: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    b_h: ArrayLike | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
-    **options: Unpack[_Forward],
+    **options: Unpack[_AdditiveForward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def additive_attention(
@@ -449,10 +421,9 @@ def additive_attention(
     w_v: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    b_h: ArrayLike | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_AdditiveForward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def additive_attention_backward(
@@ -465,11 +436,10 @@ def additive_attention_backward(
     w_v: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    b_h: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
     return_grad_sink: Literal[False] = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_AdditiveBackward],
 ) -> AdditiveGradients: ...
 @overload
 def additive_attention_backward(
@@ -482,11 +452,10 @@ def additive_attention_backward(
     w_v: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    b_h: ArrayLike | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
     return_grad_sink: Literal[False] = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_AdditiveBackward],
 ) -> tuple[AdditiveGradients, _Array]: ...
 @overload
 def additive_attention_backward(
@@ -499,11 +468,10 @@ def additive_attention_backward(
     w_v: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    b_h: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
     return_grad_sink: bool = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_AdditiveBackward],
 ) -> AdditiveGradients | tuple[AdditiveGradients, *tuple[_Array | None, ...]]: ...
 def additive_scores(
     queries: ArrayLike,
@@ -511,9 +479,7 @@ def additive_scores(
     W_q: ArrayLike,
     W_k: ArrayLike,
     w_v: ArrayLike,
-    *,
-    b_h: ArrayLike | None = None,
-    **options: Unpack[Scores],
+    **options: Unpack[AdditiveScores],
 ) -> _Array: ...
 def additive_scores_backward(
     grad_output: ArrayLike,
@@ -522,9 +488,7 @@ def additive_scores_backward(
     W_q: ArrayLike,
     W_k: ArrayLike,
     w_v: ArrayLike,
-    *,
-    b_h: ArrayLike | None = None,
-    **options: Unpack[Scores],
+    **options: Unpack[AdditiveScores],
 ) -> AdditiveGradients: ...
 
 # ---- Gaussian attention ---------------------------------------------------------------
@@ -536,11 +500,9 @@ def gaussian_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_GaussianForward],
 ) -> _Array: ...
 @overload
 def gaussian_attention(
@@ -549,11 +511,9 @@ def gaussian_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_GaussianForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def gaussian_attention(
@@ -562,11 +522,9 @@ def gaussian_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    **options: Unpack[_Forward],
+    **options: Unpack[_GaussianForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def gaussian_attention(
@@ -575,11 +533,9 @@ def gaussian_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
-    **options: Unpack[_Forward],
+    **options: Unpack[_GaussianForward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def gaussian_attention(
@@ -588,11 +544,9 @@ def gaussian_attention(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
-    **options: Unpack[_Forward],
+    **options: Unpack[_GaussianForward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def gaussian_attention_backward(
@@ -602,12 +556,10 @@ def gaussian_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
     return_grad_sink: Literal[False] = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_GaussianBackward],
 ) -> tuple[_Array, _Array, _Array, np.float32]: ...
 @overload
 def gaussian_attention_backward(
@@ -617,12 +569,10 @@ def gaussian_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
     return_grad_sink: Literal[False] = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_GaussianBackward],
 ) -> tuple[_Array, _Array, _Array, np.float32, _Array]: ...
 @overload
 def gaussian_attention_backward(
@@ -632,29 +582,21 @@ def gaussian_attention_backward(
     values: ArrayLike,
     valid_lens: _Lens = None,
     *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
     return_grad_sink: bool = False,
-    **options: Unpack[_Backward],
+    **options: Unpack[_GaussianBackward],
 ) -> tuple[_Array, _Array, _Array, np.float32, *tuple[_Array | None, ...]]: ...
 def gaussian_scores(
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
-    **options: Unpack[Scores],
+    **options: Unpack[GaussianScores],
 ) -> _Array: ...
 def gaussian_scores_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    w: _OneNumber | None = None,
-    sigma: _OneNumber | None = None,
-    **options: Unpack[Scores],
+    **options: Unpack[GaussianScores],
 ) -> tuple[_Array, _Array, np.float32]: ...
 
 # ---- multi-head attention -------------------------------------------------------------
@@ -684,15 +626,9 @@ def multi_head_attention(
     valid_lens: _Lens = None,
     *,
     num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None = None,
-    scale: _Scale | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[False] = False,
-    **options: Unpack[_HeadsForward],
+    **options: Unpack[_MultiHeadForward],
 ) -> _Array: ...
 @overload
 def multi_head_attention(
@@ -706,15 +642,9 @@ def multi_head_attention(
     valid_lens: _Lens = None,
     *,
     num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None = None,
-    scale: _Scale | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     return_weights: Literal[True],
     return_lse: Literal[False] = False,
-    **options: Unpack[_HeadsForward],
+    **options: Unpack[_MultiHeadForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def multi_head_attention(
@@ -728,15 +658,9 @@ def multi_head_attention(
     valid_lens: _Lens = None,
     *,
     num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None = None,
-    scale: _Scale | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     return_weights: Literal[False] = False,
     return_lse: Literal[True],
-    **options: Unpack[_HeadsForward],
+    **options: Unpack[_MultiHeadForward],
 ) -> tuple[_Array, _Array]: ...
 @overload
 def multi_head_attention(
@@ -750,15 +674,9 @@ def multi_head_attention(
     valid_lens: _Lens = None,
     *,
     num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None = None,
-    scale: _Scale | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     return_weights: Literal[True],
     return_lse: Literal[True],
-    **options: Unpack[_HeadsForward],
+    **options: Unpack[_MultiHeadForward],
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def multi_head_attention(
@@ -772,15 +690,9 @@ def multi_head_attention(
     valid_lens: _Lens = None,
     *,
     num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None = None,
-    scale: _Scale | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
-    **options: Unpack[_HeadsForward],
+    **options: Unpack[_MultiHeadForward],
 ) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
 @overload
 def multi_head_attention_backward(
@@ -795,17 +707,11 @@ def multi_head_attention_backward(
     valid_lens: _Lens = None,
     *,
     num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None = None,
-    scale: _Scale | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: Literal[False] = False,
     return_grad_sink: Literal[False] = False,
     return_grad_scale: Literal[False] = False,
-    **options: Unpack[_HeadsBackward],
+    **options: Unpack[_MultiHeadBackward],
 ) -> MultiHeadGradients: ...
 @overload
 def multi_head_attention_backward(
@@ -820,17 +726,11 @@ def multi_head_attention_backward(
     valid_lens: _Lens = None,
     *,
     num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None = None,
-    scale: _Scale | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     bias: ArrayLike,
     return_grad_bias: Literal[True],
     return_grad_sink: Literal[False] = False,
     return_grad_scale: Literal[False] = False,
-    **options: Unpack[_HeadsBackward],
+    **options: Unpack[_MultiHeadBackward],
 ) -> tuple[MultiHeadGradients, _Array]: ...
 @overload
 def multi_head_attention_backward(
@@ -845,17 +745,11 @@ def multi_head_attention_backward(
     valid_lens: _Lens = None,
     *,
     num_heads: SupportsIndex,
-    num_kv_heads: SupportsIndex | None = None,
-    scale: _Scale | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     return_grad_bias: bool = False,
     return_grad_sink: bool = False,
     return_grad_scale: bool = False,
-    **options: Unpack[_HeadsBackward],
+    **options: Unpack[_MultiHeadBackward],
 ) -> MultiHeadGradients | tuple[MultiHeadGradients, *tuple[_Array | np.float32 | None, ...]]: ...
 
 # ---- merging attentions over disjoint keys ------------------------------------------------
@@ -941,7 +835,7 @@ class Memory:
         mask: ArrayLike | None,
         /,
     ) -> Memory: ...
-    def _check(self, parameters: dict[str, _Array], /) -> None: ...
+    def _check(self, parameters: dict[str, _Array] | None, /) -> None: ...
     def _now(self) -> Memory: ...
 
 @type_check_only
@@ -980,6 +874,8 @@ class _Layer:
     def load_state_dict(self, state_dict: Mapping[str, ArrayLike], /) -> None: ...
     def train(self, mode: bool = True) -> Self: ...
     def eval(self) -> Self: ...
+    @staticmethod
+    def _read(value: ArrayLike, name: str, shape: tuple[int, ...], /) -> _Array: ...
 
 @disjoint_base
 class AdditiveAttention(_Layer):
@@ -1142,3 +1038,8 @@ class MultiHeadAttention(_Layer):
         return_grad_scale: bool = False,
         context: Context | None = None,
     ) -> tuple[_Array, _Array, _Array] | Any: ...
+
+# ---- for attnext.torch alone ---------------------------------------------------------------
+
+_on_tensors: Callable[..., Any]
+_exchange_tensors: Callable[..., None]

@@ -1,13 +1,13 @@
 """What the layers do that need not be fast: methods that are put into the compiled types.
 
 Their call and backward, `memory`, `parameters`, `zero_grad` and the attributes are in C; and so is
-what the methods here use, which does not see what a subclass may have changed:
+what the functions here use, which does not see what a subclass may have changed:
 
+    _install(...)               makes the layer what a constructor or a copy has read
+    _facts()                    all that it is, but for the parameters, by name
     _live()                     the parameters by name, checked
     _write(values)              copies values into all of them, or into none
-    _read(value, name, shape)   as float32 in this shape
-    _saved()                    all that a copy takes over, by name
-    _shown()                    what repr() shows, by name
+    _read(value, name, shape)   as float32 in this shape (that of any)
 
 Nothing here is captured by a comprehension: where there is no memory for a cell of an argument,
 CPython 3.11 loses the argument.
@@ -16,15 +16,141 @@ CPython 3.11 loses the argument.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from attnext import _layouts
+from attnext import _core, _layouts
+from attnext._hints import Absent
 
-# Of all parameters of all layers: the letters of their shapes, and their entries.
-_LETTERS: dict[str, str] = {}
-_OWN: _layouts.Layout = {}
+Array = np.ndarray[Any, Any]
+
+_OWN: _layouts.Layout = {}  # of all parameters of all layers
+_VECTORS: set[str] = set()  # those that a state dict has as matrices of one row
+
+# ---- attributes --------------------------------------------------------------------------------
+
+_forward = Absent("forward", "call the layer itself, layer(queries, keys, values)")
+
+
+def __dir__(self: Any) -> list[str]:
+    return [name for name in object.__dir__(self) if name != "forward"]
+
+
+# ---- copies ------------------------------------------------------------------------------------
+
+
+def _gradient(grads: dict[str, Any], name: str, shape: tuple[int, ...]) -> Array:
+    """None or no entry counts as zeros, as in torch."""
+    entry = grads.get(name)
+    return (
+        np.zeros(shape, np.float32)
+        if entry is None
+        else _core.AdditiveAttention._read(entry, f"grads[{name!r}]", shape)
+    )
+
+
+def __reduce__(self: Any) -> tuple[Any, ...]:
+    """What pickle and copy need to make another object like this one.
+
+    What a constructor makes, and what Python's own ``__getstate__`` gives: the attributes of a
+    subclass, which may define ``__getstate__`` and ``__setstate__`` for them as usual. What belongs
+    to the last call, `context` and `attention_weights`, stays behind.
+    """
+    parameters = self._live()
+    saved = self._facts()
+    if saved["num_heads"] == 0:
+        for name in ("value_size", "num_heads", "num_kv_heads"):
+            del saved[name]
+    grads = {}
+    for name, live in parameters.items():
+        grads[name] = _gradient(saved["grads"], name, live.shape)
+    saved |= {"parameters": parameters, "grads": grads}
+    return type(self)._rebuild, (saved,), self.__getstate__()
+
+
+def _restored(
+    score: str,
+    *,
+    key_size: Any,
+    query_size: Any,
+    num_hiddens: Any,
+    bias: Any,
+    dropout: Any,
+    scale: Any,
+    training: Any,
+    rng: Any,
+    parameters: Any,
+    grads: Any,
+    value_size: Any = 0,
+    num_heads: Any = 0,
+    num_kv_heads: Any = 0,
+) -> tuple[Any, ...]:
+    from attnext import _constructors, _reading, _wrong  # not at import: they are seldom needed
+
+    options = _constructors.options(dropout, scale)
+    if _reading.rng("rng", rng) is not rng:  # what comes back as another was not saved here
+        raise _wrong.kind("rng", rng, "a numpy.random.Generator")
+    sizes, taken, summed = _constructors.no_sizes(), {}, {}
+    if score != "dot_product":
+        sizes = _constructors.sizes(key_size, query_size, num_hiddens)
+    if score == "multi_head":
+        _constructors.add_heads(sizes, value_size, num_heads, num_kv_heads)
+    for name, shape, _ in _constructors.shapes(score, sizes, bool(bias)):
+        taken[name] = _core.AdditiveAttention._read(parameters[name], name, shape)
+        summed[name] = _core.AdditiveAttention._read(grads[name], f"grads[{name!r}]", shape).copy()
+    return tuple(sizes.values()), *options, bool(training), rng, taken, summed
+
+
+def _rebuild(cls: Any, saved: Any, /) -> Any:
+    """An object from what __reduce__ saved."""
+    if not isinstance(saved, dict):
+        from attnext import _wrong
+
+        raise _wrong.kind("saved", saved, "a dict")
+    kind = _kind(cls)
+    layer = kind.__new__(cls)
+    layer._install(*_restored(_SCORES[kind], **saved))
+    return layer
+
+
+# ---- repr --------------------------------------------------------------------------------------
+
+_SHOWN = {
+    "additive": ("key_size", "query_size", "num_hiddens", "dropout", "bias"),
+    "dot_product": ("dropout", "scale"),
+    "multi_head": ("key_size", "query_size", "value_size", "num_hiddens", "num_heads", "dropout")
+    + ("bias", "num_kv_heads"),
+}
+
+
+def __repr__(self: Any) -> str:
+    facts = self._facts()
+    shown = []
+    for name in _SHOWN[_SCORES[_kind(type(self))]]:
+        value = facts[name]
+        usual = name == "scale" and value is None
+        usual |= name == "num_kv_heads" and value == facts["num_heads"]
+        if not usual:
+            shown.append(f"{name}={value!r}")
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
+# ---- state dicts -------------------------------------------------------------------------------
+
+# By entry: its parameters, and whether it has a leading axis of size 1 that they have not.
+_Entries = dict[str, tuple[tuple[str, ...], bool]]
+
+
+@cache
+def _entries(parameters: tuple[str, ...], torch: bool, packed: bool) -> _Entries:
+    """Those of a layer with these parameters, in torch's layout or in that of d2l."""
+    entries = {}
+    for entry, names in (_layouts.of_torch(packed) if torch else _OWN).items():
+        if names[0] in parameters:
+            entries[entry] = names, names[0] in _VECTORS
+    return entries
 
 
 def _is_packed(layer: Any, live: dict[str, Any]) -> bool:
@@ -34,24 +160,15 @@ def _is_packed(layer: Any, live: dict[str, Any]) -> bool:
     return bool(live["W_k"].shape[1] == live["W_v"].shape[1] == width)
 
 
-def _there(layout: _layouts.Layout, live: dict[str, Any]) -> _layouts.Layout:
-    """Those of the entries that the layer has."""
-    there = {}
-    for entry, names in layout.items():
-        if names[0] in live:
-            there[entry] = names
-    return there
-
-
-def _state(live: dict[str, Any], layout: _layouts.Layout) -> dict[str, Any]:
+def _state(live: dict[str, Any], entries: _Entries) -> dict[str, Any]:
     state = {}
-    for entry, (name, *others) in _there(layout, live).items():
-        if others:
-            state[entry] = np.concatenate([live[name], *map(live.__getitem__, others)])
-        elif _LETTERS[name][0] == "1":  # w_v is a matrix there
-            state[entry] = live[name].reshape(1, -1).copy()
+    for entry, (names, is_matrix) in entries.items():
+        if len(names) > 1:
+            state[entry] = np.concatenate([*map(live.__getitem__, names)])
+        elif is_matrix:
+            state[entry] = live[names[0]].reshape(1, -1).copy()
         else:
-            state[entry] = live[name].copy()
+            state[entry] = live[names[0]].copy()
     return state
 
 
@@ -61,18 +178,6 @@ def _absent(names: Iterable[str], container: Container[str]) -> list[str]:
         if name not in container:
             absent.append(name)
     return absent
-
-
-def _parts(layer: Any, live: dict[str, Any], entry: str, given: Any) -> dict[str, Any]:
-    """Copies of the parameters that an entry has: one may be given as the live array of another."""
-    names = (_OWN | _layouts.OF_TORCH)[entry]
-    first = live[names[0]]
-    rows, *columns = (1, *first.shape) if _LETTERS[names[0]][0] == "1" else first.shape
-    array = layer._read(given, f"state_dict['{entry}']", (rows * len(names), *columns))
-    parts = {}
-    for i, name in enumerate(names):
-        parts[name] = array[i * rows : (i + 1) * rows].reshape(first.shape).copy()
-    return parts
 
 
 def state_dict(self: Any) -> dict[str, Any]:
@@ -106,7 +211,7 @@ def state_dict(self: Any) -> dict[str, Any]:
     {}
     """
     live = self._live()
-    return _state(live, _OWN)
+    return _state(live, _entries(tuple(live), False, False))
 
 
 def state_dict_of_heads(self: Any, layout: str = "d2l") -> dict[str, Any]:
@@ -149,9 +254,7 @@ def state_dict_of_heads(self: Any, layout: str = "d2l") -> dict[str, Any]:
     """
     torch = _layouts.is_torch(layout)
     live = self._live()
-    if torch:
-        return _state(live, _layouts.of_torch(_is_packed(self, live)))
-    return _state(live, _OWN)
+    return _state(live, _entries(tuple(live), torch, torch and _is_packed(self, live)))
 
 
 def load_state_dict(self: Any, state_dict: Any, /) -> None:
@@ -191,48 +294,111 @@ def load_state_dict(self: Any, state_dict: Any, /) -> None:
     """
     live = self._live()
     if not isinstance(state_dict, dict) and not hasattr(state_dict, "keys"):
-        from attnext._options import type_name
+        from attnext import _wrong
 
-        kind = type_name(state_dict)
-        raise TypeError(f"state_dict must be a mapping of names to arrays, got {kind}")
+        raise _wrong.kind("state_dict", state_dict, "a mapping of names to arrays")
     given = dict(state_dict)
-    layout = _OWN
-    if "W_o" in live and not _layouts.OF_TORCH.keys().isdisjoint(given):
-        layout = _layouts.of_torch(_is_packed(self, live) and "q_proj_weight" not in given)
-    layout = _there(layout, live)
-    missing, unexpected = _absent(layout, given), _absent(given, layout)
-    if missing or unexpected:
+    torch = "W_o" in live and not _layouts.OF_TORCH.keys().isdisjoint(given)
+    packed = torch and _is_packed(self, live) and "q_proj_weight" not in given
+    entries = _entries(tuple(live), torch, packed)
+    if given.keys() != entries.keys():
+        missing, unexpected = _absent(entries, given), _absent(given, entries)
         names = f"missing {missing!r}, unexpected {unexpected!r}"
-        raise KeyError(f"state_dict has the wrong names: {names}")
+        hint = _layouts.bias_hint(entries, unexpected)
+        raise KeyError(f"state_dict has the wrong names: {names}{hint}")
     values: dict[str, Any] = {}
-    for entry in layout:
-        values |= _parts(self, live, entry, given[entry])
+    for entry, (parts, is_matrix) in entries.items():
+        shape = live[parts[0]].shape
+        whole = (1, *shape) if is_matrix else (shape[0] * len(parts), *shape[1:])
+        array = _core.AdditiveAttention._read(given[entry], f"state_dict[{entry!r}]", whole)
+        for i, name in enumerate(parts):  # copies: one may be given as the live array of another
+            part = array if len(parts) == 1 else array[i * shape[0] : (i + 1) * shape[0]]
+            values[name] = part.reshape(shape).copy()
     self._write(values)
 
 
-def __reduce__(self: Any) -> tuple[Any, ...]:
-    """What pickle and copy need to make another object like this one.
+# ---- memories and contexts ---------------------------------------------------------------------
 
-    What a constructor makes, and what Python's own ``__getstate__`` gives: the attributes of a
-    subclass, which may define ``__getstate__`` and ``__setstate__`` for them as usual. What belongs
-    to the last call, `context` and `attention_weights`, stays behind.
+
+def _shape(array: Any, rows: int) -> tuple[int, ...]:
+    """Of as many of its rows."""
+    shape: tuple[int, ...] = array.shape
+    return shape[:-2] + (rows, shape[-1])
+
+
+def _repr_of_memory(self: Any) -> str:
+    keys, values, _, _, N = self._parts()
+    return f"<Memory: keys {_shape(keys, N)}, values {_shape(values, N)}>"
+
+
+def _given_to(self: Any, layer: object, /) -> tuple[Any, ...]:
+    """Copies of keys, values, valid_lens and mask, for attnext.explain: None where there is none.
+
+    What it computes is what the layer would, which made the memory; None of one of no layer.
     """
-    return type(self)._rebuild, (self._saved(),), self.__getstate__()
+    if self._layer is not None and (layer is None or self._layer() is not layer):
+        from attnext import _wrong
+
+        raise _wrong.memory_of_another()
+    self._check(None)
+    keys, values, lens, mask, N = self._parts()
+    lens = lens if lens is None else lens.copy()
+    mask = mask if mask is None else mask[..., :N, :].copy()
+    return keys[..., :N, :].copy(), values[..., :N, :].copy(), lens, mask
 
 
-def __repr__(self: Any) -> str:
-    return f"{type(self).__name__}({', '.join([f'{k}={v!r}' for k, v in self._shown().items()])})"
+def _no_copy_of_memory(self: Any) -> Any:
+    """Refuse: a memory belongs to the object that made it."""
+    raise TypeError(
+        "a Memory cannot be copied or pickled, because it belongs to the object that made it: make "
+        "another from the keys and values"
+    )
+
+
+def _repr_of_context(self: Any) -> str:
+    queries, keys, values, N = self._parts()
+    beside = f"memory of {N} keys" if N >= 0 else f"keys {keys.shape}, values {values.shape}"
+    return f"<Context: queries {queries.shape}, {beside}>"
+
+
+def _no_copy_of_context(self: Any) -> Any:
+    """Refuse: a context belongs to its object."""
+    kind = "attnext._core.Context"
+    raise TypeError(f"cannot pickle '{kind}' object: it belongs to the object that made it")
+
+
+# ---- into the types ----------------------------------------------------------------------------
+
+_SCORES: dict[type, str] = {}  # of each type that is compiled
+
+
+def _kind(cls: type) -> Any:
+    """The compiled type, of which it may be a subclass."""
+    for kind in cls.__mro__:
+        if kind in _SCORES:
+            return kind
+
+
+def _put(kind: Any, **methods: Any) -> None:
+    for name, method in methods.items():
+        method.__annotations__ = {}  # help() shows what it shows of those in C
+        method.__name__ = method.__qualname__ = name
+        setattr(kind, name, method)
 
 
 def fill(core: Any) -> None:
     """Put the methods into the types."""
     for *_, parameters in core.ATTENTIONS.values():
-        _LETTERS.update((name, letters) for name, letters, *_ in parameters)
-    _OWN.update(_layouts.of_d2l(_LETTERS))
-    for kind in (core.AdditiveAttention, core.DotProductAttention, core.MultiHeadAttention):
-        of_heads = "num_heads" in vars(kind)
-        methods: list[Any] = [state_dict_of_heads if of_heads else state_dict]
-        for method in [*methods, load_state_dict, __reduce__, __repr__]:
-            method.__annotations__ = {}  # help() shows what it shows of those in C
-            method.__name__ = method.__qualname__ = method.__name__.removesuffix("_of_heads")
-            setattr(kind, method.__name__, method)
+        shapes = {name: letters for name, letters, *_ in parameters}
+        _OWN.update(_layouts.of_d2l(shapes))
+        _VECTORS.update(name for name, letters in shapes.items() if letters[0] == "1")
+    for score in _SHOWN:
+        kind = getattr(core, score.title().replace("_", "") + "Attention")
+        _SCORES[kind] = score
+        states: Any = state_dict_of_heads if score == "multi_head" else state_dict
+        _put(kind, state_dict=states, load_state_dict=load_state_dict, __reduce__=__reduce__)
+        _put(kind, __repr__=__repr__, __dir__=__dir__)
+        kind.forward = _forward
+        kind._rebuild = classmethod(_rebuild)
+    _put(core.Memory, __repr__=_repr_of_memory, __reduce__=_no_copy_of_memory, _given_to=_given_to)
+    _put(core.Context, __repr__=_repr_of_context, __reduce__=_no_copy_of_context)

@@ -7,7 +7,7 @@ one array, if they have as many features. So an entry is some parameters, one on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 Layout = dict[str, tuple[str, ...]]  # an entry: its parameters
@@ -20,6 +20,8 @@ _ALWAYS: Layout = {
     "out_proj.bias": ("b_o",),
 }
 OF_TORCH = PACKED | APART | _ALWAYS
+_BIASES = {"b_h"}
+_BIASES_OF_HEADS = {"in_proj_bias", "out_proj.bias", *(f"W_{part}.bias" for part in "qkvo")}
 
 
 def of_d2l(letters: Mapping[str, str]) -> Layout:
@@ -40,6 +42,14 @@ def of_d2l(letters: Mapping[str, str]) -> Layout:
 def of_torch(packed: bool) -> Layout:
     """packed: queries, keys and values have as many features."""
     return (PACKED if packed else APART) | _ALWAYS
+
+
+def bias_hint(own: Collection[str], given: Collection[str]) -> str:
+    """What is to be done where a layer with these entries is given biases and has none."""
+    biases = _BIASES if "w_v.weight" in own else _BIASES_OF_HEADS
+    if biases.isdisjoint(given) or not biases.isdisjoint(own):
+        return ""
+    return ": biases are for a layer that is made with bias=True"
 
 
 def is_torch(layout: object) -> bool:

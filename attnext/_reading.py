@@ -18,6 +18,9 @@ _LISTS = (list, tuple)
 
 REAL = "real numbers (any float or integer dtype)"
 HOW_MANY = "integers: how many keys take part, not which"
+# Where other libraries have a mask.
+_WHICH = "; which, says the argument mask"
+_ADDED = "; floats to be added to the scores are an attention's argument bias"
 
 # No function here has variables that an inner one sees, not even that of a comprehension: where
 # there is no memory for them CPython 3.11 loses what the function was given.
@@ -30,7 +33,7 @@ def _note(name: str, error: Exception) -> None:
         error.add_note(f"raised when the argument {name} was read")
 
 
-def _type_name(value: object) -> str:
+def type_name(value: object) -> str:
     """As C's messages have it: of types made by a class statement the name alone."""
     kind = type(value)
     by_statement = kind.__flags__ & 1 << 9
@@ -55,7 +58,7 @@ class _Shown:
         try:
             return repr(self.came)
         except Exception:
-            return f"an object of type {_type_name(self.came)}"
+            return f"an object of type {type_name(self.came)}"
 
 
 class _Float(_Shown, float):
@@ -69,7 +72,7 @@ class _Int(_Shown, int):
 # ---- arrays ------------------------------------------------------------------------------------
 
 
-def _read(name: str, value: Any) -> Array:
+def read(name: str, value: Any) -> Array:
     """The value as an array of whatever dtype it has."""
     if isinstance(value, np.ndarray):
         array = value
@@ -122,11 +125,28 @@ def _refuse_subclass(name: str, array: Array) -> None:
         raise TypeError(f"{name} is a numpy.matrix, expected a plain array (numpy.asarray of it)")
 
 
+def check_shape(name: str, array: Any, shape: tuple[int | str, ...]) -> None:
+    """The array's shape is this one; a letter in it stands for any size."""
+    fits = array.ndim == len(shape) and all(
+        isinstance(size, str) or size == here for size, here in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        expected = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
+        raise ValueError(f"{name} has shape {array.shape}, expected ({expected})")
+
+
+def check_broadcasts(name: str, array: Any, shape: tuple[int, ...]) -> None:
+    sizes = zip(array.shape[::-1], shape[::-1], strict=False)
+    if array.ndim > len(shape) or any(size not in (1, full) for size, full in sizes):
+        expected = f"a shape that broadcasts to {shape}"
+        raise ValueError(f"{name} has shape {array.shape}, expected {expected}")
+
+
 def _dtype_error(name: str, value: Any, array: Array, expected: str) -> TypeError:
     if value is None:
         return TypeError(f"{name} is None, expected {expected}")
     if array.dtype == object and array.ndim == 0:
-        return TypeError(f"{name} is of type {_type_name(value)}, expected {expected}")
+        return TypeError(f"{name} is of type {type_name(value)}, expected {expected}")
     return TypeError(f"{name} has dtype {array.dtype}, expected {expected}")
 
 
@@ -137,7 +157,7 @@ def _is_empty_list(value: Any, array: Array) -> bool:
 
 def real(name: str, value: Any) -> Array:
     """Floats or integers."""
-    array = _read(name, value)
+    array = read(name, value)
     if array.dtype.kind not in "fiu":
         raise _dtype_error(name, value, array, REAL)
     return array
@@ -145,7 +165,7 @@ def real(name: str, value: Any) -> Array:
 
 def floats(name: str, value: Any) -> Array:
     """A bias: floats, but no integers and no bools."""
-    array = _read(name, value)
+    array = read(name, value)
     if array.dtype.kind != "f":
         hint = ": a bool mask is the argument mask" if array.dtype.kind == "b" else ""
         raise _dtype_error(name, value, array, f"floats{hint}")
@@ -154,7 +174,7 @@ def floats(name: str, value: Any) -> Array:
 
 def bools(name: str, value: Any) -> Array:
     """A mask or a dropout_mask."""
-    array = _read(name, value)
+    array = read(name, value)
     if array.dtype == bool or _is_empty_list(value, array):
         return array.astype(bool, copy=False)
     hint = ""
@@ -169,18 +189,21 @@ def integers(name: str, value: Any) -> Array | int | list[int]:
     """Lengths or offsets; Python ints, or a list of them, may have any size."""
     if _is_int(value) or (type(value) is list and set(map(type, value)) <= {int}):
         return value  # type: ignore[no-any-return]
-    array = _read(name, value)
+    array = read(name, value)
     if _is_empty_list(value, array):
         return array.astype(np.int64)
     if array.dtype.kind in "iu":
         return array
     expected = "integers"
-    if array.dtype.kind == "b" and name != "causal_offset":
-        expected = HOW_MANY
+    is_like_a_mask = name == "valid_lens" and array.ndim > 1
+    if array.dtype.kind == "b" and name.startswith("valid_len"):
+        expected = HOW_MANY + _WHICH * is_like_a_mask
     elif array.dtype.kind == "f" and hasattr(value, "long"):  # a tensor of torch
         expected = "integers: .long(), if these are whole numbers"
     elif array.dtype.kind == "f" and isinstance(value, np.ndarray):
         expected = "integers: .astype(int), if these are whole numbers"
+    if array.dtype.kind == "f" and is_like_a_mask:
+        expected += _ADDED
     raise _dtype_error(name, value, array, expected)
 
 
@@ -235,11 +258,11 @@ def number(name: str, value: Any, expected: str = "a number") -> float:
     """A Python or NumPy number, or an array without axes."""
     if isinstance(value, float) or _is_int(value):
         return value  # type: ignore[no-any-return]
-    array = _read(name, value)
+    array = read(name, value)
     if array.dtype.kind not in "fiu":
         if type(value) is np.ndarray:
             raise _dtype_error(name, value, array, "a real number")
-        raise TypeError(f"{name} must be {expected}, got {_type_name(value)}")
+        raise TypeError(f"{name} must be {expected}, got {type_name(value)}")
     if array.ndim != 0 and not (array.size == 1 and expected != "a number"):
         raise ValueError(f"{name} has shape {array.shape}, expected {expected}")
     with np.errstate(all="ignore"):
@@ -264,7 +287,7 @@ def index(name: str, value: Any) -> int:
     if _is_int(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise TypeError(f"{name} must be an int, got {_type_name(value)}")
+        raise TypeError(f"{name} must be an int, got {type_name(value)}")
     try:
         found = _Int(operator.index(value))
     except Exception as error:  # arrays, tensors
@@ -279,7 +302,7 @@ def index(name: str, value: Any) -> int:
 def window(name: str, value: Any) -> tuple[int, ...]:
     """Ints, which should be two."""
     if not isinstance(value, _LISTS):
-        raise TypeError(f"{name} must be a pair of ints (left, right), got {_type_name(value)}")
+        raise TypeError(f"{name} must be a pair of ints (left, right), got {type_name(value)}")
     try:
         ends = tuple(value)
     except Exception as error:
@@ -316,7 +339,7 @@ def near_offset(offset: Any, window: tuple[int, int], causal: object) -> Array:
 def swapped(function: str, X: Any, lens: Any, name: str) -> TypeError | None:
     """What a call f(X, lens) that failed is told if integers came as X and floats as lengths."""
     try:
-        scores, lengths = _read("X", X), _read(name, lens)
+        scores, lengths = read("X", X), read(name, lens)
     except Exception:
         return None
     if scores.dtype.kind in "iu" and lengths.dtype.kind == "f" and lengths.ndim > scores.ndim:

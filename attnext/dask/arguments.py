@@ -7,7 +7,6 @@ letters of its axes, as `dask.array.blockwise` wants them.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -17,16 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import attnext
+from attnext import _reading
+from attnext._docs.wrapped import Voice
 from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Scaled, Scores, Sink, Taken
-from attnext.reference.arguments import read_array
+
+from .bands import OFFSET, cut_band, integers
 
 da: Any = dask.array  # most of Dask has no types
 DaskArray: TypeAlias = Any  # a dask.array.Array
 Axes: TypeAlias = tuple[str, ...]
 Arrays: TypeAlias = dict[str, tuple[DaskArray, Axes]]  # each with the letters of its axes
 Chunks: TypeAlias = tuple[tuple[int, ...], ...]
-
-FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
 
 
 class Forward(Scores, Masks, Bias, Sink, Extras, total=False):
@@ -45,9 +45,23 @@ _LAZY = {
     name: OPTIONS[name]._replace(type=f"dask.array.Array or {OPTIONS[name].type}")
     for name in ("mask", "bias", "grad_lse")
 }
-FORWARD = Taken(Forward.__annotations__, _LAZY)
-BACKWARD = Taken(Backward.__annotations__, _LAZY)
-SCALED_BACKWARD = Taken(ScaledBackward.__annotations__, _LAZY)
+_VOICE = Voice(
+    see="The same for arrays in memory.",
+    inputs=(("array_like", "dask.array.Array or array_like"),),
+    results=(("ndarray", "dask.array.Array"), ("float32 arrays", "float32 Dask arrays")),
+    raises=(
+        "TypeError\n"
+        "    An argument is of the wrong kind or dtype, or is a Dask array where numbers in\n"
+        "    memory are expected. Raised by the call, as every error is: nothing is computed.\n"
+        "ValueError\n"
+        "    An argument has the wrong shape, an impossible value, or blocks of unknown size."
+    ),
+)
+FORWARD = Taken(Forward.__annotations__, _VOICE, _LAZY)
+BACKWARD = Taken(ScaledBackward.__annotations__, _VOICE, _LAZY)
+
+
+_ARRAYS = ("queries", "keys", "values"), ("mask", "bias"), ("W_q", "W_k", "w_v", "b_h")
 
 
 @dataclass
@@ -72,20 +86,15 @@ class Problem:
         return (*q.chunks[:-1], k.chunks[-2])
 
 
-def make_problem(
-    function: str,
-    inputs: Mapping[str, Any],
-    options: Mapping[str, Any],
-    parameters: Mapping[str, ArrayLike] | None = None,
-) -> Problem:
+def make_problem(function: str, arguments: Mapping[str, Any]) -> Problem:
     """Check everything, and cut it up.
 
-    inputs: queries, keys and values; options: lengths and masks, the numbers of the score;
-    parameters: arrays that every block gets. All by name.
+    arguments: queries, keys and values; parameters, which every block gets whole; lengths, masks
+    and the numbers of the score. All by name.
     """
-    rest = dict(options)
-    pairs = {name: rest.pop(name) for name in ("mask", "bias")}
-    parameters = dict(parameters or {})
+    rest = dict(arguments)
+    inputs, pairs, parameters = ({x: rest.pop(x) for x in some if x in rest} for some in _ARRAYS)
+    parameters = {name: x for name, x in parameters.items() if x is not None}
     _check_in_memory(rest | parameters)
     q, k, v = (as_dask(name, x) for name, x in inputs.items())
     pairs = {name: as_dask(name, x) for name, x in pairs.items() if x is not None}
@@ -129,9 +138,8 @@ def incoming(problem: Problem, grad_output: Any, grad_lse: Any) -> Arrays:
     for name, (value, features) in gradients.items():
         x = as_dask(name, value)
         if x.dtype.kind not in "fiu":
-            expected = "real numbers (any float or integer dtype)"
-            raise TypeError(f"{name} has dtype {x.dtype}, expected {expected}")
-        _check_shape(name, x, *q.shape[:-1], *features)
+            raise TypeError(f"{name} has dtype {x.dtype}, expected {_reading.REAL}")
+        _reading.check_shape(name, x, (*q.shape[:-1], *features))
         cut = x.rechunk((*q.chunks[:-1], -1)[: x.ndim])
         arrays[name] = cut, (*problem.lead, "m", "f")[: x.ndim]
     return arrays
@@ -149,19 +157,7 @@ def as_dask(name: str, value: Any) -> DaskArray:
                 f"{name}.compute_chunk_sizes() first"
             )
         return value
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain array "
-            "(for padding, use valid_lens)"
-        )
-    if isinstance(value, np.matrix):
-        raise TypeError(f"{name} is a numpy.matrix, expected a plain array (numpy.asarray of it)")
-    if getattr(value, "requires_grad", False):
-        raise TypeError(
-            f"{name} is a tensor that requires grad, which a Dask array cannot give it: pass "
-            f"{name}.detach()"
-        )
-    array = read_array(name, value)
+    array = _reading.read(name, value)
     if array.dtype == object:  # Dask would try to name it by what is in it
         raise TypeError(f"{name} has dtype object, expected numbers or bools")
     return da.from_array(array, chunks=-1)
@@ -244,7 +240,7 @@ def _with_all_axes(x: NDArray[Any], ndim: int) -> NDArray[Any]:
 def _add_lengths(problem: Problem, valid_lens: ArrayLike | None) -> None:
     if valid_lens is None:
         return
-    lens = _integers(valid_lens, 0, problem.N)
+    lens = integers(valid_lens, 0, problem.N)
     chunks = problem.pairs[:-1]
     rows = tuple(map(sum, chunks))
     problem.may_be_empty |= bool((lens == 0).any())
@@ -258,27 +254,11 @@ def _add_lengths(problem: Problem, valid_lens: ArrayLike | None) -> None:
 
 def _add_band(problem: Problem) -> None:
     """The offset becomes an array to cut up, or nothing if there is no diagonal."""
-    o = problem.options
-    offset = np.atleast_1d(np.asarray(o.pop("causal_offset"), dtype=object))  # Python ints
-    if not o["causal"] and o["window"] is None:
-        return
-    left, right = map(operator.index, o["window"] or (-1, -1))
-    right = 0 if o["causal"] else right
-    # Small numbers that give the same band. One that is wider than FAR has at most one of its ends
-    # in reach, and the offset puts that where it belongs.
-    first = _integers(offset - left, -FAR, FAR) if left != -1 else np.full(offset.shape, -FAR)
-    last = _integers(offset + right, -FAR, FAR) if right != -1 else np.full(offset.shape, FAR)
-    left, right = min(left, 2 * FAR), min(right, 2 * FAR)
-    near = np.where((last < FAR) | (left == -1), last - max(right, 0), first + left)
-    o["window"] = left, right
-    problem.may_be_empty |= left != -1 or bool((last < 0).any())
-    near = da.from_array(near, chunks=_like(near.shape, problem.pairs[:1]))
-    problem.arrays["causal_offset"] = near, (*problem.lead, "m")[:1]
-
-
-def _integers(value: ArrayLike, low: int, high: int) -> NDArray[np.int64]:
-    """Integers of any size, those out of reach moved to its ends."""
-    return np.array(np.clip(np.asarray(value, dtype=object), low, high), dtype=np.int64)
+    near, may_be_empty = cut_band(problem.options)
+    if near is not None:
+        problem.may_be_empty |= may_be_empty
+        offset = da.from_array(near, chunks=_like(near.shape, problem.pairs[:1]))
+        problem.arrays[OFFSET] = offset, (*problem.lead, "m")[:1]
 
 
 # ---- checks ------------------------------------------------------------------------------------
@@ -317,12 +297,8 @@ def _check_masks(
     attnext.dot_product_attention(
         queries, none, none, valid_lens, **dtypes, sink=sink, enable_gqa=gqa
     )
-    shape = (*rows, keys[-1])
     for name, x in pairs.items():
-        sizes = zip(x.shape[::-1], shape[::-1], strict=False)
-        if x.ndim > len(shape) or any(size not in (1, full) for size, full in sizes):
-            expected = f"a shape that broadcasts to {shape}"
-            raise ValueError(f"{name} has shape {x.shape}, expected {expected}")
+        _reading.check_broadcasts(name, x, (*rows, keys[-1]))
 
 
 def _check_shapes(q: DaskArray, k: DaskArray, v: DaskArray, gqa: bool, projected: bool) -> None:
@@ -335,7 +311,7 @@ def _check_shapes(q: DaskArray, k: DaskArray, v: DaskArray, gqa: bool, projected
             "(..., heads, M, D)"
         )
     lead = (*q.shape[:-3], "heads") if gqa else q.shape[:-2]
-    _check_shape("keys", k, *lead, "N", "Dk" if projected else q.shape[-1])
+    _reading.check_shape("keys", k, (*lead, "N", "Dk" if projected else q.shape[-1]))
     if gqa:
         heads, key_heads = q.shape[-3], k.shape[-3]
         if heads != key_heads and (key_heads == 0 or heads % key_heads != 0):
@@ -343,14 +319,4 @@ def _check_shapes(q: DaskArray, k: DaskArray, v: DaskArray, gqa: bool, projected
                 f"keys has shape {k.shape}, expected a number of heads (axis -3) that divides the "
                 f"{heads} of queries"
             )
-    _check_shape("values", v, *k.shape[:-1], "Dv")
-
-
-def _check_shape(name: str, x: DaskArray, *dims: int | str) -> None:
-    """A dim that is a letter fits any size."""
-    fits = x.ndim == len(dims) and all(
-        isinstance(dim, str) or dim == size for dim, size in zip(dims, x.shape, strict=True)
-    )
-    if not fits:
-        expected = ", ".join(map(str, dims)) + ("," if len(dims) == 1 else "")
-        raise ValueError(f"{name} has shape {x.shape}, expected ({expected})")
+    _reading.check_shape("values", v, (*k.shape[:-1], "Dv"))

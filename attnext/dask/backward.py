@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
 from attnext import AdditiveGradients
 from attnext._gradients import SHARED, names_of
-from attnext._options import Taken
 
 from .arguments import (
     BACKWARD,
-    SCALED_BACKWARD,
     Backward,
     DaskArray,
     ScaledBackward,
@@ -23,7 +20,7 @@ from .arguments import (
 from .graph import gradients
 
 
-@SCALED_BACKWARD.spelled_out
+@BACKWARD.spelled_out
 def dot_product_attention_backward(
     grad_output: Any,
     queries: Any,
@@ -35,37 +32,6 @@ def dot_product_attention_backward(
     **options: Unpack[ScaledBackward],
 ) -> tuple[DaskArray | None, ...]:
     """Gradients of `dot_product_attention`, the keys in blocks.
-
-    Parameters
-    ----------
-    grad_output : dask.array.Array or array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the output.
-    queries, keys, values : dask.array.Array or array_like
-        As in the forward, like everything up to `empty_rows`.
-    valid_lens : None, int or array_like of integers, optional
-        As in the forward.
-    scale : float or array_like, optional
-        As in the forward.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    dq, dk, dv : dask.array.Array, float32
-        Gradients with respect to `queries`, `keys` and `values`, in their shapes. Those of the
-        queries are sums over the blocks of keys, the others over the blocks of queries.
-    dbias, dsink, dscale : dask.array.Array, float32, shape of `bias`, `sink`, `scale`
-        Only with `return_grad_bias`, `return_grad_sink`, `return_grad_scale`: gradients with
-        respect to them; None without a bias or a sink.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.dot_product_attention_backward : The same for arrays in memory.
 
     Notes
     -----
@@ -89,14 +55,10 @@ def dot_product_attention_backward(
     array([[-0.5, -0.5],
            [ 0.5,  0.5]], dtype=float32)
     """
-    inputs = {"queries": queries, "keys": keys, "values": values}
-    own = {"valid_lens": valid_lens, "scale": scale}
-    return _gradients(
-        "dot_product_attention", grad_output, inputs, own, options, taken=SCALED_BACKWARD
-    )
+    return _gradients("dot_product_attention", **locals())
 
 
-@SCALED_BACKWARD.spelled_out
+@BACKWARD.spelled_out
 def cosine_attention_backward(
     grad_output: Any,
     queries: Any,
@@ -109,35 +71,6 @@ def cosine_attention_backward(
     **options: Unpack[ScaledBackward],
 ) -> tuple[DaskArray | None, ...]:
     """Gradients of `cosine_attention`, the keys in blocks.
-
-    Parameters
-    ----------
-    grad_output : dask.array.Array or array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the output.
-    queries, keys, values : dask.array.Array or array_like
-        As in the forward, like everything up to `empty_rows`.
-    valid_lens : None, int or array_like of integers, optional
-        As in the forward.
-    scale, eps : optional
-        As in the forward.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    dq, dk, dv : dask.array.Array, float32
-        As from `dot_product_attention_backward`.
-    dbias, dsink, dscale : dask.array.Array, float32
-        Only if asked for, likewise.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.cosine_attention_backward : The same for arrays in memory.
 
     Notes
     -----
@@ -153,9 +86,7 @@ def cosine_attention_backward(
     array([[0.5],
            [0.5]], dtype=float32)
     """
-    inputs = {"queries": queries, "keys": keys, "values": values}
-    own = {"valid_lens": valid_lens, "scale": scale, "eps": eps}
-    return _gradients("cosine_attention", grad_output, inputs, own, options, taken=SCALED_BACKWARD)
+    return _gradients("cosine_attention", **locals())
 
 
 @BACKWARD.spelled_out
@@ -172,37 +103,6 @@ def gaussian_attention_backward(
 ) -> tuple[DaskArray | None, ...]:
     """Gradients of `gaussian_attention`, the keys in blocks.
 
-    Parameters
-    ----------
-    grad_output : dask.array.Array or array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the output.
-    queries, keys, values : dask.array.Array or array_like
-        As in the forward, like everything up to `empty_rows`.
-    valid_lens : None, int or array_like of integers, optional
-        As in the forward.
-    w, sigma : float, optional
-        As in the forward.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    dq, dk, dv : dask.array.Array, float32
-        As from `dot_product_attention_backward`.
-    dw : dask.array.Array, float32, shape ()
-        Gradient with respect to ``w = 1 / sigma``, whichever of the two was given.
-    dbias, dsink : dask.array.Array, float32
-        Only if asked for, as from `dot_product_attention_backward`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `gaussian_attention`.
-
-    See Also
-    --------
-    attnext.gaussian_attention_backward : The same for arrays in memory.
-
     Notes
     -----
     As in `dot_product_attention_backward`; dw is the sum over all pairs of blocks.
@@ -217,9 +117,7 @@ def gaussian_attention_backward(
     >>> dq.compute()
     array([[0.5]], dtype=float32)
     """
-    inputs = {"queries": queries, "keys": keys, "values": values}
-    own = {"valid_lens": valid_lens, "w": w, "sigma": sigma}
-    return _gradients("gaussian_attention", grad_output, inputs, own, options)
+    return _gradients("gaussian_attention", **locals())
 
 
 @BACKWARD.spelled_out
@@ -238,39 +136,6 @@ def additive_attention_backward(
 ) -> Any:
     """Gradients of `additive_attention`, the keys in blocks.
 
-    Parameters
-    ----------
-    grad_output : dask.array.Array or array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the output.
-    queries, keys, values : dask.array.Array or array_like
-        As in the forward, like everything up to `empty_rows`.
-    W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
-        As in the forward.
-    valid_lens : None, int or array_like of integers, optional
-        As in the forward.
-    b_h : array_like, shape (H,), optional
-        As in the forward.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    gradients : attnext.AdditiveGradients of dask.array.Array, float32
-        A named tuple of seven: queries, keys, values, W_q, W_k, w_v, b_h, each in the shape of what
-        it belongs to; b_h is None if no `b_h` was given.
-    dbias, dsink : dask.array.Array, float32
-        Only if asked for, as from `dot_product_attention_backward`: what is returned is
-        then a tuple of the two.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.additive_attention_backward : The same for arrays in memory.
-
     Notes
     -----
     As in `dot_product_attention_backward`; the gradients of the parameters are sums over all pairs
@@ -288,31 +153,20 @@ def additive_attention_backward(
            [0.5],
            [0. ]], dtype=float32)
     """
-    parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v}
-    if b_h is not None:
-        parameters["b_h"] = b_h
-    inputs = {"queries": queries, "keys": keys, "values": values}
-    own = {"valid_lens": valid_lens}
-    d = _gradients("additive_attention", grad_output, inputs, own, options, parameters)
+    d = _gradients("additive_attention", **locals())
     fields = len(AdditiveGradients._fields)
     named = AdditiveGradients._make(d[:fields])
     return (named, *d[fields:]) if d[fields:] else named
 
 
 def _gradients(
-    function: str,
-    grad_output: Any,
-    inputs: Mapping[str, Any],
-    own: Mapping[str, Any],
-    options: Backward | ScaledBackward,
-    parameters: Mapping[str, ArrayLike] | None = None,
-    taken: Taken = BACKWARD,
+    function: str, *, options: Backward | ScaledBackward, **arguments: Any
 ) -> tuple[DaskArray | None, ...]:
     """In the order in which attnext returns them; None where there is nothing they belong to."""
-    taken.check(f"{function}_backward", options)
-    rest = {**own, **taken.defaults, **options}
-    grad_lse = rest.pop("grad_lse")
+    BACKWARD.check(f"{function}_backward", options)
+    rest = {**arguments, **BACKWARD.defaults, **options}
+    gradient, of_lse = rest.pop("grad_output"), rest.pop("grad_lse")
     shared = [name for name in SHARED if rest.pop(f"return_grad_{name}", False)]
-    problem = make_problem(function, inputs, rest, parameters)
-    d = gradients(problem, incoming(problem, grad_output, grad_lse), shared)
+    problem = make_problem(function, rest)
+    d = gradients(problem, incoming(problem, gradient, of_lse), shared)
     return tuple(d.get(name) for name in names_of(function, False, *shared))

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 import attnext
 from attnext._gradients import by_name
 
+from .bands import band_of_block
+
 Array: TypeAlias = NDArray[Any]
 
 
@@ -40,11 +42,7 @@ def arguments(call: Call, blocks: tuple[Array, ...]) -> dict[str, Any]:
     first_query, first_key = int(a.pop("first_query")[0]), int(a.pop("first_key")[0])
     if "valid_lens" in a:
         a["valid_lens"] = np.broadcast_to(np.clip(a["valid_lens"] - first_key, 0, n), rows)
-    if "causal_offset" in a:
-        # query first_query + i stands at key first_query + i + offset of all, so query i of the
-        # block stands at key i + (offset + first_query - first_key) of the block
-        offset = a["causal_offset"] + (first_query - first_key)
-        a["causal_offset"] = np.broadcast_to(offset, rows[:1]) if len(rows) > 1 else int(offset[0])
+    band_of_block(a, first_query, first_key)
     return a
 
 

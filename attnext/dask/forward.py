@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias, Unpack
 
 from numpy.typing import ArrayLike
@@ -28,38 +27,9 @@ def dot_product_attention(
 
     Parameters
     ----------
-    queries : dask.array.Array or array_like, shape (..., M, D)
-        M queries of D features; any leading axes (batch, heads), or none.
     keys : dask.array.Array or array_like, shape (..., N, D)
         The keys; leading axes as those of `queries`. How they are cut along N says who attends
         to which of them.
-    values : dask.array.Array or array_like, shape (..., N, Dv)
-        The values, one for each key.
-    valid_lens : None, int or array_like of integers, optional
-        How many of all N keys take part, the first ones: one int for all queries, or of shape
-        (B,), (B, M) or ``queries.shape[:-1]``, as in `attnext.dot_product_attention`.
-    scale : float or array_like, optional
-        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    output : dask.array.Array, float32, shape (..., M, Dv)
-        The values, averaged with the attention weights; in the blocks of the queries.
-    weights : dask.array.Array, float32, shape (..., M, N)
-        Only with `return_weights`, in blocks along M and N: compute a part of them.
-    lse : dask.array.Array, float32, shape (..., M)
-        Only with `return_lse`: natural logarithm of the sum of ``exp(score)`` over the keys that
-        take part, -inf where there are none.
-
-    Raises
-    ------
-    TypeError
-        An argument is of the wrong kind or dtype, or is a Dask array where numbers in memory are
-        expected. Raised by the call, as every error is: nothing is computed for it.
-    ValueError
-        An argument has the wrong shape, an impossible value, or blocks of unknown size.
 
     See Also
     --------
@@ -69,9 +39,11 @@ def dot_product_attention(
     Notes
     -----
     ``output = softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017, equation 1), each
-    block of keys on its own, then merged: see `attnext.dask`. What the merge adds to the error is
-    the rounding of each log-sum-exp, about ``|lse| * 6e-8`` relative to the output for each level
-    of the tree; ``dask.config.set(split_every=...)`` says how many parts are merged at a time.
+    block of keys on its own, then merged: see `attnext.dask`. The output is in the blocks of the
+    queries, the weights in blocks along M and N: compute a part of them. What the merge adds to the
+    error is the rounding of each log-sum-exp, about ``|lse| * 6e-8`` relative to the output for
+    each level of the tree; ``dask.config.set(split_every=...)`` says how many parts are merged at a
+    time.
 
     Examples
     --------
@@ -84,9 +56,7 @@ def dot_product_attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]], dtype=float32)
     """
-    inputs = {"queries": queries, "keys": keys, "values": values}
-    own = {"valid_lens": valid_lens, "scale": scale}
-    return _attend("dot_product_attention", inputs, own, options)
+    return _attend("dot_product_attention", **locals())
 
 
 @FORWARD.spelled_out
@@ -102,33 +72,6 @@ def cosine_attention(
 ) -> Attended:
     """Pool values by the softmax of cosine similarities, the keys in blocks.
 
-    Parameters
-    ----------
-    queries, keys, values : dask.array.Array or array_like
-        Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
-    valid_lens : None, int or array_like of integers, optional
-        As in `dot_product_attention`.
-    scale : float or array_like, optional
-        What the cosines are multiplied by, finite.
-    eps : float, optional
-        A norm below it counts as it, > 0.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : dask.array.Array, float32
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.cosine_attention : The same for arrays in memory.
-
     Notes
     -----
     ``score(q, k) = scale * q.k / (max(|q|, eps) max(|k|, eps))`` (Graves et al. 2014, "Neural
@@ -142,9 +85,7 @@ def cosine_attention(
     >>> cosine_attention([[5.0, 0.0]], keys, [[1.0], [0.0]], scale=2.0).compute().round(3)
     array([[0.881]], dtype=float32)
     """
-    inputs = {"queries": queries, "keys": keys, "values": values}
-    own = {"valid_lens": valid_lens, "scale": scale, "eps": eps}
-    return _attend("cosine_attention", inputs, own, options)
+    return _attend("cosine_attention", **locals())
 
 
 @FORWARD.spelled_out
@@ -160,33 +101,6 @@ def gaussian_attention(
 ) -> Attended:
     """Pool values by a Gaussian kernel of the distance, the keys in blocks.
 
-    Parameters
-    ----------
-    queries, keys, values : dask.array.Array or array_like
-        Of shapes (..., M, D), (..., N, D) and (..., N, Dv), as in `dot_product_attention`.
-    valid_lens : None, int or array_like of integers, optional
-        As in `dot_product_attention`.
-    w : float, optional
-        Inverse of the bandwidth, finite, a number or an array of one element; 1 by default.
-    sigma : float, optional
-        The bandwidth itself, ``w = 1 / sigma``, > 0; instead of `w`.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : dask.array.Array, float32
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`; ValueError also if both `w` and `sigma` are given.
-
-    See Also
-    --------
-    attnext.gaussian_attention : The same for arrays in memory.
-
     Notes
     -----
     ``score(q, k) = -(w * |q - k|)**2 / 2``: kernel regression (Nadaraya 1964, Watson 1964) on more
@@ -200,9 +114,7 @@ def gaussian_attention(
     >>> gaussian_attention([[1.5]], x, [[5.0], [2.0], [4.0]], sigma=0.5).compute().round(3)
     array([[3.018]], dtype=float32)
     """
-    inputs = {"queries": queries, "keys": keys, "values": values}
-    own = {"valid_lens": valid_lens, "w": w, "sigma": sigma}
-    return _attend("gaussian_attention", inputs, own, options)
+    return _attend("gaussian_attention", **locals())
 
 
 @FORWARD.spelled_out
@@ -220,34 +132,6 @@ def additive_attention(
 ) -> Attended:
     """Pool values by the softmax of additive scores, the keys in blocks.
 
-    Parameters
-    ----------
-    queries, keys, values : dask.array.Array or array_like
-        Of shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv), as in `dot_product_attention`; Dq and
-        Dk may differ.
-    W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
-        The parameters of H hidden units, in memory: every block gets them.
-    valid_lens : None, int or array_like of integers, optional
-        As in `dot_product_attention`.
-    b_h : array_like, shape (H,), optional
-        A bias of the hidden units.
-    **options : optional
-        As in `attnext.dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : dask.array.Array, float32
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    attnext.additive_attention : The same for arrays in memory.
-
     Notes
     -----
     ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau et al. 2015, "Neural machine
@@ -263,22 +147,11 @@ def additive_attention(
     >>> output.compute().round(3)
     array([[1.541]], dtype=float32)
     """
-    parameters = {"W_q": W_q, "W_k": W_k, "w_v": w_v}
-    if b_h is not None:
-        parameters["b_h"] = b_h
-    inputs = {"queries": queries, "keys": keys, "values": values}
-    own = {"valid_lens": valid_lens}
-    return _attend("additive_attention", inputs, own, options, parameters)
+    return _attend("additive_attention", **locals())
 
 
-def _attend(
-    function: str,
-    inputs: Mapping[str, Any],
-    own: Mapping[str, Any],
-    options: Forward,
-    parameters: Mapping[str, ArrayLike] | None = None,
-) -> Attended:
+def _attend(function: str, *, options: Forward, **arguments: Any) -> Attended:
     FORWARD.check(function, options)
-    rest = {**own, **FORWARD.defaults, **options}
+    rest = {**arguments, **FORWARD.defaults, **options}
     extras = rest.pop("return_weights"), rest.pop("return_lse")
-    return attention(make_problem(function, inputs, rest, parameters), *extras)
+    return attention(make_problem(function, rest), *extras)

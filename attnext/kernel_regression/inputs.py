@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnext import _reading
+
 if TYPE_CHECKING:
     Array: TypeAlias = NDArray[np.float32]
 
@@ -17,14 +19,6 @@ def as_float32(name: str, array: ArrayLike, *dims: int | str) -> Array:
         raise TypeError(f"{name} must be a plain array, got {type(array).__name__}")
     if getattr(array, "requires_grad", False):
         raise TypeError(f"{name} is a tensor that requires grad: detach() it, or use attnext.torch")
-    numbers = np.asarray(array)
-    if numbers.dtype.kind not in "fiu":
-        raise TypeError(f"{name} has dtype {numbers.dtype}, expected real numbers")
-    sizes = numbers.shape
-    fits = len(sizes) == len(dims) and all(
-        isinstance(dim, str) or dim == size for dim, size in zip(dims, sizes, strict=True)
-    )
-    if not fits:
-        expected = ", ".join(map(str, dims)) + ("," if len(dims) == 1 else "")
-        raise ValueError(f"{name} has shape {sizes}, expected ({expected})")
+    numbers = _reading.real(name, array)
+    _reading.check_shape(name, numbers, dims)
     return np.ascontiguousarray(numbers, dtype=np.float32)

@@ -9,18 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_array, as_array_or_zeros
-from .attention import (
-    Attended,
-    Score,
-    all_scores,
-    all_scores_backward,
-    attention,
-    attention_backward,
-)
-from .options import Backward, Forward
+from .attention import Attended, all_scores, all_scores_backward, attention, attention_backward
+from .options import BACKWARD, FORWARD, SCORES, SCORES_BACKWARD, Options
+from .score import Score
 
 if TYPE_CHECKING:
-    from .options import BackwardOptions, ForwardOptions
+    from .._options import AdditiveBackward, AdditiveScores
+    from .options import AdditiveAttention
 
 
 class Additive(Score):
@@ -30,10 +25,10 @@ class Additive(Score):
         self,
         q: Array,
         k: Array,
+        o: Options,
         W_q: ArrayLike,
         W_k: ArrayLike,
         w_v: ArrayLike,
-        b_h: ArrayLike | None,
     ) -> None:
         self.W_q = as_array("W_q", W_q, ("H", q.shape[-1]))  # (H, Dq)
         H = len(self.W_q)
@@ -42,12 +37,12 @@ class Additive(Score):
         if weights.shape not in [(H,), (1, H)]:
             raise ValueError(f"w_v has shape {weights.shape}, expected {(H,)} or {(1, H)}")
         self.w_v = weights.reshape(H)
-        self.b_h = as_array_or_zeros("b_h", b_h, (H,))
+        self.b_h = as_array_or_zeros("b_h", o.b_h, (H,))
         self.parameters = {
             "W_q": self.W_q,
             "W_k": self.W_k,
             "w_v": weights,
-            "b_h": None if b_h is None else self.b_h,
+            "b_h": None if o.b_h is None else self.b_h,
         }
 
     def forward(self, q: Array, k: Array) -> Array:
@@ -90,7 +85,7 @@ class AdditiveGradients(NamedTuple):
     b_h: Array | None
 
 
-@Forward.spelled_out
+@FORWARD.spelled_out
 def additive_attention(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -99,36 +94,9 @@ def additive_attention(
     W_k: ArrayLike,
     w_v: ArrayLike,
     valid_lens: ArrayLike | None = None,
-    *,
-    b_h: ArrayLike | None = None,
-    **options: Unpack[ForwardOptions],
+    **options: Unpack[AdditiveAttention],
 ) -> Attended:
     """Pool values by the softmax of additive (Bahdanau) scores of queries and keys.
-
-    Parameters
-    ----------
-    queries, keys, values : array_like, shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv)
-        Any leading axes (batch, heads), the same for all three, or none.
-    W_q, W_k : array_like, shapes (H, Dq) and (H, Dk)
-        Projections of queries and keys to H hidden units, in the layout of torch.nn.Linear.
-    w_v : array_like, shape (H,) or (1, H)
-        Weight of each hidden unit in the score.
-    valid_lens : None, int or array_like of integers, optional
-        As in `dot_product_attention`.
-    b_h : array_like, shape (H,), optional
-        Bias of the hidden units.
-    **options : optional
-        As in `dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : ndarray of float64
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -142,12 +110,12 @@ def additive_attention(
     >>> reference.additive_attention(q, k, v, [[0.5]], [[0.5]], [2.0]).round(4)
     array([[17.159]])
     """
-    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h)
+    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v)
     inputs = queries, keys, values, valid_lens
     return attention("additive_attention", score, inputs, options)
 
 
-@Backward.spelled_out
+@BACKWARD.spelled_out
 def additive_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -157,37 +125,9 @@ def additive_attention_backward(
     W_k: ArrayLike,
     w_v: ArrayLike,
     valid_lens: ArrayLike | None = None,
-    *,
-    b_h: ArrayLike | None = None,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[AdditiveBackward],
 ) -> Any:
     """Gradients of `additive_attention`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the output.
-    queries, keys, values : array_like, shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv)
-        As given to `additive_attention`.
-    W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
-        As given to `additive_attention`.
-    valid_lens, b_h : optional
-        As given to `additive_attention`.
-    **options : optional
-        As in `dot_product_attention_backward`.
-
-    Returns
-    -------
-    gradients : AdditiveGradients
-        A named tuple of the gradients with respect to `queries`, `keys`, `values`, `W_q`, `W_k`,
-        `w_v` and `b_h`, each in the shape of what it belongs to; `b_h` is None if none was given.
-    dbias, dsink : ndarray of float64
-        Only if asked for, as from `dot_product_attention_backward`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -204,7 +144,7 @@ def additive_attention_backward(
     array([[-1.],
            [ 1.]])
     """
-    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h)
+    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v)
     inputs = queries, keys, values, valid_lens
     d = attention_backward("additive_attention_backward", score, grad_output, inputs, options)
     fields = len(AdditiveGradients._fields)
@@ -212,38 +152,16 @@ def additive_attention_backward(
     return (gradients, *d[fields:]) if d[fields:] else gradients
 
 
+@SCORES.spelled_out
 def additive_scores(
     queries: ArrayLike,
     keys: ArrayLike,
     W_q: ArrayLike,
     W_k: ArrayLike,
     w_v: ArrayLike,
-    *,
-    b_h: ArrayLike | None = None,
-    softcap: ArrayLike | None = None,
+    **options: Unpack[AdditiveScores],
 ) -> Array:
     """Additive (Bahdanau) score of every query with every key.
-
-    Parameters
-    ----------
-    queries, keys : array_like, shapes (..., M, Dq) and (..., N, Dk)
-        Any leading axes, the same for both, or none.
-    W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
-        As in `additive_attention`.
-    b_h : array_like, shape (H,), optional
-        Bias of the hidden units.
-    softcap : float, optional
-        As in `dot_product_scores`.
-
-    Returns
-    -------
-    scores : ndarray of float64, shape (..., M, N)
-        ``w_v . tanh(W_q q + W_k k + b_h)`` of every pair.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -255,9 +173,11 @@ def additive_scores(
     >>> reference.additive_scores([[1.0]], [[-1.0], [0.0]], [[0.5]], [[0.5]], [2.0]).round(4)
     array([[0.    , 0.9242]])
     """
-    return all_scores(partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h), queries, keys, softcap)
+    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v)
+    return all_scores("additive_scores", score, queries, keys, options)
 
 
+@SCORES_BACKWARD.spelled_out
 def additive_scores_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -265,40 +185,9 @@ def additive_scores_backward(
     W_q: ArrayLike,
     W_k: ArrayLike,
     w_v: ArrayLike,
-    *,
-    b_h: ArrayLike | None = None,
-    softcap: ArrayLike | None = None,
+    **options: Unpack[AdditiveScores],
 ) -> AdditiveGradients:
     """Gradients of `additive_scores`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, N)
-        Gradient of the loss with respect to the scores.
-    queries, keys : array_like, shapes (..., M, Dq) and (..., N, Dk)
-        As given to `additive_scores`.
-    W_q, W_k, w_v : array_like, shapes (H, Dq), (H, Dk) and (H,) or (1, H)
-        As given to `additive_scores`.
-    b_h : array_like, shape (H,), optional
-        As given to `additive_scores`.
-    softcap : float, optional
-        As given to `additive_scores`.
-
-    Returns
-    -------
-    gradients : AdditiveGradients
-        A named tuple of the gradients with respect to `queries`, `keys`, `W_q`, `W_k`, `w_v` and
-        `b_h`, each in the shape of what it belongs to; `values` is None, and `b_h` if none was
-        given.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    additive_scores : The function these are the gradients of.
 
     Examples
     --------
@@ -308,8 +197,8 @@ def additive_scores_backward(
     array([[1.  ],
            [0.42]])
     """
-    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v, b_h=b_h)
-    d_queries, d_keys, *d_parameters = all_scores_backward(
-        score, grad_output, queries, keys, softcap
-    )
+    score = partial(Additive, W_q=W_q, W_k=W_k, w_v=w_v)
+    function = "additive_scores_backward"
+    d = all_scores_backward(function, score, grad_output, queries, keys, options)
+    d_queries, d_keys, *d_parameters = d
     return AdditiveGradients(d_queries, d_keys, None, *d_parameters)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,6 @@ from .arguments import (
     as_array,
     as_array_or_zeros,
     as_bias,
-    as_flag,
     as_inputs,
     as_queries_and_keys,
     as_sink,
@@ -31,7 +30,8 @@ from .arguments import (
 )
 from .dropout import dropout_keep
 from .masks import pairs_that_take_part
-from .options import Backward, Forward, Options, ScaledBackward
+from .options import BACKWARD, FORWARD, SCORES, SCORES_BACKWARD, Options
+from .score import Score
 from .sharing import broadcast_backward, share_heads, share_heads_backward
 from .softcap import under_cap
 from .softmax import empty_row_weight, softmax, softmax_backward
@@ -40,30 +40,13 @@ from .softmax import empty_row_weight, softmax, softmax_backward
 Attended: TypeAlias = Any
 
 
-class Score(Protocol):
-    """A scoring function: one query against n keys, forward and backward."""
-
-    parameters: dict[str, Array | None]  # in the order of their gradients; None if not given
-    scale: Array = np.ones(())  # of a score that has one; broadcasts to the leading axes
-
-    def at(self, batch: tuple[int, ...]) -> Score:
-        """The score in this entry of the leading axes, if it is not the same in all."""
-        return self
-
-    def forward(self, q: Array, k: Array) -> Array:
-        """Scores s (n,) of a query q (Dq,) against keys k (n, Dk)."""
-
-    def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
-        """Gradients d_q (Dq,) and d_k (n, Dk), and those of parameters and scale by their names."""
-
-
 def zero_gradients(score: Score) -> dict[str, Any]:
     """Where those of the given parameters add up; numbers of numbers."""
     given = {name: x for name, x in score.parameters.items() if x is not None}
     return {name: np.zeros_like(x)[()] for name, x in given.items()}
 
 
-MakeScore: TypeAlias = Callable[[Array, Array], Score]  # for these queries and keys
+MakeScore: TypeAlias = Callable[[Array, Array, Options], Score]  # of these queries and keys
 Inputs: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]  # and the lengths
 
 
@@ -187,8 +170,9 @@ def all_pairs(q: Array, k: Array, o: Options) -> Pairs:
     bias = np.zeros(()) if o.bias is None else as_bias(o.bias, takes_part.shape)
     sink = np.array(-np.inf) if o.sink is None else as_sink(o.sink, q.shape[:-1])
     keep = dropout_keep(takes_part.shape, o)
-    check_empty_rows(o.empty_rows)
-    return Pairs(takes_part, bias, sink, keep, o.empty_rows)
+    empty_rows = o.get("empty_rows", "uniform")
+    check_empty_rows(empty_rows)
+    return Pairs(takes_part, bias, sink, keep, empty_rows)
 
 
 def attention(
@@ -196,9 +180,9 @@ def attention(
 ) -> Attended:
     """Attention with this score: the output, and the extras asked for."""
     queries, keys, values, valid_lens = inputs
-    o = Forward.of(function, valid_lens, options)
+    o = FORWARD.read(function, valid_lens, options)
     q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
-    score, pairs = under_cap(make_score(q, k), o.softcap), all_pairs(q, k, o)
+    score, pairs = under_cap(make_score(q, k, o), o.softcap), all_pairs(q, k, o)
     lead = q.shape[:-2]
     output, weights, lse = attend(score, q, share_heads(k, lead), share_heads(v, lead), pairs)
     parameters = (x for x in score.parameters.values() if x is not None)
@@ -213,13 +197,12 @@ def attention_backward(
     grad_output: ArrayLike,
     inputs: Inputs,
     options: Mapping[str, Any],
-    kind: type[Backward] = Backward,
 ) -> tuple[Any, ...]:
     """Gradients of queries, keys, values, parameters and, if asked for, bias, sink and scale."""
     queries, keys, values, valid_lens = inputs
-    o = kind.of(function, valid_lens, options)
+    o = BACKWARD.read(function, valid_lens, options)
     q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
-    score, pairs = under_cap(make_score(q, k), o.softcap), all_pairs(q, k, o)
+    score, pairs = under_cap(make_score(q, k, o), o.softcap), all_pairs(q, k, o)
     rows, lead = q.shape[:-1], q.shape[:-2]
     d_output = as_array("grad_output", grad_output, rows + v.shape[-1:])
     d_weights = as_array_or_zeros("grad_weights", o.grad_weights, pairs.takes_part.shape)
@@ -233,18 +216,23 @@ def attention_backward(
     d_keys = share_heads_backward(d.keys, k.shape)
     d_values = share_heads_backward(d.values, v.shape)
     d_parameters = (d.parameters.get(name) for name in score.parameters)
-    d_bias = [None if o.bias is None else d.bias] * o.return_grad_bias
-    d_sink = [None if o.sink is None else d.sink] * o.return_grad_sink
-    d_scale = [d.scale[()]] if isinstance(o, ScaledBackward) and o.return_grad_scale else []
+    d_bias = [None if o.bias is None else d.bias] * bool(o.return_grad_bias)
+    d_sink = [None if o.sink is None else d.sink] * bool(o.return_grad_sink)
+    d_scale = [d.scale[()]] * bool(o.return_grad_scale)
     return (d.queries, d_keys, d_values, *d_parameters, *d_bias, *d_sink, *d_scale)
 
 
 def all_scores(
-    make_score: MakeScore, queries: ArrayLike, keys: ArrayLike, softcap: ArrayLike | None
+    function: str,
+    make_score: MakeScore,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    options: Mapping[str, Any],
 ) -> Array:
     """The score of every pair, masks and all playing no part: (..., M, N)."""
+    o = SCORES.read(function, None, options)
     q, k = as_queries_and_keys(queries, keys)
-    score = under_cap(make_score(q, k), softcap)
+    score = under_cap(make_score(q, k, o), o.softcap)
     scores = np.zeros(q.shape[:-1] + k.shape[-2:-1])
     with np.errstate(all="ignore"):
         for row in np.ndindex(scores.shape[:-1]):
@@ -253,17 +241,17 @@ def all_scores(
 
 
 def all_scores_backward(
+    function: str,
     make_score: MakeScore,
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
-    softcap: ArrayLike | None,
-    return_grad_scale: bool = False,
+    options: Mapping[str, Any],
 ) -> tuple[Any, ...]:
     """Gradients of queries, keys, parameters and, if asked for, scale."""
-    with_scale = as_flag("return_grad_scale", return_grad_scale)
+    o = SCORES_BACKWARD.read(function, None, options)
     q, k = as_queries_and_keys(queries, keys)
-    score = under_cap(make_score(q, k), softcap)
+    score = under_cap(make_score(q, k, o), o.softcap)
     d_scores = as_array("grad_output", grad_output, q.shape[:-1] + k.shape[-2:-1])
     d_queries, d_keys, d_scale = np.zeros_like(q), np.zeros_like(k), np.zeros(q.shape[:-2])
     d_parameters = zero_gradients(score)
@@ -278,5 +266,5 @@ def all_scores_backward(
                 d_parameters[name] += d_of[name]
     d_of_parameters = (d_parameters.get(name) for name in score.parameters)
     # forward was: scale = np.broadcast_to(score.scale, ...)
-    d_of_scale = [broadcast_backward(d_scale, score.scale.shape)[()]] * with_scale
+    d_of_scale = [broadcast_backward(d_scale, score.scale.shape)[()]] * bool(o.return_grad_scale)
     return (d_queries, d_keys, *d_of_parameters, *d_of_scale)

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_positive, as_scale, check_same_features
-from .attention import (
-    Attended,
-    Score,
-    all_scores,
-    all_scores_backward,
-    attention,
-    attention_backward,
-)
-from .options import Forward, ScaledBackward
+from .attention import Attended, all_scores, all_scores_backward, attention, attention_backward
+from .options import BACKWARD, FORWARD, SCORES, SCORES_BACKWARD, Options
+from .score import Score
 
 if TYPE_CHECKING:
-    from .options import ForwardOptions, ScaledBackwardOptions
+    from .._options import CosineBackward, CosineScores, CosineScoresBackward
+    from .options import CosineAttention
 
 
 class Cosine(Score):
     """score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))"""
 
-    def __init__(self, q: Array, k: Array, scale: ArrayLike, eps: ArrayLike) -> None:
+    def __init__(self, q: Array, k: Array, o: Options) -> None:
         check_same_features(q, k)
         self.lead = q.shape[:-2]
-        self.scale, self.eps = as_scale(scale, self.lead), as_positive("eps", eps)
+        self.scale = as_scale(o.get("scale", 1.0), self.lead)
+        self.eps = as_positive("eps", o.get("eps", 1e-8))
         self.parameters: dict[str, Array | None] = {}
 
     def at(self, batch: tuple[int, ...]) -> Score:
@@ -65,41 +60,15 @@ class Cosine(Score):
         return d_x
 
 
-@Forward.spelled_out
+@FORWARD.spelled_out
 def cosine_attention(
     queries: ArrayLike,
     keys: ArrayLike,
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
-    *,
-    scale: ArrayLike = 1.0,
-    eps: ArrayLike = 1e-8,
-    **options: Unpack[ForwardOptions],
+    **options: Unpack[CosineAttention],
 ) -> Attended:
     """Pool values by the softmax of the cosines of queries and keys.
-
-    Parameters
-    ----------
-    queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
-        Any leading axes (batch, heads), the same for all three, or none.
-    valid_lens : None, int or array_like of integers, optional
-        As in `dot_product_attention`.
-    scale : float or array_like, optional
-        What the cosines are multiplied by, finite, as in `dot_product_attention`.
-    eps : float, optional
-        The least that a norm counts as, greater than 0.
-    **options : optional
-        As in `dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : ndarray of float64
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -114,47 +83,20 @@ def cosine_attention(
     >>> reference.cosine_attention(q, k, v).round(4)
     array([[12.6894]])
     """
-    score = partial(Cosine, scale=scale, eps=eps)
     inputs = queries, keys, values, valid_lens
-    return attention("cosine_attention", score, inputs, options)
+    return attention("cosine_attention", Cosine, inputs, options)
 
 
-@ScaledBackward.spelled_out
+@BACKWARD.spelled_out
 def cosine_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
-    *,
-    scale: ArrayLike = 1.0,
-    eps: ArrayLike = 1e-8,
-    **options: Unpack[ScaledBackwardOptions],
+    **options: Unpack[CosineBackward],
 ) -> tuple[Array | None, ...]:
     """Gradients of `cosine_attention`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the output.
-    queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
-        As given to `cosine_attention`.
-    valid_lens, scale, eps : optional
-        As given to `cosine_attention`.
-    **options : optional
-        As in `dot_product_attention_backward`.
-
-    Returns
-    -------
-    dq, dk, dv : ndarray of float64
-        Gradients with respect to `queries`, `keys` and `values`, in their shapes.
-    dbias, dsink, dscale : ndarray of float64
-        Only if asked for, as from `dot_product_attention_backward`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -171,40 +113,17 @@ def cosine_attention_backward(
     >>> dq
     array([[ 0. , -0.5]])
     """
-    score = partial(Cosine, scale=scale, eps=eps)
     inputs = queries, keys, values, valid_lens
-    function = "cosine_attention_backward"
-    return attention_backward(function, score, grad_output, inputs, options, ScaledBackward)
+    return attention_backward("cosine_attention_backward", Cosine, grad_output, inputs, options)
 
 
+@SCORES.spelled_out
 def cosine_scores(
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    scale: ArrayLike = 1.0,
-    eps: ArrayLike = 1e-8,
-    softcap: ArrayLike | None = None,
+    **options: Unpack[CosineScores],
 ) -> Array:
     """Scaled cosine of the angle between every query and every key.
-
-    Parameters
-    ----------
-    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
-        Any leading axes, the same for both, or none.
-    scale, eps : optional
-        As in `cosine_attention`.
-    softcap : float, optional
-        As in `dot_product_scores`.
-
-    Returns
-    -------
-    scores : ndarray of float64, shape (..., M, N)
-        ``scale * q . k / (max(|q|, eps) * max(|k|, eps))`` of every pair.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -217,49 +136,17 @@ def cosine_scores(
     >>> reference.cosine_scores([[3, 4]], [[6, 8], [-1, 0], [0, 0]])
     array([[ 1. , -0.6,  0. ]])
     """
-    return all_scores(partial(Cosine, scale=scale, eps=eps), queries, keys, softcap)
+    return all_scores("cosine_scores", Cosine, queries, keys, options)
 
 
+@SCORES_BACKWARD.spelled_out
 def cosine_scores_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    scale: ArrayLike = 1.0,
-    eps: ArrayLike = 1e-8,
-    softcap: ArrayLike | None = None,
-    return_grad_scale: bool = False,
+    **options: Unpack[CosineScoresBackward],
 ) -> tuple[Array, ...]:
     """Gradients of `cosine_scores`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, N)
-        Gradient of the loss with respect to the scores.
-    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
-        As given to `cosine_scores`.
-    scale : float or array_like, optional
-        As given to `cosine_scores`.
-    eps, softcap : float, optional
-        As given to `cosine_scores`.
-    return_grad_scale : bool, optional
-        Also return the gradient of `scale`.
-
-    Returns
-    -------
-    dq, dk : ndarray of float64
-        Gradients with respect to `queries` and `keys`, in their shapes.
-    dscale : ndarray of float64
-        Only with `return_grad_scale`: gradient with respect to `scale`, in its shape.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    cosine_scores : The function these are the gradients of.
 
     Examples
     --------
@@ -268,5 +155,5 @@ def cosine_scores_backward(
     >>> dq.round(3)
     array([[0. , 0.4]])
     """
-    score = partial(Cosine, scale=scale, eps=eps)
-    return all_scores_backward(score, grad_output, queries, keys, softcap, return_grad_scale)
+    function = "cosine_scores_backward"
+    return all_scores_backward(function, Cosine, grad_output, queries, keys, options)

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_scale, check_same_features
-from .attention import (
-    Attended,
-    Score,
-    all_scores,
-    all_scores_backward,
-    attention,
-    attention_backward,
-)
-from .options import Forward, ScaledBackward
+from .attention import Attended, all_scores, all_scores_backward, attention, attention_backward
+from .options import BACKWARD, FORWARD, SCORES, SCORES_BACKWARD, Options
+from .score import Score
 
 if TYPE_CHECKING:
-    from .options import ForwardOptions, ScaledBackwardOptions
+    from .._options import DotProductBackward, DotProductScores, DotProductScoresBackward
+    from .options import DotProductAttention
 
 
 class DotProduct(Score):
     """score(q, k) = scale * q . k"""
 
-    def __init__(self, q: Array, k: Array, scale: ArrayLike | None) -> None:
+    def __init__(self, q: Array, k: Array, o: Options) -> None:
         check_same_features(q, k)
         D = q.shape[-1]
         self.lead = q.shape[:-2]
-        self.scale = as_scale(1 / math.sqrt(max(D, 1)) if scale is None else scale, self.lead)
+        self.scale = as_scale(1 / math.sqrt(max(D, 1)) if o.scale is None else o.scale, self.lead)
         self.parameters: dict[str, Array | None] = {}
 
     def at(self, batch: tuple[int, ...]) -> Score:
@@ -51,50 +45,15 @@ class DotProduct(Score):
         return d_q, d_k, {"scale": d_s @ (k @ q)}
 
 
-@Forward.spelled_out
+@FORWARD.spelled_out
 def dot_product_attention(
     queries: ArrayLike,
     keys: ArrayLike,
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
-    *,
-    scale: ArrayLike | None = None,
-    **options: Unpack[ForwardOptions],
+    **options: Unpack[DotProductAttention],
 ) -> Attended:
     """Pool values by the softmax of scaled dot products of queries and keys.
-
-    Parameters
-    ----------
-    queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
-        Any leading axes (batch, heads), the same for all three, or none.
-    valid_lens : None, int or array_like of integers, optional
-        How many keys take part, the first ones. One int for all queries; shape (B,) with
-        B = ``queries.shape[0]``; (B, M), shared by the axes between; or ``queries.shape[:-1]``.
-        A length above N means N. None: all keys.
-    scale : float or array_like, optional
-        What the dot products are multiplied by, finite: a number, or an array that broadcasts to
-        ``queries.shape[:-2]``, as one number for each head does; ``1 / sqrt(D)`` by default.
-    **options : optional
-        Masks, dropout, and what else to return: the fields of `options.Forward`.
-
-    Returns
-    -------
-    output : ndarray of float64, shape (..., M, Dv)
-        The values, averaged with the attention weights.
-    weights : ndarray of float64, shape (..., M, N)
-        Only with `return_weights`: the weights before dropout. Rows sum to 1; exactly 0
-        where a pair takes no part.
-    lse : ndarray of float64, shape (..., M)
-        Only with `return_lse`: logarithm of the sum of ``exp(score)`` over the keys that take
-        part, -inf where there are none.
-
-    Raises
-    ------
-    TypeError
-        An array is not of real numbers, lengths or offsets are not integers, mask or
-        dropout_mask not bools, bias not floats, seed or a bound of the window not an int.
-    ValueError
-        An argument has the wrong shape or an impossible value.
 
     Notes
     -----
@@ -111,47 +70,20 @@ def dot_product_attention(
     >>> reference.dot_product_attention(q, k, v, mask=[False, True])
     array([[20.]])
     """
-    score = partial(DotProduct, scale=scale)
     inputs = queries, keys, values, valid_lens
-    return attention("dot_product_attention", score, inputs, options)
+    return attention("dot_product_attention", DotProduct, inputs, options)
 
 
-@ScaledBackward.spelled_out
+@BACKWARD.spelled_out
 def dot_product_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
-    *,
-    scale: ArrayLike | None = None,
-    **options: Unpack[ScaledBackwardOptions],
+    **options: Unpack[DotProductBackward],
 ) -> tuple[Array | None, ...]:
     """Gradients of `dot_product_attention`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the output.
-    queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
-        As given to `dot_product_attention`.
-    valid_lens, scale : optional
-        As given to `dot_product_attention`.
-    **options : optional
-        The fields of `options.Backward`.
-
-    Returns
-    -------
-    dq, dk, dv : ndarray of float64
-        Gradients with respect to `queries`, `keys` and `values`, in their shapes.
-    dbias, dsink, dscale : ndarray of float64
-        Only with `return_grad_bias`, `return_grad_sink`, `return_grad_scale`: gradients with
-        respect to `bias`, `sink` and `scale`, each in its shape. None if no bias or sink was given.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -169,41 +101,18 @@ def dot_product_attention_backward(
     array([[-0.5, -0.5],
            [ 0.5,  0.5]])
     """
-    score = partial(DotProduct, scale=scale)
     inputs = queries, keys, values, valid_lens
     function = "dot_product_attention_backward"
-    return attention_backward(function, score, grad_output, inputs, options, ScaledBackward)
+    return attention_backward(function, DotProduct, grad_output, inputs, options)
 
 
+@SCORES.spelled_out
 def dot_product_scores(
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    scale: ArrayLike | None = None,
-    softcap: ArrayLike | None = None,
+    **options: Unpack[DotProductScores],
 ) -> Array:
     """Scaled dot product of every query with every key.
-
-    Parameters
-    ----------
-    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
-        Any leading axes, the same for both, or none.
-    scale : float or array_like, optional
-        What the dot products are multiplied by, finite: a number, or an array that broadcasts to
-        ``queries.shape[:-2]``, as one number for each head does; ``1 / sqrt(D)`` by default.
-    softcap : float, optional
-        A bound on the size of scores, softcap > 0: each becomes
-        ``softcap * tanh(score / softcap)``.
-
-    Returns
-    -------
-    scores : ndarray of float64, shape (..., M, N)
-        ``scale * queries @ keys^T``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -216,48 +125,17 @@ def dot_product_scores(
     >>> reference.dot_product_scores([[1, 2, 3, 4]], [[1, 1, 1, 1], [2, 0, 2, 0]])
     array([[5., 4.]])
     """
-    return all_scores(partial(DotProduct, scale=scale), queries, keys, softcap)
+    return all_scores("dot_product_scores", DotProduct, queries, keys, options)
 
 
+@SCORES_BACKWARD.spelled_out
 def dot_product_scores_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    scale: ArrayLike | None = None,
-    softcap: ArrayLike | None = None,
-    return_grad_scale: bool = False,
+    **options: Unpack[DotProductScoresBackward],
 ) -> tuple[Array, ...]:
     """Gradients of `dot_product_scores`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, N)
-        Gradient of the loss with respect to the scores.
-    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
-        As given to `dot_product_scores`.
-    scale : float or array_like, optional
-        As given to `dot_product_scores`.
-    softcap : float, optional
-        As given to `dot_product_scores`.
-    return_grad_scale : bool, optional
-        Also return the gradient of `scale`.
-
-    Returns
-    -------
-    dq, dk : ndarray of float64
-        Gradients with respect to `queries` and `keys`, in their shapes.
-    dscale : ndarray of float64
-        Only with `return_grad_scale`: gradient with respect to `scale`, in its shape.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    dot_product_scores : The function these are the gradients of.
 
     Examples
     --------
@@ -268,5 +146,5 @@ def dot_product_scores_backward(
     array([[ 2.,  4.],
            [-2., -4.]])
     """
-    score = partial(DotProduct, scale=scale)
-    return all_scores_backward(score, grad_output, queries, keys, softcap, return_grad_scale)
+    function = "dot_product_scores_backward"
+    return all_scores_backward(function, DotProduct, grad_output, queries, keys, options)

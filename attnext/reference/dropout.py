@@ -36,11 +36,12 @@ def dropout_keep(shape: tuple[int, ...], o: Options) -> Array:
     The pairs are numbered through the whole array of weights, of shape (..., M, N). Pair i stays
     if word i % 4 of the block with counter i // 4 is at least p * 2^32. A mask decides instead.
     """
-    p = as_number("dropout_p", o.dropout_p)
+    dropout_p = o.get("dropout_p", 0.0)
+    p = as_number("dropout_p", dropout_p)
     if 0 <= p <= 1:
         p = float(np.float32(p))  # as the fast functions take it
     if not 0 <= p < 1:
-        raise ValueError(f"dropout_p is {shown(o.dropout_p)}, expected 0 <= dropout_p < 1")
+        raise ValueError(f"dropout_p is {shown(dropout_p)}, expected 0 <= dropout_p < 1")
     seed = None if o.seed is None else as_seed(o.seed)
     if o.dropout_mask is not None:
         if seed is not None:

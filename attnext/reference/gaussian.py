@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_finite, as_positive, check_same_features
-from .attention import (
-    Attended,
-    Score,
-    all_scores,
-    all_scores_backward,
-    attention,
-    attention_backward,
-)
-from .options import Backward, Forward
+from .attention import Attended, all_scores, all_scores_backward, attention, attention_backward
+from .options import BACKWARD, FORWARD, SCORES, SCORES_BACKWARD, Options
+from .score import Score
 
 if TYPE_CHECKING:
-    from .options import BackwardOptions, ForwardOptions
+    from .._options import GaussianBackward, GaussianScores
+    from .options import GaussianAttention
 
 
 class Gaussian(Score):
     """score(q, k) = -(w * |q - k|)^2 / 2"""
 
-    def __init__(self, q: Array, k: Array, w: ArrayLike | None, sigma: ArrayLike | None) -> None:
+    def __init__(self, q: Array, k: Array, o: Options) -> None:
         check_same_features(q, k)
+        w, sigma = o.w, o.sigma
         if w is not None and sigma is not None:
             raise ValueError("w and sigma are both given, expected one of them: w = 1 / sigma")
         if sigma is None:
@@ -48,41 +43,15 @@ class Gaussian(Score):
         return np.sum(d_difference, axis=0), -d_difference, {"w": d_w}
 
 
-@Forward.spelled_out
+@FORWARD.spelled_out
 def gaussian_attention(
     queries: ArrayLike,
     keys: ArrayLike,
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
-    *,
-    w: ArrayLike | None = None,
-    sigma: ArrayLike | None = None,
-    **options: Unpack[ForwardOptions],
+    **options: Unpack[GaussianAttention],
 ) -> Attended:
     """Pool values by a Gaussian kernel of the distance between queries and keys.
-
-    Parameters
-    ----------
-    queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
-        Any leading axes (batch, heads), the same for all three, or none.
-    valid_lens : None, int or array_like of integers, optional
-        As in `dot_product_attention`.
-    w : float, optional
-        Inverse of the bandwidth, finite, a number or an array of one element; 1 by default.
-    sigma : float, optional
-        The bandwidth itself, ``w = 1 / sigma``, greater than 0; instead of `w`.
-    **options : optional
-        As in `dot_product_attention`.
-
-    Returns
-    -------
-    output, weights, lse : ndarray of float64
-        As from `dot_product_attention`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`; ValueError also if both `w` and `sigma` are given.
 
     Notes
     -----
@@ -97,49 +66,20 @@ def gaussian_attention(
     >>> reference.gaussian_attention([[1.5]], x, y, sigma=0.5).round(3)
     array([[3.018]])
     """
-    score = partial(Gaussian, w=w, sigma=sigma)
     inputs = queries, keys, values, valid_lens
-    return attention("gaussian_attention", score, inputs, options)
+    return attention("gaussian_attention", Gaussian, inputs, options)
 
 
-@Backward.spelled_out
+@BACKWARD.spelled_out
 def gaussian_attention_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
     values: ArrayLike,
     valid_lens: ArrayLike | None = None,
-    *,
-    w: ArrayLike | None = None,
-    sigma: ArrayLike | None = None,
-    **options: Unpack[BackwardOptions],
+    **options: Unpack[GaussianBackward],
 ) -> tuple[Any, ...]:
     """Gradients of `gaussian_attention`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the output.
-    queries, keys, values : array_like, shapes (..., M, D), (..., N, D) and (..., N, Dv)
-        As given to `gaussian_attention`.
-    valid_lens, w, sigma : optional
-        As given to `gaussian_attention`.
-    **options : optional
-        As in `dot_product_attention_backward`.
-
-    Returns
-    -------
-    dq, dk, dv : ndarray of float64
-        Gradients with respect to `queries`, `keys` and `values`, in their shapes.
-    dw : float64
-        Gradient with respect to ``w = 1 / sigma``, whichever of the two was given.
-    dbias, dsink : ndarray of float64
-        Only if asked for, as from `dot_product_attention_backward`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `gaussian_attention`.
 
     Notes
     -----
@@ -154,39 +94,17 @@ def gaussian_attention_backward(
     >>> dq
     array([[0.5]])
     """
-    score = partial(Gaussian, w=w, sigma=sigma)
     inputs = queries, keys, values, valid_lens
-    return attention_backward("gaussian_attention_backward", score, grad_output, inputs, options)
+    return attention_backward("gaussian_attention_backward", Gaussian, grad_output, inputs, options)
 
 
+@SCORES.spelled_out
 def gaussian_scores(
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    w: ArrayLike | None = None,
-    sigma: ArrayLike | None = None,
-    softcap: ArrayLike | None = None,
+    **options: Unpack[GaussianScores],
 ) -> Array:
     """Logarithm of a Gaussian kernel of the distance of every query to every key.
-
-    Parameters
-    ----------
-    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
-        Any leading axes, the same for both, or none.
-    w, sigma : float, optional
-        As in `gaussian_attention`.
-    softcap : float, optional
-        As in `dot_product_scores`.
-
-    Returns
-    -------
-    scores : ndarray of float64, shape (..., M, N)
-        ``-(w * |q - k|)**2 / 2`` of every pair.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `gaussian_attention`.
 
     Notes
     -----
@@ -198,44 +116,17 @@ def gaussian_scores(
     >>> reference.gaussian_scores([[0.0, 0.0]], [[0.0, 2.0], [3.0, 4.0]])
     array([[ -2. , -12.5]])
     """
-    return all_scores(partial(Gaussian, w=w, sigma=sigma), queries, keys, softcap)
+    return all_scores("gaussian_scores", Gaussian, queries, keys, options)
 
 
+@SCORES_BACKWARD.spelled_out
 def gaussian_scores_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
-    *,
-    w: ArrayLike | None = None,
-    sigma: ArrayLike | None = None,
-    softcap: ArrayLike | None = None,
+    **options: Unpack[GaussianScores],
 ) -> tuple[Array, Array, np.float64]:
     """Gradients of `gaussian_scores`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, N)
-        Gradient of the loss with respect to the scores.
-    queries, keys : array_like, shapes (..., M, D) and (..., N, D)
-        As given to `gaussian_scores`.
-    w, sigma, softcap : float, optional
-        As given to `gaussian_scores`.
-
-    Returns
-    -------
-    dq, dk : ndarray of float64
-        Gradients with respect to `queries` and `keys`, in their shapes.
-    dw : float64
-        Gradient with respect to ``w = 1 / sigma``, whichever of the two was given.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
-
-    See Also
-    --------
-    gaussian_scores : The function these are the gradients of.
 
     Examples
     --------
@@ -246,6 +137,6 @@ def gaussian_scores_backward(
     >>> float(dw)
     -50.0
     """
-    score = partial(Gaussian, w=w, sigma=sigma)
-    dq, dk, dw = all_scores_backward(score, grad_output, queries, keys, softcap)
+    function = "gaussian_scores_backward"
+    dq, dk, dw = all_scores_backward(function, Gaussian, grad_output, queries, keys, options)
     return dq, dk, dw

@@ -20,7 +20,7 @@ from .arguments import (
     as_window,
     in_reach,
 )
-from .options import Options
+from .options import OTHER, Options
 
 
 def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
@@ -43,14 +43,14 @@ def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     return takes_part
 
 
-def check_offset(options: Mapping[str, Any], rows: tuple[int, ...]) -> None:
-    """Errors of the option that moves the diagonal, for queries of shape (*rows, D)."""
-    as_offset("causal_offset", options.get("causal_offset", 0), rows)
+def offset_of(options: Mapping[str, Any], rows: tuple[int, ...]) -> NDArray[np.object_]:
+    """How far the diagonal is moved, for queries of shape (*rows, D)."""
+    return as_offset("causal_offset", options.get("causal_offset", 0), rows)
 
 
 def _band(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     """Which keys lie near enough to the diagonal: shape (M, N), or (B, 1, ..., M, N)."""
-    offset = as_offset("causal_offset", o.causal_offset, rows)
+    offset = offset_of(vars(o), rows)
     left, right = as_window(o.window)
     query, key = np.arange(rows[-1]), np.arange(N)
 
@@ -80,29 +80,9 @@ def broadcast_lens(lens: NDArray[np.int64], rows: tuple[int, ...]) -> NDArray[np
     return lens.reshape(accepted[lens.shape])
 
 
+@OTHER.spelled_out
 def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: ArrayLike = 0.0) -> Array:
     """Copy a batch of sequences, overwriting the steps beyond each one's length.
-
-    Parameters
-    ----------
-    X : array_like, shape (B, T, ...)
-        B sequences of T steps, two axes or more.
-    valid_len : int or array_like of integers, shape (B,)
-        How many steps of each sequence are kept; above T means T.
-    value : float, optional
-        What the others become.
-
-    Returns
-    -------
-    copy : ndarray of float64, shape (B, T, ...)
-        `X`, but `value` at ``[i, t]`` where ``t >= valid_len[i]``.
-
-    Raises
-    ------
-    TypeError
-        X is not of real numbers, valid_len not of integers.
-    ValueError
-        An argument has the wrong shape or an impossible value.
 
     Notes
     -----

@@ -6,33 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_array, as_array_or_zeros
+from .options import OTHER
 from .softmax import softmax, softmax_backward
 
 
+@OTHER.spelled_out
 @np.errstate(all="ignore")
 def merge_attention(outputs: ArrayLike, lses: ArrayLike) -> tuple[Array, Array]:
     """Merge attentions of the same queries over disjoint sets of keys, exactly.
-
-    Parameters
-    ----------
-    outputs : sequence of P array_like, shape (..., M, Dv) each, or array_like (P, ..., M, Dv)
-        The outputs of P attentions, one or more.
-    lses : sequence of P array_like, shape (..., M) each, or array_like (P, ..., M)
-        Their log-sum-exps. A part whose lse is -inf has no weight, and its output is not read.
-
-    Returns
-    -------
-    output : ndarray of float64, shape (..., M, Dv)
-        The output of the attention over all keys; 0 where every lse is -inf.
-    lse : ndarray of float64, shape (..., M)
-        Its log-sum-exp.
-
-    Raises
-    ------
-    TypeError
-        An array is not of real numbers.
-    ValueError
-        The parts differ in their number or shapes, or there are none.
 
     Notes
     -----
@@ -62,6 +43,7 @@ def merge_attention(outputs: ArrayLike, lses: ArrayLike) -> tuple[Array, Array]:
     return output, lse
 
 
+@OTHER.spelled_out
 @np.errstate(all="ignore")
 def merge_attention_backward(
     grad_output: ArrayLike,
@@ -71,28 +53,6 @@ def merge_attention_backward(
     grad_lse: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """Gradients of `merge_attention`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, Dv)
-        Gradient of the loss with respect to the merged output.
-    outputs, lses : sequences of P array_like, or array_like (P, ..., M, Dv) and (P, ..., M)
-        As given to `merge_attention`.
-    grad_lse : array_like, shape (..., M), optional
-        Gradient of the loss with respect to the merged lse.
-
-    Returns
-    -------
-    d_outputs : ndarray of float64, shape (P, ..., M, Dv)
-        Gradients with respect to the outputs: what the backward of each part takes as its
-        `grad_output`.
-    d_lses : ndarray of float64, shape (P, ..., M)
-        Gradients with respect to the lses: its `grad_lse`. 0 where a part has no weight.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `merge_attention`.
 
     Notes
     -----

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -22,11 +20,12 @@ from .arguments import (
 )
 from .attention import Attended, Inputs, attention, attention_backward
 from .dot_product import DotProduct
-from .masks import broadcast_lens, check_offset, pairs_that_take_part
-from .options import HeadsBackward, HeadsForward, Options, ScaledBackward
+from .masks import broadcast_lens, offset_of, pairs_that_take_part
+from .options import HEADS_BACKWARD, HEADS_FORWARD, Options
 
 if TYPE_CHECKING:
-    from .options import HeadsBackwardOptions, HeadsForwardOptions
+    from .._options import MultiHeadBackward
+    from .options import MultiHeadAttention
 
 
 # ---- linear layers and heads -------------------------------------------------------------------
@@ -95,7 +94,7 @@ class Arguments(NamedTuple):
 def read_arguments(x: dict[str, Any]) -> Arguments:
     """Those of a call of `multi_head_attention`, by name."""
     heads = as_size("num_heads", x["num_heads"], 1)
-    kv_heads = x["num_kv_heads"]
+    kv_heads = x.get("num_kv_heads")
     kv_heads = heads if kv_heads is None else as_size("num_kv_heads", kv_heads, 1)
     if heads % kv_heads != 0:
         expected = f"a number that divides num_heads, which is {heads}"
@@ -115,7 +114,7 @@ def read_arguments(x: dict[str, Any]) -> Arguments:
     W_v = as_array("W_v", x["W_v"], (Hk, v.shape[-1]))
     W_o = as_array("W_o", x["W_o"], (H, H))
     b_q, b_k, b_v, b_o = (
-        None if x[name] is None else as_array(name, x[name], (len(W),))
+        None if x.get(name) is None else as_array(name, x[name], (len(W),))
         for name, W in {"b_q": W_q, "b_k": W_k, "b_v": W_v, "b_o": W_o}.items()
     )
     return Arguments(q, k, v, W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o, heads, kv_heads)
@@ -125,7 +124,9 @@ def live_rows(inputs: Inputs, o: Options) -> Mask:
     """(..., heads, M): the queries to which a key is left."""
     q, k, _, lens = inputs
     rows, N = np.shape(q)[:-1], np.shape(k)[-2]
-    return np.asarray(pairs_that_take_part(rows, N, replace(o, valid_lens=lens)).any(axis=-1))
+    return np.asarray(
+        pairs_that_take_part(rows, N, Options(**{**vars(o), "valid_lens": lens})).any(axis=-1)
+    )
 
 
 def check_heads(name: str, shape: tuple[int, ...], pairs: tuple[int, ...]) -> None:
@@ -141,7 +142,7 @@ def check_heads(name: str, shape: tuple[int, ...], pairs: tuple[int, ...]) -> No
 
 def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
     """Those of the attention of the heads."""
-    check_offset(options, a.queries.shape[:-1])
+    offset_of(options, a.queries.shape[:-1])
     *lead, M, _ = a.queries.shape
     for name in ("mask", "bias", "dropout_mask"):
         if options.get(name) is not None:
@@ -153,7 +154,7 @@ def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
 # ---- the functions -----------------------------------------------------------------------------
 
 
-@HeadsForward.spelled_out
+@HEADS_FORWARD.spelled_out
 @np.errstate(all="ignore")
 def multi_head_attention(
     queries: ArrayLike,
@@ -166,54 +167,9 @@ def multi_head_attention(
     valid_lens: ArrayLike | None = None,
     *,
     num_heads: int,
-    num_kv_heads: int | None = None,
-    scale: ArrayLike | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
-    **options: Unpack[HeadsForwardOptions],
+    **options: Unpack[MultiHeadAttention],
 ) -> Attended:
     """Project queries, keys and values, attend with several heads, project what they pooled.
-
-    Parameters
-    ----------
-    queries, keys, values : array_like, shapes (..., M, Dq), (..., N, Dk) and (..., N, Dv)
-        Any leading axes, the same for all three, or none.
-    W_q : array_like, shape (H, Dq)
-        Projection of the queries, d = H / num_heads features for each head, one head below the
-        other: the layout of torch.nn.Linear.
-    W_k, W_v : array_like, shapes (Hk, Dk) and (Hk, Dv)
-        Projections of keys and values, likewise; Hk = num_kv_heads * d.
-    W_o : array_like, shape (H, H)
-        Projection of what the heads pooled, side by side.
-    valid_lens : None, int or array_like of integers, optional
-        How many keys take part, as in `dot_product_attention`, the same for all heads.
-    num_heads : int
-        How many heads.
-    num_kv_heads : int, optional
-        How many heads keys and values have, a divisor of `num_heads`: each serves a group of
-        neighbouring heads of queries. `num_heads` by default.
-    scale : float or array_like, optional
-        As in `dot_product_attention`; ``1 / sqrt(d)`` by default.
-    b_q, b_k, b_v, b_o : array_like, optional
-        Biases of the projections, a number for each row of their weights.
-    **options : optional
-        As in `dot_product_attention`, for queries of shape ``(..., num_heads, M, d)``.
-
-    Returns
-    -------
-    output : ndarray of float64, shape (..., M, H)
-        For each query, what its heads pooled, projected.
-    weights : ndarray of float64, shape (..., num_heads, M, N)
-        Only with `return_weights`: those of each head, before dropout.
-    lse : ndarray of float64, shape (..., num_heads, M)
-        Only with `return_lse`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -232,12 +188,12 @@ def multi_head_attention(
     array([[4., 2.],
            [2., 4.]])
     """
-    a = read_arguments(locals())
-    o = HeadsForward.of("multi_head_attention", valid_lens, options)
+    a = read_arguments({**locals(), **options})
+    o = HEADS_FORWARD.read("multi_head_attention", valid_lens, options)
     asked = {**options, "return_weights": True, "return_lse": True, "out": None}
-    score, inputs = partial(DotProduct, scale=scale), a.of_heads(valid_lens)
+    inputs = a.of_heads(valid_lens)
     heads = options_of_heads(a, asked)
-    pooled, weights, lse = attention("multi_head_attention", score, inputs, heads)
+    pooled, weights, lse = attention("multi_head_attention", DotProduct, inputs, heads)
     arrays = [x for x in a if isinstance(x, np.ndarray)]
     output = deliver(project(join(pooled), a.W_o, a.b_o), o.out, *arrays)
     extras = [x for wanted, x in [(o.return_weights, weights), (o.return_lse, lse)] if wanted]
@@ -268,7 +224,7 @@ class MultiHeadGradients(NamedTuple):
     b_o: Array | None
 
 
-@HeadsBackward.spelled_out
+@HEADS_BACKWARD.spelled_out
 @np.errstate(all="ignore")
 def multi_head_attention_backward(
     grad_output: ArrayLike,
@@ -282,40 +238,9 @@ def multi_head_attention_backward(
     valid_lens: ArrayLike | None = None,
     *,
     num_heads: int,
-    num_kv_heads: int | None = None,
-    scale: ArrayLike | None = None,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
-    **options: Unpack[HeadsBackwardOptions],
+    **options: Unpack[MultiHeadBackward],
 ) -> Any:
     """Gradients of `multi_head_attention`.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, H)
-        Gradient of the loss with respect to the output.
-    queries, keys, values, W_q, W_k, W_v, W_o : array_like
-        As given to `multi_head_attention`.
-    valid_lens, num_heads, num_kv_heads, scale, b_q, b_k, b_v, b_o : optional
-        As given to `multi_head_attention`.
-    **options : optional
-        As in `dot_product_attention_backward`.
-
-    Returns
-    -------
-    gradients : MultiHeadGradients
-        A named tuple of the gradients with respect to the inputs, the four projections and their
-        biases, each in the shape of what it belongs to; None for a bias that was not given. In
-        self-attention the first three are three parts of one gradient, to be added.
-    dbias, dsink, dscale : ndarray of float64
-        Only if asked for, as from `dot_product_attention_backward`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `dot_product_attention`.
 
     Notes
     -----
@@ -333,23 +258,22 @@ def multi_head_attention_backward(
     array([[1., 0.],
            [0., 0.]])
     """
-    a = read_arguments(locals())
-    o = HeadsBackward.of("multi_head_attention_backward", valid_lens, options)
+    a = read_arguments({**locals(), **options})
+    o = HEADS_BACKWARD.read("multi_head_attention_backward", valid_lens, options)
     d_output = as_array("grad_output", grad_output, (*a.queries.shape[:-1], len(a.W_o)))
     as_array_or_zeros("output", o.output, d_output.shape)  # it is computed again
-    score, inputs = partial(DotProduct, scale=scale), a.of_heads(valid_lens)
-    of_forward = {
-        name: x for name, x in options.items() if name in HeadsForward.__dataclass_fields__
-    }
+    inputs = a.of_heads(valid_lens)
+    of_backward = ("grad_", "return_grad_", "weights", "output", "lse")
+    of_forward = {name: x for name, x in options.items() if not name.startswith(of_backward)}
     heads = options_of_heads(a, of_forward)
-    pooled = attention("multi_head_attention", score, inputs, heads)
+    pooled = attention("multi_head_attention", DotProduct, inputs, heads)
 
     # forward was: output = project(join(pooled), W_o, b_o)
     d_joined, d_W_o, d_b_o = project_backward(d_output, join(pooled), a.W_o, a.b_o)
     # forward was: pooled = attention(score, q, k, v, ...)
     d_pooled, flow = split(d_joined, a.heads), options_of_heads(a, {**options, "output": None})
     function = "multi_head_attention_backward"
-    d = attention_backward(function, score, d_pooled, inputs, flow, ScaledBackward)
+    d = attention_backward(function, DotProduct, d_pooled, inputs, flow)
     d_q, d_k, d_v = map(join, d[:3])
     # forward was: q = split(project(queries, W_q, b_q), heads), and k and v likewise
     d_queries, d_W_q, d_b_q = project_backward(d_q, a.queries, a.W_q, a.b_q)

@@ -5,29 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from .arguments import Array, as_size
+from .options import OTHER
 
 
+@OTHER.spelled_out
 def positional_encoding(num_steps: int, num_hiddens: int) -> Array:
     """Sines and cosines of each position, from fast waves to slow ones.
-
-    Parameters
-    ----------
-    num_steps : int
-        How many positions, from 0 on.
-    num_hiddens : int
-        Features of each: as many as those they are added to.
-
-    Returns
-    -------
-    encoding : ndarray of float64, shape (num_steps, num_hiddens)
-        A sine in each even column, the cosine of the same angle in the next one.
-
-    Raises
-    ------
-    TypeError
-        A size is not an int.
-    ValueError
-        A size is negative, or too large for any memory.
 
     Notes
     -----

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import Array, as_positive
-
-if TYPE_CHECKING:
-    from .attention import Score
+from .score import Score
 
 
 class Softcapped:

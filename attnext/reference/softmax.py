@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .arguments import Array, as_array, as_scores, check_empty_rows, deliver
 from .masks import pairs_that_take_part
-from .options import Options
+from .options import OTHER, Options
 
 
 def softmax(s: Array) -> tuple[Array, float]:
@@ -34,6 +34,7 @@ def empty_row_weight(N: int, empty_rows: str) -> float:
     return {"uniform": 1 / max(N, 1), "zero": 0.0, "nan": math.nan}[empty_rows]
 
 
+@OTHER.spelled_out
 def masked_softmax(
     X: ArrayLike,
     valid_lens: ArrayLike | None = None,
@@ -43,33 +44,6 @@ def masked_softmax(
     out: Array | None = None,
 ) -> Array:
     """Softmax over the last axis, of which only some keys take part.
-
-    Parameters
-    ----------
-    X : array_like, shape (..., M, N)
-        Scores; one axis, (N,), is a single row.
-    valid_lens : None, int or array_like of integers, optional
-        How many keys of a row take part: one int for all rows; shape ``X.shape[:1]``, one for
-        each entry of the first axis; ``(X.shape[0], M)``; or ``X.shape[:-1]``. None: all keys.
-    mask : array_like of bool, optional
-        Which keys of a row take part, True for those that do; any shape that broadcasts to that
-        of `X`. With lengths too, both must allow a key.
-    empty_rows : {'uniform', 'zero', 'nan'}, optional
-        What a row becomes in which no key takes part: 1/N everywhere, 0, or NaN.
-    out : ndarray of float64, shape (..., M, N), optional
-        Where to put the result.
-
-    Returns
-    -------
-    weights : ndarray of float64, shape (..., M, N)
-        Rows sum to 1; exactly 0 where a key takes no part.
-
-    Raises
-    ------
-    TypeError
-        X is not of real numbers, valid_lens not of integers, mask not of bools.
-    ValueError
-        An argument has the wrong shape or an impossible value.
 
     Notes
     -----
@@ -97,6 +71,7 @@ def masked_softmax(
     return deliver(weights, out, x)
 
 
+@OTHER.spelled_out
 def masked_softmax_backward(
     grad_output: ArrayLike,
     weights: ArrayLike,
@@ -106,25 +81,6 @@ def masked_softmax_backward(
     empty_rows: str = "uniform",
 ) -> Array:
     """Gradient of `masked_softmax` with respect to its scores.
-
-    Parameters
-    ----------
-    grad_output : array_like, shape (..., M, N)
-        Gradient of the loss with respect to the weights.
-    weights : array_like, shape (..., M, N)
-        What `masked_softmax` returned.
-    valid_lens, mask, empty_rows : optional
-        As given to `masked_softmax`. The gradient of an empty row is 0, with 'nan' NaN.
-
-    Returns
-    -------
-    dX : ndarray of float64, shape (..., M, N)
-        Gradient with respect to ``X``; exactly 0 where a key takes no part.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `masked_softmax`.
 
     Notes
     -----

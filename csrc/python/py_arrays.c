@@ -7,36 +7,9 @@
  */
 #include "py_attnext.h"
 
-#include <stdio.h>
 #include <string.h>
 
-/* ---- shapes in words ------------------------------------------------------------- */
-
-static const char *
-dim_letter(npy_intp dim)
-{
-    static const char *const letters[] = {"",   "M",  "N",  "H",    "D",
-                                          "Dq", "Dk", "Dv", "heads"};
-    return letters[-dim];
-}
-
-const char *
-py_shape_text(char text[PY_SHAPE_TEXT], int ndim, const npy_intp *dims)
-{
-    int used = snprintf(text, PY_SHAPE_TEXT, "(");
-    for (int i = 0; i < ndim; i++) {
-        const char *comma = i == 0 ? "" : ", ";
-        if (dims[i] < 0) {
-            used += snprintf(text + used, (size_t)(PY_SHAPE_TEXT - used), "%s%s", comma,
-                             dim_letter(dims[i]));
-        } else {
-            used += snprintf(text + used, (size_t)(PY_SHAPE_TEXT - used), "%s%lld",
-                             comma, (long long)dims[i]);
-        }
-    }
-    snprintf(text + used, (size_t)(PY_SHAPE_TEXT - used), ndim == 1 ? ",)" : ")");
-    return text;
-}
+/* ---- shapes --------------------------------------------------------------------- */
 
 bool
 py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims)
@@ -53,23 +26,12 @@ py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims)
 }
 
 int
-py_shape_error(PyArrayObject *a, const char *name, const char *expected)
-{
-    char came[PY_SHAPE_TEXT];
-    py_shape_text(came, PyArray_NDIM(a), PyArray_DIMS(a));
-    PyErr_Format(PyExc_ValueError, "%s has shape %s, expected %s", name, came,
-                 expected);
-    return -1;
-}
-
-int
 py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims)
 {
     if (py_shape_fits(a, ndim, dims)) {
         return 0;
     }
-    char expected[PY_SHAPE_TEXT];
-    return py_shape_error(a, name, py_shape_text(expected, ndim, dims));
+    return py_wrong("shape", "(sON)", name, a, py_dims(ndim, dims));
 }
 
 /* ---- float32 arrays -------------------------------------------------------------- */
@@ -147,17 +109,14 @@ py_check_memory(PyArrayObject *a, const char *name)
     if (PyArray_BASE(a) == NULL || has_memory(a)) {
         return 0;
     }
-    PyErr_Format(PyExc_ValueError,
-                 "%s lost its memory: the array that it is a view of gave it back",
-                 name);
-    return -1;
+    return py_wrong("lost_memory", "(s)", name);
 }
 
-PyArrayObject *
-py_array(py_kind kind, PyObject *object, const char *name)
+/* object as an array of that kind, whatever its layout. */
+static PyArrayObject *
+read_array(py_kind kind, PyObject *object, const char *name)
 {
-    PyObject *array = py_fits(kind, object) ? Py_NewRef(object)
-                                            : py_read(kind, object, name);
+    PyObject *array = py_read(kind, object, name);
     if (array != NULL && py_check_memory((PyArrayObject *)array, name) < 0) {
         Py_CLEAR(array);
     }
@@ -171,7 +130,7 @@ py_float32(PyObject *object, const char *name)
         PyArray_BASE((PyArrayObject *)object) == NULL) {
         return (PyArrayObject *)Py_NewRef(object);
     }
-    PyArrayObject *source = py_array(READ_REAL, object, name), *result = NULL;
+    PyArrayObject *source = read_array(READ_REAL, object, name), *result = NULL;
     if (source == NULL) {
         return NULL;
     }
@@ -219,21 +178,6 @@ letters_fit(PyArrayObject *a, const char *letters, int skip,
     return true;
 }
 
-PY_COLD static void
-parameter_shape_error(PyArrayObject *a, const char *name, const char *letters,
-                      const npy_intp sizes[PY_LETTERS])
-{
-    npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = py_letter_shape(letters, sizes, dims), spare = letters[0] == '1';
-    char full[PY_SHAPE_TEXT], expected[2 * PY_SHAPE_TEXT];
-    py_shape_text(full, ndim, dims);
-    py_shape_text(expected, ndim - spare, dims + spare);
-    if (spare) {
-        strcat(strcat(expected, " or "), full);
-    }
-    py_shape_error(a, name, expected);
-}
-
 PyArrayObject *
 py_parameter(PyObject *object, const char *name, const char *letters,
              npy_intp sizes[PY_LETTERS])
@@ -245,7 +189,9 @@ py_parameter(PyObject *object, const char *name, const char *letters,
     int skip = (int)strlen(letters) - PyArray_NDIM(a);
     if (!(skip == 0 || (skip == 1 && letters[0] == '1')) ||
         !letters_fit(a, letters, skip, sizes)) {
-        parameter_shape_error(a, name, letters, sizes);
+        npy_intp dims[PY_PARAMETER_AXES];
+        int ndim = py_letter_shape(letters, sizes, dims);
+        py_wrong("parameter", "(sON)", name, a, py_dims(ndim, dims));
         Py_DECREF(a);
         return NULL;
     }
@@ -264,24 +210,10 @@ py_out(PyObject *object, PyArrayObject **out)
     if (!py_is_given(object)) {
         return 0;
     }
-    if (!PyArray_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "out must be a numpy.ndarray, got %.200s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
     PyArrayObject *a = (PyArrayObject *)object;
-    if (PyArray_TYPE(a) != NPY_FLOAT32 || PyArray_ISBYTESWAPPED(a)) {
-        PyErr_Format(PyExc_TypeError, "out has dtype %S, expected float32",
-                     PyArray_DESCR(a));
-        return -1;
-    }
-    if (!PyArray_ISCARRAY(a)) {
-        PyErr_Format(PyExc_ValueError,
-                     "out is %s, expected a writable C-contiguous array",
-                     !PyArray_ISWRITEABLE(a) ? "read-only"
-                     : !PyArray_ISALIGNED(a) ? "unaligned"
-                                             : "not C-contiguous");
-        return -1;
+    if (!PyArray_Check(object) || PyArray_TYPE(a) != NPY_FLOAT32 ||
+        !PyArray_ISCARRAY(a)) { /* which is of native bytes */
+        return py_wrong("out", "(O)", object);
     }
     *out = (PyArrayObject *)Py_NewRef(object);
     return 0;
@@ -338,7 +270,7 @@ is_readable(PyArrayObject *a)
 PyArrayObject *
 py_bools(PyObject *object, const char *name)
 {
-    PyArrayObject *source = py_array(READ_BOOLS, object, name), *result = NULL;
+    PyArrayObject *source = read_array(READ_BOOLS, object, name), *result = NULL;
     if (source == NULL) {
         return NULL;
     }
@@ -351,7 +283,7 @@ py_bools(PyObject *object, const char *name)
 PyArrayObject *
 py_floats(PyObject *object, const char *name)
 {
-    PyArrayObject *source = py_array(READ_FLOATS, object, name);
+    PyArrayObject *source = read_array(READ_FLOATS, object, name);
     PyArrayObject *a = source == NULL ? NULL : py_float32((PyObject *)source, name);
     Py_XDECREF(source);
     return a;

@@ -3,19 +3,18 @@
  *
  *     py_module.c      the module: its state, start-up
  *     py_options.def   the table of arguments and options: names, defaults, takers
- *     py_signature.c   from a call's arguments to named slots; signatures as text
- *     py_hints.c       what other libraries call an argument
- *     py_numbers.c     numbers, flags and words among them
+ *     py_signature.c   signatures; from a call's arguments to named slots
  *     py_docs.c        signatures for help(); where docstrings are joined to them
- *     py_tables.c      the tables themselves, and what Python sees of them
- *     py_read.c        what is plain, and the way to Python for what is not
+ *     py_tables.c      the table of arguments, and rows for what Python sees of it
+ *     py_read.c        what is plain, and what is made so
+ *     py_defer.c       the way to Python, which reads what is not, and says what is wrong
  *     py_arrays.c      from there to float32 arrays and bools of known shape
- *     py_integers.c    ... and to integers
- *     py_lengths.c     valid lengths, in every shape they may come
+ *     py_integers.c    ... and to integers, valid lengths in every shape they may come
  *     py_masks.c       mask, bias and dropout_mask; sink and scale
  *     py_bands.c       the band along the diagonal: causal and its offset, window
  *     py_memory.c      where large arrays and large scratch lie
  *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C
+ *     py_tensors.c     tensors of PyTorch, where its C functions are at hand: py_exchange.c
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
  *     py_layer.h       the exposed types, and theirs
@@ -88,18 +87,11 @@ int py_intern_names(attnext_state *state);
 PyObject *py_argument_name(const attnext_state *state, const py_signature *signature,
                            py_arg arg);
 
-/* Sorts a METH_FASTCALL | METH_KEYWORDS (or vectorcall) call into given[ARG_COUNT].
- * Missing, unknown, doubled or too many arguments: TypeError. */
+/* Sorts a METH_FASTCALL | METH_KEYWORDS (or vectorcall) call into given[ARG_COUNT], where
+ * all is NULL. Missing, unknown, doubled or too many arguments: TypeError. */
 int py_parse(const attnext_state *state, const py_signature *signature,
              PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
              PyObject **given);
-
-/* The TypeError for a keyword that the signature lacks; returns -1 (py_hints.c). */
-int py_unknown_keyword(const attnext_state *state, const py_signature *signature,
-                       PyObject *keyword);
-
-/* FOREIGN, its table for Python: (name elsewhere, argument here, what differs). */
-PyObject *py_foreign_list(void);
 
 static inline bool
 py_is_given(PyObject *object)
@@ -107,53 +99,19 @@ py_is_given(PyObject *object)
     return object != NULL && object != Py_None;
 }
 
-/* ---- numbers, flags and words (py_numbers.c) ------------------------------------- */
+/* ---- options, one by one (py_options.c) ------------------------------------------- */
 
-/* "ValueError: name is ..., expected ...", "TypeError: name must be ..., got str". They
- * return -1. */
-int py_value_error(PyObject *object, const char *name, const char *expected);
-int py_kind_error(PyObject *object, const char *name, const char *expected);
-
-/* repr(object), or what kind of thing it is if that fails: Python refuses to write out
- * ints of more than 4300 digits. */
-PyObject *py_repr(PyObject *object);
-
-/* A real number: a Python or NumPy number, a 0-d array, or, where one_element says so,
- * any array or list of one element. bool and complex: TypeError. May be inf or nan. */
-int py_number(PyObject *object, const char *name, bool one_element, double *number);
-
-/* Is it a Python number, and no bool? */
-bool py_is_number(PyObject *object);
-
-/* One that is finite as float32, else ValueError. */
-int py_finite(PyObject *object, const char *name, bool one_element, float *number);
-
-/* One that is finite and > 0 as float32, else ValueError. */
-int py_positive(PyObject *object, const char *name, float *number);
-
-/* An int of any size, or what can stand for one, as a Python int; bool cannot. Another
- * type is a TypeError. */
-PyObject *py_index(PyObject *object, const char *name);
-
-/* The same, clipped to what Py_ssize_t holds. */
-int py_size(PyObject *object, const char *name, Py_ssize_t *size);
-
-typedef struct {
-    bool given;
-    uint64_t value;
-} py_seed;
-
-/* What the options of py_options.def are read by, one for each kind. */
+/* A plain number, which may be inf or nan; an int may be too large: ValueError. */
+int py_number(PyObject *object, const char *name, double *number);
 
 /* A bool: Python's, NumPy's, or a 0-d array of one. No truth of other objects: 'no'
  * would be true, and an array has none. */
 int py_read_flag(PyObject *object, const char *name, bool *flag);
 
-/* 0 <= p < 1 as float32, else ValueError. */
-int py_read_probability(PyObject *object, const char *name, float *p);
-
-/* None, or a number > 0, as py_positive. */
-int py_read_positive(PyObject *object, const char *name, float *number);
+typedef struct {
+    bool given;
+    uint64_t value;
+} py_seed;
 
 /* None, or an int 0 <= seed < 2**64. */
 int py_read_seed(PyObject *object, const char *name, py_seed *seed);
@@ -180,17 +138,18 @@ typedef enum {
     READ_RNG
 } py_kind;
 
-/* Can object be looked at without running any code? */
-bool py_fits(py_kind kind, PyObject *object);
-
 /* object as what fits, a new reference; what is wrong with it is said with its name.
- * This runs code, anybody's. */
+ * Unless it fits, this runs code, anybody's. */
 PyObject *py_read(py_kind kind, PyObject *object, const char *name);
 
 /* All arguments of a parsed call as what fits, but for None. *owned, NULL before, is
  * a list that keeps what was read, or NULL. */
 int py_make_plain(const attnext_state *state, const py_signature *signature,
                   PyObject **given, PyObject **owned);
+
+/* Is nothing read of an argument of this name, whatever the function? What has another
+ * name is a parameter of a score. */
+bool py_is_ready(const attnext_state *state, PyObject *name, PyObject *object);
 
 /* py_parse and py_make_plain. */
 static inline int
@@ -207,6 +166,21 @@ py_parse_plain(const attnext_state *state, const py_signature *signature,
  * that a run of the tests tries every reader. */
 void py_read_setting(void);
 
+/* ---- the way to Python (py_defer.c) ---------------------------------------------- */
+
+/* module.function(*facts), facts as Py_BuildValue has them, of a tuple. */
+PyObject *py_ask(const char *module, const char *function, const char *facts, ...);
+
+/* Something is wrong with an argument: raises what attnext._wrong.<what>(*facts) makes of
+ * it, and returns -1. */
+int py_wrong(const char *what, const char *facts, ...);
+
+/* A shape, as a fact; and the errors that are told most: */
+PyObject *py_dims(int ndim, const npy_intp *dims);
+int py_value_error(PyObject *object, const char *name, const char *expected);
+int py_kind_error(PyObject *object, const char *name, const char *expected);
+int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
+
 /* A call f(X, lens, ...) has failed, for whatever reason: if the two seem to be swapped,
  * that is what is wrong. */
 void py_notice_swapped(const attnext_state *state, const py_signature *signature,
@@ -222,9 +196,6 @@ enum { PY_MAX_AXES = 65 };
 /* ValueError if a is a view of an array that gave its memory back, as
  * base.resize(0, refcheck=False) does. */
 int py_check_memory(PyArrayObject *a, const char *name);
-
-/* object as an array of that kind, whatever its layout. */
-PyArrayObject *py_array(py_kind kind, PyObject *object, const char *name);
 
 /* Is object what the core reads: an array of this dtype, C-contiguous and native? */
 bool py_is_plain(PyObject *object, int dtype);
@@ -243,17 +214,8 @@ PyArrayObject *py_floats(PyObject *object, const char *name);
 void py_extent(PyArrayObject *a, const char **low, const char **high);
 
 /* A dim of an expected shape that is not a number but a letter: it fits every size, and
- * messages show it: "keys has shape (2, 3, 4), expected (2, N, 5)". */
-enum {
-    PY_M = -1,
-    PY_N = -2,
-    PY_H = -3,
-    PY_D = -4,
-    PY_DQ = -5,
-    PY_DK = -6,
-    PY_DV = -7,
-    PY_HEADS = -8
-};
+ * messages show it: "keys has shape (2, 3, 4), expected (2, N, 5)" (attnext/_wrong.py). */
+enum { PY_N = -2, PY_H = -3, PY_DK = -6, PY_DV = -7, PY_HEADS = -8 };
 
 bool py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims);
 
@@ -285,13 +247,6 @@ int py_out(PyObject *object, PyArrayObject **out);
  * element: itself when it is one, whatever its other strides. */
 PyArrayObject *py_bools(PyObject *object, const char *name);
 
-/* Sets the ValueError "name has shape (...), expected ..."; returns -1. */
-int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
-
-/* "(2, N, 4)": at most 20 digits and a separator for each axis. */
-enum { PY_SHAPE_TEXT = PY_MAX_AXES * 22 + 4 };
-const char *py_shape_text(char text[PY_SHAPE_TEXT], int ndim, const npy_intp *dims);
-
 /* dims = the shape of a; how many axes that is. */
 static inline int
 py_note_shape(PyArrayObject *a, npy_intp dims[PY_MAX_AXES])
@@ -320,9 +275,6 @@ py_or_none(PyArrayObject *array)
 /* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
 PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
 
-/* How much memory is kept for the next call, from the environment; or ImportError. */
-int py_read_memory_limit(void);
-
 /* ---- integers (py_integers.c) ----------------------------------------------------- */
 
 /* Integers as a private int64 array in the shape given, those below low or above high
@@ -330,14 +282,6 @@ int py_read_memory_limit(void);
 PyArrayObject *py_int64_copy(PyObject *object, const char *name, int64_t low,
                              int64_t high);
 int64_t py_clip_int(PyObject *integer, int64_t low, int64_t high);
-
-/* py_int64_copy of n integers in one of the forms they mostly have, without an array: a
- * list of Python ints, or a plain int64 array of shape (n,). false: another form;
- * nothing is raised. */
-bool py_usual_integers(PyObject *object, npy_intp n, int64_t low, int64_t high,
-                       int64_t *to);
-
-/* ---- valid lengths (py_lengths.c) ------------------------------------------------ */
 
 /* How many batch entries share one entry of the first axis of rows (..., M). */
 npy_intp py_heads(int ndim, const npy_intp *rows);
@@ -360,10 +304,11 @@ PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
 
 /* ---- masks (py_masks.c) ---------------------------------------------------------- */
 
-/* mask, dropout_mask (bools) or bias (floats, float32 and C-contiguous afterwards), of
- * a shape that broadcasts to that of the pairs, dims = (..., M, N): as an array, and as
- * the view of it that the core reads, which points into it and is to be cleared.
- * makes_heads: the last leading axis of dims is the call's own, and not its queries'. */
+/* mask, dropout_mask (bools), bias (floats), sink (real, finite or -inf), scale (real and
+ * finite), of a shape that broadcasts to that of the pairs, dims = (..., M, N), that of a
+ * sink to (..., M), of a scale to (...): as an array, and as the view of it that the core
+ * reads, which points into it and is to be cleared. makes_heads: the last leading axis of
+ * dims is the call's own, and not its queries'. */
 PyArrayObject *py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
                         const npy_intp *dims, attn_view *view);
 void py_view_clear(attn_view *view);
@@ -371,11 +316,6 @@ void py_view_clear(attn_view *view);
 /* Where both are True, of masks that broadcast to one shape. NumPy's ufunc would make tuples, at
  * which the garbage collector may start. */
 PyArrayObject *py_both(PyArrayObject *a, PyArrayObject *b);
-
-/* The same of numbers that pairs share, real ones, finite or, if minus_inf, -inf: of a
- * shape that broadcasts to dims = (..., M) or to its `lead` leading axes alone. */
-PyArrayObject *py_shared(PyObject *object, const char *name, bool minus_inf, int lead,
-                         int ndim, const npy_intp *dims, attn_view *view);
 
 /* ---- bands (py_bands.c) ---------------------------------------------------------- */
 
@@ -400,9 +340,8 @@ int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
 /* Who takes an option of py_options.def; SCALED: the backwards, of functions, the scores
- * alone too, and of the layer, of a score whose scale is a factor. KEEPS: the functions
- * for attnext.torch alone (py_functions.c). */
-enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16, KEEPS = 32 };
+ * alone too, and of the layer, of a score whose scale is a factor. */
+enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16 };
 enum { FUNCTIONS = FORWARD | BACKWARD | SCORES };
 
 /* What the table says of an argument (py_tables.c): standard is its default, as text. */
@@ -421,6 +360,20 @@ typedef struct {
 
 #define PY_FASTCALL(function) (PyCFunction)(void (*)(void))(function)
 
+/* What a function of the module does once its arguments are plain; and a call of it: parsed,
+ * made plain, and handed on (py_signature.c). */
+typedef PyObject *py_body(attnext_state *state, PyObject *const *given);
+PyObject *py_call_body(PyObject *module, const py_signature *signature, py_body *body,
+                       PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+
+/* NAME, of NAME_signature, as CPython calls it. */
+#define PY_EXPOSED(NAME, BODY)                                                       \
+    static PyObject *NAME(PyObject *module, PyObject *const *args, Py_ssize_t nargs, \
+                          PyObject *kwnames)                                         \
+    {                                                                                \
+        return py_call_body(module, &NAME##_signature, BODY, args, nargs, kwnames);  \
+    }
+
 /* *method = the function, with its signature for help(): METH_FASTCALL | METH_KEYWORDS |
  * flags. Of a table that ends with {0}, methods[]. Static: functions point there. */
 int py_fill_method(const attnext_state *state, const py_function *function, int flags,
@@ -433,41 +386,45 @@ int py_join_docs(PyObject *module);
 
 /* ---- the scores (py_functions.c) ------------------------------------------------- */
 
+/* What a score is exposed as: functions of the attention and of its scores alone; those
+ * that keep what their backward may use, for attnext.torch, of multi-head attention alone;
+ * and what its layer does, if there is one. The odd ones are backward. */
+typedef enum {
+    OF_ATTENTION,
+    OF_ATTENTION_BACKWARD,
+    OF_SCORES,
+    OF_SCORES_BACKWARD,
+    OF_KEEPING,
+    OF_KEEPING_BACKWARD,
+    OF_LAYER,
+    OF_LAYER_BACKWARD,
+    PY_FORMS
+} py_form;
+
+static inline bool
+py_is_backward(py_form form)
+{
+    return form % 2 != 0;
+}
+
 typedef struct {
     const attn_score *score;
     const attn_score_info *about;
-    int parameters;                       /* how many it has */
-    bool own_key_size;                    /* Dk may differ from Dq */
-    py_signature forward, backward;       /* signatures: of the attention, */
-    py_signature scores, scores_backward; /* of the scores alone, */
-    py_signature call, call_backward;     /* of the layer, if there is one */
+    int parameters;    /* how many it has */
+    bool own_key_size; /* Dk may differ from Dq */
+    py_signature signatures[PY_FORMS];
     PyObject *Gradients; /* the named tuple of a score with parameters, else NULL */
 } py_score;
 
-/* SCALED where it is a taker, else 0. */
-static inline int
-py_scaled(const attn_score_info *about)
-{
-    bool factor = about->scale == ATTN_SCALE_ROOT || about->scale == ATTN_SCALE_ONE;
-    return factor ? SCALED : 0;
-}
-
-/* Has the attention no such option, which others have? Heads inside of it are shared by
- * num_kv_heads. */
-static inline bool
-py_lacks(const attn_score_info *about, py_arg arg)
-{
-    return about->has_heads && arg == ARG_ENABLE_GQA;
-}
+/* Those of all forms, of a score with this number (py_signature.c). */
+void py_write_signatures(py_score *score, py_score_number number);
 
 /* Fills state->scores, and adds their functions and tables to the module. */
 int py_scores_exec(PyObject *module, attnext_state *state);
 
-/* OPTIONS, SCORES, ATTENTIONS (py_tables.c): what Python sees of the tables: default and
- * takers of each option; names of parameters and of gradients, own keywords, and the
- * parameters of each score; of each attention, of which multi-head is one more. */
-PyObject *py_options_dict(void);
-PyObject *py_scores_dict(const attnext_state *state, bool attentions);
+/* Has attnext/_tables.py make OPTIONS, SCORES, ATTENTIONS and the named tuples of
+ * gradients, of which the scores are told (py_tables.c). */
+int py_fill_tables(PyObject *module, attnext_state *state);
 
 /* ---- the module (py_module.c) ---------------------------------------------------- */
 
@@ -491,6 +448,9 @@ attnext_state *py_state_of_type(PyTypeObject *type);
 /* The functions each file exposes, ended by {0}. */
 extern const py_function py_config_functions[], py_softmax_functions[],
     py_merge_functions[];
+
+/* py_tensors.c: the functions for attnext.torch that call others with tensors. */
+int py_tensors_exec(PyObject *module);
 
 /* py_layer.c: makes its types, puts them in *state and adds them to the module. The
  * state's references are visited and cleared by py_module.c. Sealed, types cannot be

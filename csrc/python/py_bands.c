@@ -1,5 +1,5 @@
 /*
- * py_bands.c -- the band of causal, causal_offset and window.
+ * py_bands.c -- the band of causal, its offset, and window.
  *
  * A query that stands at key i attends to keys i - left to i + right; the three may be
  * any Python ints. The core adds them in int64: what comes out of here is so small that
@@ -9,18 +9,12 @@
 #include "py_attnext.h"
 
 int
-py_read_window(PyObject *object, const char *name, py_window *window)
+py_read_window(PyObject *object, const char *Py_UNUSED(name), py_window *window)
 {
     static const char *const names[] = {"window[0]", "window[1]"};
     int64_t *const ends[] = {&window->left, &window->right};
     if (object == Py_None) {
         return 0;
-    }
-    if (PySequence_Fast_GET_SIZE(object) != 2) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s has %zd entries, expected two: (left, right)", name,
-                     PySequence_Fast_GET_SIZE(object));
-        return -1;
     }
     for (int i = 0; i < 2; i++) {
         PyObject *end = PySequence_Fast_GET_ITEM(object, i);
@@ -35,26 +29,18 @@ py_read_window(PyObject *object, const char *name, py_window *window)
 
 /* ---- the band -------------------------------------------------------------------- */
 
-PY_COLD static void
-offset_shape_error(PyArrayObject *a, int ndim, const npy_intp *rows)
-{
-    char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 16];
-    PyOS_snprintf(expected, sizeof expected, "an int or %s",
-                  py_shape_text(shape, 1, rows));
-    py_shape_error(a, "causal_offset", ndim < 2 ? "an int" : expected);
-}
-
 /* The offsets, an int or integers of shape rows[:1]. */
 static PyArrayObject *
 read_offset(PyObject *object, int ndim, const npy_intp *rows, attn_band *band)
 {
-    PyArrayObject *a = py_int64_copy(object, "causal_offset", -2 * PY_FAR, 2 * PY_FAR);
+    const char *name = py_argument_rows[ARG_CAUSAL_OFFSET].name;
+    PyArrayObject *a = py_int64_copy(object, name, -2 * PY_FAR, 2 * PY_FAR);
     band->heads = INT64_MAX; /* one for all */
     if (a == NULL || PyArray_NDIM(a) == 0) {
         return a;
     }
     if (ndim < 2 || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows[0]) {
-        offset_shape_error(a, ndim, rows);
+        py_wrong("offset", "(sON)", name, a, py_dims(ndim, rows));
         Py_DECREF(a);
         return NULL;
     }

@@ -1,17 +1,25 @@
 /*
- * py_call.h -- what the files of the attention functions share.
+ * py_call.h -- a call of an attention, one struct from the arguments to the results, which
+ * functions and layers fill and hand to the same path:
  *
- *     py_options.c     its options that are no arrays: read and checked
- *     py_inputs.c      the inputs of an attention: converted, checked, measured
- *     py_attention.c   one path from Python objects to the core's attention functions
- *     py_functions.c   the exposed functions, four for each score, on top of that path
+ *     py_begin(&call, score, form);                # py_options.c
+ *     py_parse(..., call.given)                    # py_signature.c
+ *     py_read_call(state, &call, ...)              # plain, the options read: py_options.c
+ *     py_attend(state, &call)                      # the core: py_attention.c
+ *         read the inputs                          # py_inputs.c
+ *         make what it returns                     # py_results.c
+ *     py_pack_outputs(&call) or py_pack_gradients(&call)
+ *     py_end(&call);
+ *
+ * A layer's call is a function's whose parameters and some of its options the object has
+ * (py_layer_call.c); the functions are in py_functions.c.
  */
 #ifndef PY_CALL_H
 #define PY_CALL_H
 
 #include "py_attnext.h"
 
-/* ---- a call and its inputs (py_inputs.c) ----------------------------------------- */
+/* ---- the call ------------------------------------------------------------------------ */
 
 /* The options that are no arrays, read and checked. Every one is off at zero. */
 typedef struct {
@@ -31,121 +39,21 @@ typedef struct {
 } py_options;
 
 /* Keys and values that stay (py_layer_memory.c), at one time: the first N rows of arrays
- * that may have room for more. */
+ * that may have room for more. NULL: no mask, no lengths, nothing to prepare. */
+enum {
+    MEMORY_KEYS,   /* (..., room, Dk) */
+    MEMORY_VALUES, /* (..., room, Dv) */
+    MEMORY_MASK,   /* (..., room, 1) of bools */
+    MEMORY_ROWS,
+    MEMORY_LENS = MEMORY_ROWS, /* int64, () or (B,), however long */
+    MEMORY_PREPARED,           /* bytes, of attn_key_maker */
+    MEMORY_ARRAYS
+};
 typedef struct {
-    PyObject *owner;              /* the Memory; NULL where it is this one's own */
-    PyArrayObject *keys, *values; /* (..., room, Dk), (..., room, Dv) */
-    PyArrayObject *mask;          /* (..., room, 1) of bools; NULL: every key */
-    PyArrayObject *lens;          /* int64, () or (B,), however long; NULL: every key */
-    PyArrayObject *prepared;      /* bytes, of attn_prepare_keys; NULL: nothing */
+    PyObject *owner; /* the Memory; NULL where it is this one's own */
+    PyArrayObject *arrays[MEMORY_ARRAYS];
     npy_intp N;
 } py_memory;
-
-/* A call to any attention, forward or backward, or to the scores alone, likewise, which
- * has no values: plain Python objects (borrowed, not yet checked; NULL or None where not
- * given) and options. */
-typedef struct {
-    const py_score *score;
-    PyObject *given[ARG_COUNT];
-    py_options options;
-    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array */
-    const py_memory *memory; /* in the place of keys and values; NULL: they are given */
-} py_call;
-
-/* Arguments before this one may be inputs. */
-enum { PY_INPUTS = ARG_EMPTY_ROWS };
-
-/* The same call after conversion. The arrays are owned, by argument, NULL where absent;
- * keep what you like by taking a reference, then py_inputs_clear(). Any of them can be
- * given to a later call. Points into itself: not to be copied. */
-typedef struct {
-    PyArrayObject *arrays[PY_INPUTS]; /* valid_lens: int64 in 0..N, in the shape given;
-                                         NULL: every key, or, unless the caller keeps
-                                         the inputs, few_lens */
-    bool masked;                      /* there may be arrays behind valid_lens */
-    attn_problem problem; /* points into the arrays above, and those below */
-    int ndim;             /* of queries, keys, values and output */
-    int pair_ndim;        /* of weights: one more if there are heads */
-    int bias_ndim, sink_ndim, scale_ndim;
-    npy_intp key_heads;  /* the last leading dim of keys and values */
-    npy_intp key_rows;   /* of an entry of keys and values: N, or a memory's room */
-    int64_t last_offset; /* where a memory's last key is the last query's */
-
-    /* Long, read only as far as they were written, and so not set to zero first. On the
-     * stack under whatever Python code reading the inputs runs: not for much more. */
-    npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries; then heads */
-    npy_intp bias_dims[PY_MAX_AXES], sink_dims[PY_MAX_AXES], scale_dims[PY_MAX_AXES];
-    npy_intp sizes[PY_LETTERS]; /* if the score has parameters: of their axes */
-    int64_t few_lens[PY_FEW_LENS];
-} py_inputs;
-
-/* scale of a score where it is a factor, or NULL. */
-static inline PyObject *
-py_given_scale(const py_call *call)
-{
-    PyObject *scale = call->given[ARG_SCALE],
-             *of_layer = call->given[ARG_SCALE_OF_LAYER];
-    return py_is_given(scale)      ? scale
-           : py_is_given(of_layer) ? of_layer
-                                   : call->given[ARG_SCALE_OF_ONE];
-}
-
-/* Its arrays from here on are NULL. */
-static inline int
-py_inputs_end(const py_inputs *in)
-{
-    return in->masked ? PY_INPUTS : ARG_VALID_LENS + 1;
-}
-
-/* Makes *in empty: what every use of one starts with. */
-void py_inputs_init(py_inputs *in);
-
-/* Fills an empty *in from plain arguments. No values are read if none are given. On
- * failure, too, *in is for py_inputs_clear(). */
-int py_inputs_read(py_inputs *in, const py_call *call);
-
-void py_inputs_clear(py_inputs *in);
-
-/* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`
- * times; if heads are inside, (..., 1, 1, N) for all of them (py_layer_memory_keys.c). */
-PyArrayObject *py_memory_mask(const py_memory *memory, const attn_problem *p);
-
-/* Does the parameter make what a memory keeps? Numbers of that of a key, and of what
- * flows to it; likewise of a value, which only multi-head attention projects. */
-bool py_projects_keys(const py_score *score, int parameter);
-int64_t py_key_width(const attn_problem *p);
-int64_t py_value_width(const attn_problem *p);
-
-/* If the call's keys are a Memory to which nothing is appended any more, it goes in the
- * place of keys, values and lengths. ValueError unless it is one of such a call,
- * RuntimeError unless the parameters given are those that projected its keys
- * (py_layer_memory_check.c). */
-int py_read_memory(const attnext_state *state, py_call *call);
-
-/* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
- * which the heads belong. */
-void py_query_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
-                    npy_intp dims[PY_MAX_AXES]);
-void py_key_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
-                  npy_intp dims[PY_MAX_AXES]);
-void py_pair_shape(const py_inputs *in, npy_intp rows, npy_intp columns,
-                   npy_intp dims[PY_MAX_AXES]);
-
-/* Features of the output. */
-static inline npy_intp
-py_output_width(const py_inputs *in)
-{
-    return in->problem.heads > 0 ? in->problem.H : in->problem.Dv;
-}
-
-/* Without values it is a call of the scores alone, and their gradient that flows in. */
-static inline bool
-py_is_of_scores(const py_inputs *in)
-{
-    return in->arrays[ARG_VALUES] == NULL;
-}
-
-/* ---- results (py_results.c) ------------------------------------------------------ */
 
 /* New arrays, owned; NULL where not asked for. */
 typedef struct {
@@ -160,23 +68,144 @@ typedef struct {
 typedef struct {
     PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
     PyArrayObject *bias, *sink, *scales;
-    float scale; /* of a bandwidth; of a factor that is a number, if it was asked for */
     /* of a memory, in the place of keys and the parameters that project them, and values
      * is that of the projected ones, where they are: attn.h */
     PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
+    float scale; /* of a bandwidth; of a factor that is a number, if it was asked for */
+    float *scale_or_scales; /* where it goes; NULL: it is not wanted */
 } py_gradients;
 
-/* On failure what was made so far is there, for the caller to clear. out: in the place
- * of a new output, or NULL. */
-int py_make_outputs(const py_call *call, const py_inputs *in, PyArrayObject *out,
-                    py_outputs *outputs);
-int py_make_gradients(const py_call *call, const py_inputs *in, py_gradients *d);
+/* A call to any attention, forward or backward, or to the scores alone, likewise, which
+ * has no values. Points into itself: not to be copied. */
+typedef struct {
+    PyObject *given[ARG_COUNT]; /* borrowed; NULL or None where not given */
+    const py_score *score;
+    py_form form;
 
-/* How many numbers multi-head attention keeps for its backward. */
-npy_intp py_kept_size(const py_inputs *in);
+    PyObject *plain; /* keeps those of given that were made plain; or NULL */
+    py_options options;
+    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array */
+    const py_memory *memory; /* in the place of keys and values; NULL: they are given */
 
-void py_outputs_clear(py_outputs *outputs);
-void py_gradients_clear(py_gradients *gradients);
+    /* The same arguments after conversion, owned, NULL where absent; keep what you like by
+     * taking a reference. Any of them can be given to a later call. valid_lens: int64 in
+     * 0..N, in the shape given; NULL: every key, or, unless the caller keeps the inputs,
+     * few_lens. */
+    PyArrayObject *arrays[ARG_COUNT];
+    int end;              /* those from here on are NULL */
+    attn_problem problem; /* points into the arrays above, and those below */
+    int ndim;             /* of queries, keys, values and output */
+    int pair_ndim;        /* of weights: one more if there are heads */
+    npy_intp key_heads;   /* the last leading dim of keys and values */
+    npy_intp key_rows;    /* of an entry of keys and values: N, or a memory's room */
+    int64_t last_offset;  /* where a memory's last key is the last query's */
+    npy_intp beside; /* so many heads of results lie inside rows, (B, M, heads, D), as
+                           * those of queries do: for attnext.torch; or 0 */
+
+    py_outputs outputs;     /* of a forward, or the scores, which are the output */
+    py_gradients gradients; /* of a backward */
+
+    /* Long, read only as far as they were written, and so not set to zero first. */
+    npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries; then heads */
+    npy_intp sizes[PY_LETTERS];    /* if the score has parameters: of their axes */
+    int64_t few_lens[PY_FEW_LENS];
+} py_call;
+
+/* Without values it is a call of the scores alone, and their gradient that flows in. */
+static inline bool
+py_is_of_scores(const py_call *call)
+{
+    return call->arrays[ARG_VALUES] == NULL;
+}
+
+/* ---- arguments and options (py_options.c) -------------------------------------------- */
+
+/* Makes *call empty. */
+void py_begin(py_call *call, const py_score *score, py_form form);
+void py_end(py_call *call);
+
+/* Behind py_parse: what is given as what is plain, and, if keywords are, as options; what
+ * is not given stays. */
+int py_read_call(const attnext_state *state, py_call *call, PyObject *kwnames);
+
+/* scale of a score where it is a factor, or NULL. */
+static inline PyObject *
+py_given_scale(const py_call *call)
+{
+    PyObject *scale = call->given[ARG_SCALE],
+             *of_layer = call->given[ARG_SCALE_OF_LAYER];
+    return py_is_given(scale)      ? scale
+           : py_is_given(of_layer) ? of_layer
+                                   : call->given[ARG_SCALE_OF_ONE];
+}
+
+/* ---- inputs (py_inputs.c) ------------------------------------------------------------ */
+
+/* arrays and problem from plain arguments. No values are read if none are given. Queries,
+ * keys and values of attnext.torch may have strides (py_operand). */
+int py_read_inputs(py_call *call);
+attn_operand py_operand(const py_call *call, py_arg which, int64_t rows, int64_t width);
+void py_clear_inputs(py_call *call);
+
+/* arrays[which] = a, which is owned; -1 if that is NULL. */
+static inline int
+py_keep(py_call *call, py_arg which, PyArrayObject *a)
+{
+    call->arrays[which] = a;
+    call->end = Py_MAX(call->end, (int)which + 1);
+    return a == NULL ? -1 : 0;
+}
+
+/* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
+ * which the heads belong. */
+void py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
+                    npy_intp dims[PY_MAX_AXES]);
+void py_key_shape(const py_call *call, npy_intp rows, npy_intp columns,
+                  npy_intp dims[PY_MAX_AXES]);
+void py_pair_shape(const py_call *call, npy_intp rows, npy_intp columns,
+                   npy_intp dims[PY_MAX_AXES]);
+
+/* Is it multi-head attention, which makes heads itself? */
+static inline bool
+py_has_heads(const py_call *call)
+{
+    return call->score->about->has_heads;
+}
+
+/* Is it a call of attnext.torch's own function, but of multi-head attention? */
+static inline bool
+py_is_for_torch(const py_call *call)
+{
+    return (call->form == OF_KEEPING || call->form == OF_KEEPING_BACKWARD) &&
+           !py_has_heads(call);
+}
+
+/* Features of the output; the scores, where it is those. */
+static inline npy_intp
+py_output_width(const py_call *call)
+{
+    const attn_problem *p = &call->problem;
+    return py_is_of_scores(call) ? p->N : py_has_heads(call) ? p->H : p->Dv;
+}
+
+/* ---- memories (py_layer_memory_*.c) -------------------------------------------------- */
+
+/* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`
+ * times; if heads are inside, (..., 1, 1, N) for all of them (py_layer_memory_keys.c). */
+PyArrayObject *py_memory_mask(const py_memory *memory, const attn_problem *p);
+
+/* What is made of a memory's keys and values. */
+static inline const attn_key_maker *
+py_keys_of(const py_score *score)
+{
+    return score->about->has_heads ? &attn_keys_of_heads : &attn_keys_of_score;
+}
+
+/* If the call's keys are a Memory to which nothing is appended any more, it goes in the
+ * place of keys, values and lengths. ValueError unless it is one of such a call,
+ * RuntimeError unless the parameters given are those that projected its keys
+ * (py_layer_memory_check.c). */
+int py_read_memory(const attnext_state *state, py_call *call);
 
 /* Arrays for the gradients of a memory's keys and values that an earlier backward has no
  * more use for, if there are any; written afresh they need no pages of the system's
@@ -186,27 +215,26 @@ void py_memory_spare(const py_memory *memory, py_gradients *d);
 /* What flows to keys of a memory that no query was scored against: nothing. */
 void py_clear_unused(const py_gradients *d);
 
-/* ---- run (py_attention.c) -------------------------------------------------------- */
+/* ---- results (py_results.c) ---------------------------------------------------------- */
 
-/* On failure everything is cleared; on success the caller clears inputs, outputs,
- * gradients. */
-int py_forward(const attnext_state *state, const py_call *call, py_inputs *in,
-               py_outputs *outputs);
-int py_backward(const attnext_state *state, const py_call *call, py_inputs *in,
-                py_gradients *gradients);
-PyArrayObject *py_scores(const attnext_state *state, const py_call *call);
+/* New arrays, for inputs that were read; and what flows into a backward, converted. */
+int py_make_outputs(py_call *call);
+int py_make_gradients(py_call *call);
 
-/* ---- options (py_options.c) ------------------------------------------------------ */
+/* How many numbers multi-head attention keeps for its backward. */
+npy_intp py_kept_size(const py_call *call);
 
-/* call->options from call->given, by py_options.def; what is not given stays. */
-int py_read_options(py_call *call);
+/* What a call returns: the output, or a tuple of it and what was asked for: weights, lse,
+ * kept; a tuple of gradients. */
+PyObject *py_pack_outputs(const py_call *call);
+PyObject *py_pack_gradients(const py_call *call);
 
-/* ---- gradients (py_functions.c) -------------------------------------------------- */
+void py_outputs_clear(py_outputs *outputs);
+void py_gradients_clear(py_gradients *gradients);
 
-/* What a backward returns: so many gradients, in order, and behind them those that its
- * options ask for, that of the bias; None without one. A tuple, unless it is one. */
-enum { PY_GRADIENTS = 3 + ATTN_PARAMETERS + 4 };
-PyObject *py_pack_gradients(const py_call *call, const py_gradients *d,
-                            PyObject *parts[PY_GRADIENTS], int count);
+/* ---- run (py_attention.c) ------------------------------------------------------------ */
+
+/* A call that was read, into outputs or gradients. */
+int py_attend(const attnext_state *state, py_call *call);
 
 #endif

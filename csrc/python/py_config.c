@@ -4,85 +4,31 @@
  */
 #include "py_attnext.h"
 
-#include <limits.h>
-
 #include "../os/cpu_count.h"
 #include "../os/memory.h"
 #include "../simd/dispatch.h"
 
-/* ---- threads --------------------------------------------------------------------- */
-
-static const py_signature set_num_threads_signature = {
-    .function = "set_num_threads",
-    .required = 1,
-    .positional = 1,
-    .args = {ARG_N},
-};
-
 static PyObject *
-set_num_threads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-                PyObject *kwnames)
+set_threads(attnext_state *state, PyObject *const *given)
 {
-    attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT];
-
-    if (py_parse(state, &set_num_threads_signature, args, nargs, kwnames, given) < 0) {
-        return NULL;
-    }
-    PyObject *n = given[ARG_N];
-    Py_ssize_t threads;
-    if (py_size(n, "n", &threads) < 0) {
-        return NULL;
-    }
-    if (threads < 1 || threads > INT_MAX) {
-        char expected[40];
-        PyOS_snprintf(expected, sizeof expected, "1 <= n <= %d", INT_MAX);
-        py_value_error(n, "n", expected);
+    const int64_t threads = py_clip_int(given[ARG_N], 0, INT64_MAX);
+    if (threads < 1 || threads > INT32_MAX) {
+        py_value_error(given[ARG_N], "n", "1 <= n <= 2147483647");
         return NULL;
     }
     state->threads = (int)threads;
     Py_RETURN_NONE;
 }
 
-static const py_signature get_num_threads_signature = {
-    .function = "get_num_threads",
-    .required = 0,
-    .positional = 0,
-    .args = {ARG_END},
-};
-
 static PyObject *
-get_num_threads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-                PyObject *kwnames)
+get_threads(attnext_state *state, PyObject *const *Py_UNUSED(given))
 {
-    attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT];
-
-    if (py_parse(state, &get_num_threads_signature, args, nargs, kwnames, given) < 0) {
-        return NULL;
-    }
     return PyLong_FromLong(state->threads);
 }
 
-/* ---- memory ---------------------------------------------------------------------- */
-
-static const py_signature empty_cache_signature = {
-    .function = "empty_cache",
-    .required = 0,
-    .positional = 0,
-    .args = {ARG_END},
-};
-
 static PyObject *
-empty_cache(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-            PyObject *kwnames)
+release_memory(attnext_state *Py_UNUSED(state), PyObject *const *Py_UNUSED(given))
 {
-    PyObject *given[ARG_COUNT];
-
-    if (py_parse(py_state_of_module(module), &empty_cache_signature, args, nargs,
-                 kwnames, given) < 0) {
-        return NULL;
-    }
     attn_memory_release();
     Py_RETURN_NONE;
 }
@@ -115,77 +61,36 @@ available_sets(void)
     return list;
 }
 
-/* The version of the package around this module. */
+/* What there is to say, attnext/_config.py shows. */
 static PyObject *
-package_version(void)
+show(attnext_state *state, PyObject *const *given)
 {
-    PyObject *package = PyImport_ImportModule("attnext");
-    if (package == NULL) {
-        return NULL;
-    }
-    PyObject *version = PyObject_GetAttrString(package, "__version__");
-    Py_DECREF(package);
-    return version;
+    PyObject *mode = given[ARG_MODE] == NULL ? PyUnicode_FromString("stdout")
+                                             : Py_NewRef(given[ARG_MODE]);
+    return py_ask("attnext._config", "show",
+                  "(N{s:{s:s, s:N}, s:{s:i, s:i}, s:{s:n, s:n}, s:{s:s, s:s}})", mode,
+                  "instruction_set", "chosen", attn_cpu_name(), "available",
+                  available_sets(), "threads", "chosen", state->threads, "cpus",
+                  attn_cpu_count(), "memory", "kept", (Py_ssize_t)attn_memory_kept(),
+                  "limit", (Py_ssize_t)attn_memory_limit(), "build", "compiler",
+                  COMPILER, "python", PY_VERSION);
 }
+
+/* ---- the functions --------------------------------------------------------------- */
+
+static const py_signature set_num_threads_signature = {
+    .function = "set_num_threads", .required = 1, .positional = 1, .args = {ARG_N}};
+PY_EXPOSED(set_num_threads, set_threads)
+
+static const py_signature get_num_threads_signature = {.function = "get_num_threads"};
+PY_EXPOSED(get_num_threads, get_threads)
+
+static const py_signature empty_cache_signature = {.function = "empty_cache"};
+PY_EXPOSED(empty_cache, release_memory)
 
 static const py_signature show_config_signature = {
-    .function = "show_config",
-    .required = 0,
-    .positional = 1,
-    .args = {ARG_MODE},
-};
-
-static PyObject *
-show_config(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-            PyObject *kwnames)
-{
-    attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT], *version = NULL, *sets = NULL, *result = NULL;
-
-    if (py_parse(state, &show_config_signature, args, nargs, kwnames, given) < 0) {
-        goto done;
-    }
-    PyObject *mode = given[ARG_MODE];
-    if (mode != NULL && !PyUnicode_Check(mode)) {
-        py_kind_error(mode, "mode", "a str");
-        goto done;
-    }
-    bool dicts = mode != NULL && PyUnicode_CompareWithASCIIString(mode, "dicts") == 0;
-    if (mode != NULL && !dicts &&
-        PyUnicode_CompareWithASCIIString(mode, "stdout") != 0) {
-        py_value_error(mode, "mode", "'stdout' or 'dicts'");
-        goto done;
-    }
-    version = package_version();
-    sets = available_sets();
-    if (version == NULL || sets == NULL) {
-        goto done;
-    }
-    if (dicts) {
-        result = Py_BuildValue(
-            "{s:O, s:{s:s, s:O}, s:{s:i, s:i}, s:{s:n, s:n}, s:{s:s, s:s}}", "version",
-            version, "instruction_set", "chosen", attn_cpu_name(), "available", sets,
-            "threads", "chosen", state->threads, "cpus", attn_cpu_count(), "memory",
-            "kept", (Py_ssize_t)attn_memory_kept(), "limit",
-            (Py_ssize_t)attn_memory_limit(), "build", "compiler", COMPILER, "python",
-            PY_VERSION);
-    } else {
-        PySys_FormatStdout("attnext %S\n"
-                           "instruction set: %s, chosen from %S\n"
-                           "threads: %d (CPUs at hand: %d)\n"
-                           "memory kept for large results: %zd MiB (at most %zd)\n"
-                           "built by %s for Python %s\n",
-                           version, attn_cpu_name(), sets, state->threads,
-                           attn_cpu_count(), (Py_ssize_t)(attn_memory_kept() >> 20),
-                           (Py_ssize_t)(attn_memory_limit() >> 20), COMPILER,
-                           PY_VERSION);
-        result = Py_NewRef(Py_None);
-    }
-done:
-    Py_XDECREF(sets);
-    Py_XDECREF(version);
-    return result;
-}
+    .function = "show_config", .positional = 1, .args = {ARG_MODE}};
+PY_EXPOSED(show_config, show)
 
 const py_function py_config_functions[] = {
     {&set_num_threads_signature, PY_FASTCALL(set_num_threads)},

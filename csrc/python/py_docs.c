@@ -124,13 +124,8 @@ int
 py_join_docs(PyObject *module)
 {
     static PyMethodDef method = {"add", add, METH_VARARGS, NULL};
-    PyObject *docs = PyImport_ImportModule("attnext._docs"), *result = NULL;
-    PyObject *function = docs == NULL ? NULL : PyCFunction_New(&method, NULL);
-    if (function != NULL) {
-        result = PyObject_CallMethod(docs, "join", "OO", module, function);
-    }
+    PyObject *function = PyCFunction_New(&method, NULL);
+    PyObject *result = py_ask("attnext._docs", "join", "(ON)", module, function);
     Py_XDECREF(result);
-    Py_XDECREF(function);
-    Py_XDECREF(docs);
     return result == NULL ? -1 : 0;
 }

@@ -26,76 +26,111 @@ layer_hold(layer_object *layer, layer_core *held)
     return layer_hold_to_read(layer, held);
 }
 
+/* What there is of it, which before __init__ is nothing. */
+static void
+share(const layer_core *core, layer_core *held)
+{
+    *held = *core;
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        Py_XINCREF(held->parameters[i]);
+    }
+    Py_XINCREF(held->grads);
+    Py_XINCREF(held->rng);
+    Py_XINCREF(held->identity);
+}
+
 int
 layer_hold_to_read(const layer_object *layer, layer_core *held)
 {
-    *held = layer->core;
-    if (held->identity == NULL) {
+    if (layer->core.identity == NULL) {
         PyErr_Format(PyExc_RuntimeError, "%.200s.__init__() has not been called",
                      Py_TYPE(layer)->tp_name);
         return -1;
     }
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_XINCREF(held->parameters[i]);
-    }
-    Py_INCREF(held->grads);
-    Py_INCREF(held->rng);
-    Py_INCREF(held->identity);
+    share(&layer->core, held);
     return 0;
 }
 
-int
-layer_install(layer_object *layer, layer_core *core)
+/* ---- what attnext/_layers.py makes and shows of it ------------------------------- */
+
+/* Are the sizes those of a layer with such a score? What they have to be besides, the
+ * shapes of the parameters say. */
+static bool
+sizes_fit(const layer_core *core)
 {
-    core->identity = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
-    if (core->identity == NULL) {
-        return -1;
+    if (!core->score->about->has_heads) {
+        return core->num_heads == 0 && core->num_kv_heads == 0 &&
+               (core->num_hiddens > 0 || core->score->parameters == 0);
     }
+    return core->num_hiddens > 0 && core->num_heads > 0 &&
+           core->num_hiddens % core->num_heads == 0 && core->num_kv_heads > 0 &&
+           core->num_heads % core->num_kv_heads == 0;
+}
+
+/* The layer gets the core, which is then what it was before; its last forward is given
+ * up. */
+static void
+exchange(layer_object *layer, layer_core *core)
+{
     layer_core old = layer->core;
     layer->core = *core;
-    *core = (layer_core){0};
-    layer_core_clear(&old);
+    *core = old;
     Py_CLEAR(layer->context);
     Py_CLEAR(layer->weights);
-    return 0;
 }
-
-/* ---- reading a constructor's arguments ------------------------------------------- */
 
 PyObject *
-layer_rng(PyObject *seed)
+layer_install(PyObject *self, PyObject *args)
 {
-    return py_read(READ_RNG, seed == NULL ? Py_None : seed, "rng");
-}
+    layer_object *layer = (layer_object *)self;
+    layer_core core = {.score = layer->core.score};
+    PyObject *scale, *parameters, *result = NULL;
+    int training;
 
-/* A number as a double, and as an object for the check that follows: reading the
- * argument itself twice might give two numbers. */
-static PyObject *
-read_number(PyObject *object, const char *name, double *number)
-{
-    return py_number(object, name, false, number) < 0 ? NULL
-                                                      : PyFloat_FromDouble(*number);
-}
-
-int
-layer_read_options(layer_core *core, PyObject *dropout, PyObject *scale)
-{
-    int result = 0;
-    float as_float32;
-
-    if (dropout != NULL) {
-        PyObject *number = read_number(dropout, "dropout", &core->dropout);
-        result = number == NULL ? -1
-                                : py_read_probability(number, "dropout", &as_float32);
-        Py_XDECREF(number);
+    if (!PyArg_ParseTuple(args, "(nnnnnn)dOpOO!O!:_install", &core.key_size,
+                          &core.query_size, &core.value_size, &core.num_hiddens,
+                          &core.num_heads, &core.num_kv_heads, &core.dropout, &scale,
+                          &training, &core.rng, &PyDict_Type, &parameters, &PyDict_Type,
+                          &core.grads)) {
+        return NULL;
     }
-    core->has_scale = py_is_given(scale);
-    if (result == 0 && core->has_scale) {
-        PyObject *number = read_number(scale, "scale", &core->scale);
-        result = number == NULL ? -1 : py_finite(number, "scale", false, &as_float32);
-        Py_XDECREF(number);
+    Py_INCREF(core.rng);
+    Py_INCREF(core.grads);
+    core.training = training != 0;
+    core.has_scale = scale != Py_None;
+    core.scale = core.has_scale ? PyFloat_AsDouble(scale) : 0.0;
+    if (!sizes_fit(&core) && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "sizes are not those of such an object");
     }
+    if (!PyErr_Occurred() && layer_take_parameters(py_state_of_type(Py_TYPE(self)),
+                                                   &core, parameters, true) == 0) {
+        core.identity = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    }
+    if (core.identity != NULL) {
+        exchange(layer, &core);
+        result = Py_NewRef(Py_None);
+    }
+    layer_core_clear(&core);
     return result;
+}
+
+PyObject *
+layer_facts(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    layer_core held;
+    share(&((layer_object *)self)->core, &held);
+    PyObject *scale = layer_get_scale(self, NULL);
+    PyObject *facts = Py_BuildValue(
+        "{s:n, s:n, s:n, s:n, s:n, s:n, s:d, s:N, s:O, s:O, s:O, s:O}", "key_size",
+        held.key_size, "query_size", held.query_size, "value_size", held.value_size,
+        "num_hiddens", held.num_hiddens, "num_heads", held.num_heads, "num_kv_heads",
+        held.num_kv_heads, "dropout", held.dropout, "scale", scale, "bias",
+        layer_has_bias(&held) ? Py_True : Py_False, "training",
+        held.training ? Py_True : Py_False, "rng",
+        held.rng == NULL ? Py_None : held.rng, "grads",
+        held.grads == NULL ? Py_None : held.grads);
+    layer_core_clear(&held);
+    return facts;
 }
 
 /* ---- the object ------------------------------------------------------------------ */
@@ -136,12 +171,6 @@ layer_dealloc(PyObject *self)
 
 /* ---- training or not ------------------------------------------------------------- */
 
-static PyObject *
-get_training(PyObject *self, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(((layer_object *)self)->core.training);
-}
-
 static const py_signature train_signature = {
     .function = "train",
     .required = 0,
@@ -154,7 +183,7 @@ static PyObject *
 train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT];
+    PyObject *given[ARG_COUNT] = {NULL};
     bool mode = true;
 
     if (py_parse(state, &train_signature, args, nargs, kwnames, given) < 0 ||
@@ -175,24 +204,8 @@ eval(PyObject *self, PyObject *Py_UNUSED(ignored))
 
 /* ---- what every layer has -------------------------------------------------------- */
 
-static PyObject *
-get_attention_weights(PyObject *self, void *Py_UNUSED(closure))
-{
-    return Py_NewRef(py_or_none(((layer_object *)self)->weights));
-}
-
-static PyObject *
-get_context(PyObject *self, void *Py_UNUSED(closure))
-{
-    PyObject *context = ((layer_object *)self)->context;
-    return Py_NewRef(context == NULL ? Py_None : context);
-}
-
 const PyGetSetDef layer_properties[] = {
-    {"attention_weights", get_attention_weights, NULL, NULL, NULL},
-    {"context", get_context, NULL, NULL, NULL},
     {"grads", layer_get_grads, NULL, NULL, NULL},
-    {"training", get_training, NULL, NULL, NULL},
     {0},
 };
 
@@ -212,12 +225,14 @@ const PyMethodDef layer_methods[] = {
     {"eval", eval, METH_NOARGS, "eval($self)\n--\n\n"},
     {"parameters", layer_parameters, METH_NOARGS, "parameters($self)\n--\n\n"},
     {"zero_grad", layer_zero_grad, METH_NOARGS, "zero_grad($self)\n--\n\n"},
+    /* For attnext/_layers.py. */
     {"_live", layer_live, METH_NOARGS, "_live($self)\n--\n\n"},
     {"_write", layer_write, METH_O, "_write($self, values, /)\n--\n\n"},
-    {"_read", layer_read, METH_VARARGS, "_read($self, value, name, shape, /)\n--\n\n"},
-    {"_saved", layer_saved, METH_NOARGS, "_saved($self)\n--\n\n"},
-    {"_shown", layer_shown, METH_NOARGS, "_shown($self)\n--\n\n"},
-    {"_rebuild", layer_rebuild, METH_O | METH_CLASS,
-     "_rebuild($type, saved, /)\n--\n\n"},
+    {"_read", layer_read, METH_VARARGS | METH_STATIC,
+     "_read(value, name, shape, /)\n--\n\n"},
+    {"_facts", layer_facts, METH_NOARGS, "_facts($self)\n--\n\n"},
+    {"_install", layer_install, METH_VARARGS,
+     "_install($self, sizes, dropout, scale, training, rng, parameters, grads, "
+     "/)\n--\n\n"},
     {0},
 };

@@ -42,132 +42,91 @@ draw_seed(PyObject *rng, py_seed *seed)
     return result;
 }
 
-/* Of a call: queries, keys, values. */
-enum { INPUTS = 3 };
-
-/* object (..., rows, size) as float32; the constructor called its number of features
- * size_name. Without this the message would blame the parameter. */
-PyArrayObject *
-layer_read_features(PyObject *object, const char *name, char rows,
-                    const char *size_name, Py_ssize_t size)
+int
+layer_check_features(const layer_core *core, py_arg which, PyObject *object)
 {
-    PyArrayObject *a = py_float32(object, name);
-    int ndim = a == NULL ? 0 : PyArray_NDIM(a);
-    if (ndim >= 2 && PyArray_DIM(a, ndim - 1) != size) {
-        char expected[100];
-        PyOS_snprintf(expected, sizeof expected, "(..., %c, %zd): %s is %zd", rows,
-                      size, size_name, size);
-        py_shape_error(a, name, expected);
-        Py_CLEAR(a);
+    const bool projects = core->score->parameters > 0 &&
+                          (which != ARG_VALUES || core->score->about->has_heads);
+    const Py_ssize_t size = which == ARG_QUERIES ? core->query_size
+                            : which == ARG_KEYS  ? core->key_size
+                                                 : core->value_size;
+    PyArrayObject *a = (PyArrayObject *)object;
+    if (!projects || !py_is_given(object) || PyArray_NDIM(a) < 2 ||
+        PyArray_DIM(a, PyArray_NDIM(a) - 1) == size) {
+        return 0;
     }
-    return a;
+    return py_wrong("features", "(sOn)", py_argument_rows[which].name, a, size);
 }
 
-/* What a call of the layer and its backward have in common: `given` has the rest. */
-static void
-begin_call(py_call *call, const layer_core *held)
+/* A call of the layer, or its backward: what is given, and what it has itself. */
+static int
+begin_call(py_call *call, const attnext_state *state, const layer_core *held,
+           py_form form, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    call->score = held->score;
+    const py_score *score = held->score;
+    py_begin(call, score, form);
+    if (py_parse(state, &score->signatures[form], args, nargs, kwnames, call->given) <
+        0) {
+        return -1;
+    }
+    call->keeps_inputs = true;
     call->options = (py_options){.has_scale = held->has_scale,
                                  .scale = (float)held->scale,
                                  .num_heads = held->num_heads,
                                  .num_kv_heads = held->num_kv_heads,
-                                 .return_kept = held->score->about->has_heads};
-    call->keeps_inputs = true;
-    call->memory = NULL;
-    for (int i = 0; i < held->score->parameters; i++) {
+                                 .return_weights = true,
+                                 .return_lse = true, /* it makes the backward cheaper */
+                                 .return_kept = score->about->has_heads};
+    for (int i = 0; i < score->parameters; i++) {
         call->given[ARG_PARAMETER_0 + i] = (PyObject *)held->parameters[i];
     }
+    return 0;
 }
 
 /* Makes this forward the layer's last one. */
 static int
 remember(const attnext_state *state, layer_object *layer, const layer_core *held,
-         const py_call *call, const py_inputs *in, const py_outputs *outputs)
+         const py_call *call)
 {
-    PyObject *context = layer_context_new(state, held, call, in, outputs);
+    PyObject *context = layer_context_new(state, held, call);
     if (context == NULL) {
         return -1;
     }
     PyObject *old_context = layer->context;
     PyArrayObject *old_weights = layer->weights;
     layer->context = context;
-    layer->weights = (PyArrayObject *)Py_XNewRef(outputs->weights);
+    layer->weights = (PyArrayObject *)Py_XNewRef(call->outputs.weights);
     Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
     Py_XDECREF(old_weights);
     return 0;
 }
 
-static const py_signature call_signature = {
-    .function = "__call__",
-    .required = 2, /* and values, unless keys is a Memory */
-    .positional = 4,
-    .args = {ARG_QUERIES, ARG_KEYS, ARG_VALUES, ARG_VALID_LENS},
-    .method = true,
-};
-
-/* A forward of the layer as it is held; the inputs are in *call. Drawing the seed runs
+/* A forward of the layer as it is held, of a call that was read. Drawing the seed runs
  * code: what was plain before is looked at again. */
-static PyObject *
-forward(const attnext_state *state, layer_object *layer, const layer_core *held,
-        py_call *call, PyObject **plain)
+static int
+forward(const attnext_state *state, const layer_core *held, py_call *call)
 {
     py_options *o = &call->options;
-    py_inputs in;
-    py_outputs outputs;
-    PyObject *result = NULL;
-
     if (layer_check_parameters(held) < 0) {
-        return NULL;
+        return -1;
     }
-    o->return_lse = true; /* it makes the backward cheaper */
     o->dropout_p = held->training ? (float)held->dropout : 0.0f;
     if (o->dropout_p > 0.0f &&
-        (draw_seed(held->rng, &o->seed) < 0 ||
-         py_make_plain(state, &held->score->call, call->given, plain) < 0)) {
-        return NULL;
+        (draw_seed(held->rng, &o->seed) < 0 || py_read_call(state, call, NULL) < 0)) {
+        return -1;
     }
-    if (py_forward(state, call, &in, &outputs) < 0) {
-        return NULL;
-    }
-    if (remember(state, layer, held, call, &in, &outputs) == 0) {
-        result = Py_NewRef(outputs.output);
-    }
-    py_outputs_clear(&outputs);
-    py_inputs_clear(&in);
-    return result;
+    return py_attend(state, call);
 }
 
-/* queries, keys and values of a layer with parameters, those that it projects: replaced
- * in *call, owned. */
 static int
-read_inputs(const layer_core *held, py_call *call, PyObject *owned[INPUTS])
+check_inputs(const layer_core *held, const py_call *call)
 {
-    const struct {
-        py_arg arg;
-        const char *name;
-        char rows;
-        const char *size_name;
-        Py_ssize_t size;
-    } inputs[INPUTS] = {
-        {ARG_QUERIES, "queries", 'M', "query_size", held->query_size},
-        {ARG_KEYS, "keys", 'N', "key_size", held->key_size},
-        {ARG_VALUES, "values", 'N', "value_size", held->value_size},
-    };
-    const int count = held->score->parameters == 0    ? 0
-                      : call->memory != NULL          ? 1
-                      : held->score->about->has_heads ? 3
-                                                      : 2;
-    for (int i = 0; i < count; i++) {
-        owned[i] = (PyObject *)layer_read_features(call->given[inputs[i].arg],
-                                                   inputs[i].name, inputs[i].rows,
-                                                   inputs[i].size_name, inputs[i].size);
-        if (owned[i] == NULL) {
-            return -1;
-        }
-        call->given[inputs[i].arg] = owned[i];
+    const int last = call->memory == NULL ? ARG_VALUES : ARG_QUERIES;
+    int result = 0;
+    for (int which = ARG_QUERIES; result == 0 && which <= last; which++) {
+        result = layer_check_features(held, (py_arg)which, call->given[which]);
     }
-    return 0;
+    return result;
 }
 
 /* Keys and values, or a memory, which goes into *memory. */
@@ -192,7 +151,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
 {
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *owned[INPUTS] = {NULL}, *plain = NULL, *result = NULL;
+    PyObject *result = NULL;
     py_memory memory = {0};
     layer_core held;
     py_call call;
@@ -200,28 +159,15 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     if (layer_hold_to_read(layer, &held) < 0) {
         return NULL;
     }
-    const py_signature *signature = &held.score->call;
-    if (py_parse(state, signature, args, nargs, kwnames, call.given) < 0) {
-        goto done;
+    if (begin_call(&call, state, &held, OF_LAYER, args, nargs, kwnames) == 0 &&
+        read_keys(state, layer, &held, &call, &memory) == 0 &&
+        py_read_call(state, &call, kwnames) == 0 && check_inputs(&held, &call) == 0 &&
+        forward(state, &held, &call) == 0 &&
+        remember(state, layer, &held, &call) == 0) {
+        result = Py_NewRef(call.outputs.output);
     }
-    begin_call(&call, &held);
-    PyObject *need_weights = call.given[ARG_NEED_WEIGHTS];
-    call.options.return_weights = true;
-    if (read_keys(state, layer, &held, &call, &memory) < 0 ||
-        py_make_plain(state, signature, call.given, &plain) < 0 ||
-        (kwnames != NULL && py_read_options(&call) < 0) ||
-        (need_weights != NULL && py_read_flag(need_weights, "need_weights",
-                                              &call.options.return_weights) < 0) ||
-        read_inputs(&held, &call, owned) < 0) {
-        goto done;
-    }
-    result = forward(state, layer, &held, &call, &plain);
-done:
-    Py_XDECREF(plain);
+    py_end(&call);
     layer_memory_release(&memory);
-    for (int i = 0; i < INPUTS; i++) {
-        Py_XDECREF(owned[i]);
-    }
     layer_core_clear(&held);
     return result;
 }
@@ -241,28 +187,17 @@ layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 
 /* ---- backward -------------------------------------------------------------------- */
 
-static const py_signature backward_signature = {
-    .function = "backward",
-    .required = 1,
-    .positional = 1,
-    .args = {ARG_GRAD_OUTPUT},
-    .method = true,
-};
-
 /* What backward returns, once everything that can fail is done: dq, dk, dv, or dq alone
  * where a memory keeps the others; and what was asked for. */
 static PyObject *
-finish_backward(const attnext_state *state, const layer_core *held, const py_call *call,
-                py_gradients *d)
+finish_backward(const attnext_state *state, const layer_core *held, py_call *call)
 {
-    PyObject *parts[PY_GRADIENTS] = {(PyObject *)d->queries, (PyObject *)d->keys,
-                                     (PyObject *)d->values};
-    PyObject *result = py_pack_gradients(call, d, parts, call->memory == NULL ? 3 : 1);
-    if (result != NULL && layer_add_gradients(state, held, d) < 0) {
+    PyObject *result = py_pack_gradients(call);
+    if (result != NULL && layer_add_gradients(state, held, &call->gradients) < 0) {
         Py_CLEAR(result);
     }
     if (result != NULL && call->memory != NULL) {
-        layer_memory_add(call->memory->owner, d);
+        layer_memory_add(call->memory->owner, &call->gradients);
     }
     return result;
 }
@@ -273,17 +208,14 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *context = NULL, *plain = NULL, *result = NULL;
+    PyObject *context = NULL, *result = NULL;
     layer_core held;
     py_call call;
-    py_inputs in;
-    py_gradients gradients;
 
     if (layer_hold_to_read(layer, &held) < 0) {
         return NULL;
     }
-    const py_signature *signature = &held.score->call_backward;
-    if (py_parse(state, signature, args, nargs, kwnames, call.given) < 0) {
+    if (begin_call(&call, state, &held, OF_LAYER_BACKWARD, args, nargs, kwnames) < 0) {
         goto done;
     }
     context = Py_XNewRef(py_is_given(call.given[ARG_CONTEXT]) ? call.given[ARG_CONTEXT]
@@ -293,58 +225,26 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                         "backward() needs a forward before it: call the object first");
         goto done;
     }
-    begin_call(&call, &held);
-    if (layer_context_read(state, &held, context, &call) < 0 ||
-        py_make_plain(state, signature, call.given, &plain) < 0 ||
-        (kwnames != NULL && py_read_options(&call) < 0) ||
-        layer_check_parameters(&held) < 0 ||
-        py_backward(state, &call, &in, &gradients) < 0) {
-        goto done;
+    if (layer_context_read(state, &held, context, &call) == 0 &&
+        py_read_call(state, &call, kwnames) == 0 &&
+        layer_check_parameters(&held) == 0 && py_attend(state, &call) == 0) {
+        result = finish_backward(state, &held, &call);
     }
-    result = finish_backward(state, &held, &call, &gradients);
-    py_gradients_clear(&gradients);
-    py_inputs_clear(&in);
 done:
-    Py_XDECREF(plain);
+    py_end(&call);
     Py_XDECREF(context);
     layer_core_clear(&held);
     return result;
 }
 
-/* ---- the methods ----------------------------------------------------------------- */
-
-/* What the table gives layers: an option that forwards have is the call's, another the
- * backward's. */
-static void
-write_signatures(py_score *score)
-{
-    const attn_score_info *about = score->about;
-    const int takes = LAYER | py_scaled(about);
-    score->call = call_signature;
-    score->call_backward = backward_signature;
-    unsigned char *call = score->call.args + call_signature.positional;
-    unsigned char *backward = score->call_backward.args + backward_signature.positional;
-#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF) \
-    if ((takes & (TAKEN_BY)) != 0 && (IF)) {          \
-        *call++ = ARG_##ID;                           \
-    }
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)                   \
-    if ((takes & (TAKEN_BY)) != 0 && !py_lacks(about, ARG_##ID)) { \
-        *((TAKEN_BY) & FORWARD ? call++ : backward++) = ARG_##ID;  \
-    }
-#include "py_options.def"
-    *call = ARG_NEED_WEIGHTS;
-    *backward = ARG_CONTEXT;
-}
-
 int
-layer_fill_calls(const attnext_state *state, py_score *score, PyMethodDef *methods)
+layer_fill_calls(const attnext_state *state, const py_score *score,
+                 PyMethodDef *methods)
 {
     const py_function functions[] = {
-        {&score->call, PY_FASTCALL(layer_call)},
-        {&score->call_backward, PY_FASTCALL(layer_backward)},
+        {&score->signatures[OF_LAYER], PY_FASTCALL(layer_call)},
+        {&score->signatures[OF_LAYER_BACKWARD], PY_FASTCALL(layer_backward)},
         {0},
     };
-    write_signatures(score);
     return py_fill_methods(state, functions, METH_COEXIST, methods);
 }

@@ -15,9 +15,9 @@
 
 typedef struct {
     PyObject ob_base;
-    PyObject *identity;               /* of the layer that made it */
-    PyArrayObject *inputs[PY_INPUTS]; /* as the forward read them; no parameters */
-    int end;                          /* the inputs from here on are NULL */
+    PyObject *identity;                    /* of the layer that made it */
+    PyArrayObject *inputs[ARG_EMPTY_ROWS]; /* as the forward read them; no parameters */
+    int end;                               /* the inputs from here on are NULL */
     py_options options;
     py_memory memory; /* without a mask and lengths, which inputs has; or all NULL */
     PyArrayObject *output, *lse;
@@ -102,17 +102,18 @@ is_parameter(int arg)
 
 PyObject *
 layer_context_new(const attnext_state *state, const layer_core *core,
-                  const py_call *call, const py_inputs *in, const py_outputs *outputs)
+                  const py_call *call)
 {
+    const py_outputs *outputs = &call->outputs;
     PyTypeObject *type = state->Context;
     context_object *context = (context_object *)type->tp_alloc(type, 0); /* all zero */
     if (context == NULL) {
         return NULL;
     }
     context->identity = Py_NewRef(core->identity);
-    context->end = py_inputs_end(in);
+    context->end = call->end; /* no more than inputs are */
     for (int i = ARG_QUERIES; i < context->end; i++) {
-        PyArrayObject *input = is_parameter(i) ? NULL : in->arrays[i];
+        PyArrayObject *input = is_parameter(i) ? NULL : call->arrays[i];
         if (input != NULL && (context->inputs[i] = kept_input(input)) == NULL) {
             Py_DECREF(context);
             return NULL;
@@ -121,7 +122,7 @@ layer_context_new(const attnext_state *state, const layer_core *core,
     context->options = call->options;
     if (call->memory != NULL) {
         py_memory memory = *call->memory;
-        memory.mask = memory.lens = NULL;
+        memory.arrays[MEMORY_MASK] = memory.arrays[MEMORY_LENS] = NULL;
         layer_memory_share(&context->memory, &memory);
     }
     context->lse = (PyArrayObject *)Py_NewRef(outputs->lse);
@@ -184,25 +185,15 @@ context_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+/* For attnext/_layers.py: queries, keys, values; how many keys a memory has, -1: none. */
 static PyObject *
-context_repr(PyObject *self)
+context_parts(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    context_object *context = (context_object *)self;
-    PyArrayObject *q = context->inputs[ARG_QUERIES], *k = context->inputs[ARG_KEYS],
-                  *v = context->inputs[ARG_VALUES];
-    char queries[PY_SHAPE_TEXT], keys[PY_SHAPE_TEXT], values[PY_SHAPE_TEXT];
-
-    if (context->memory.owner != NULL) {
-        return PyUnicode_FromFormat(
-            "<Context: queries %s, memory of %zd keys>",
-            py_shape_text(queries, PyArray_NDIM(q), PyArray_DIMS(q)),
-            context->memory.N);
-    }
-    return PyUnicode_FromFormat(
-        "<Context: queries %s, keys %s, values %s>",
-        py_shape_text(queries, PyArray_NDIM(q), PyArray_DIMS(q)),
-        py_shape_text(keys, PyArray_NDIM(k), PyArray_DIMS(k)),
-        py_shape_text(values, PyArray_NDIM(v), PyArray_DIMS(v)));
+    const context_object *context = (context_object *)self;
+    PyArrayObject *const *inputs = context->inputs;
+    return Py_BuildValue("(OOOn)", inputs[ARG_QUERIES], py_or_none(inputs[ARG_KEYS]),
+                         py_or_none(inputs[ARG_VALUES]),
+                         context->memory.owner == NULL ? -1 : context->memory.N);
 }
 
 static PyObject *
@@ -215,19 +206,8 @@ context_get_seed(PyObject *self, void *Py_UNUSED(closure))
     Py_RETURN_NONE;
 }
 
-/* Without it protocols 0 and 1 would write a Context with nothing in it. */
-static PyObject *
-context_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    PyErr_Format(PyExc_TypeError,
-                 "cannot pickle '%s' object: it belongs to the object that made it",
-                 Py_TYPE(self)->tp_name);
-    return NULL;
-}
-
 static PyMethodDef context_methods[] = {
-    {"__reduce__", context_reduce, METH_NOARGS,
-     PyDoc_STR("__reduce__($self)\n--\n\nRefuse: a context belongs to its object.")},
+    {"_parts", context_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
     {0},
 };
 
@@ -242,9 +222,11 @@ static PyMemberDef context_members[] = {
 };
 
 static PyType_Slot context_slots[] = {
-    {Py_tp_dealloc, context_dealloc},   {Py_tp_repr, context_repr},
-    {Py_tp_getset, context_properties}, {Py_tp_members, context_members},
-    {Py_tp_methods, context_methods},   {0},
+    {Py_tp_dealloc, context_dealloc},
+    {Py_tp_getset, context_properties},
+    {Py_tp_members, context_members},
+    {Py_tp_methods, context_methods},
+    {0},
 };
 
 /* Not known to the garbage collector: arrays of numbers lead nowhere. */

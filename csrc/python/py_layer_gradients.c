@@ -13,9 +13,8 @@ static bool
 is_accumulator(PyObject *object, int ndim, const npy_intp *dims)
 {
     PyArrayObject *a = (PyArrayObject *)object;
-    return PyArray_CheckExact(object) && PyArray_TYPE(a) == NPY_FLOAT32 &&
-           PyArray_ISCARRAY(a) && PyArray_NDIM(a) == ndim &&
-           PyArray_CompareLists(PyArray_DIMS(a), dims, ndim);
+    return py_is_plain(object, NPY_FLOAT32) && PyArray_ISWRITEABLE(a) &&
+           py_shape_fits(a, ndim, dims);
 }
 
 static PyArrayObject *
@@ -51,9 +50,10 @@ converted(const layer_core *core, int which, PyObject *entry)
 }
 
 /* grads[name], fit to be added to: the entry itself, or a new array, which is the entry
- * from then on if it is to stay. None or no entry counts as zeros, as in torch. */
+ * from then on. None or no entry counts as zeros, as in torch; afresh: and so does all
+ * else. */
 static PyArrayObject *
-accumulator(const attnext_state *state, const layer_core *core, int which, bool stays)
+accumulator(const attnext_state *state, const layer_core *core, int which, bool afresh)
 {
     PyObject *name = layer_name(state, core, which);
     npy_intp dims[PY_PARAMETER_AXES];
@@ -64,45 +64,18 @@ accumulator(const attnext_state *state, const layer_core *core, int which, bool 
         return NULL;
     }
     if (entry != NULL && is_accumulator(entry, ndim, dims)) {
-        return (PyArrayObject *)Py_NewRef(entry);
+        PyArrayObject *sum = (PyArrayObject *)Py_NewRef(entry);
+        if (afresh) {
+            memset(PyArray_DATA(sum), 0, (size_t)PyArray_NBYTES(sum));
+        }
+        return sum;
     }
-    PyArrayObject *fresh = py_is_given(entry) ? converted(core, which, entry)
-                                              : zeros_like(core, which);
-    if (stays && fresh != NULL &&
-        PyDict_SetItem(core->grads, name, (PyObject *)fresh) < 0) {
+    PyArrayObject *fresh = py_is_given(entry) && !afresh ? converted(core, which, entry)
+                                                         : zeros_like(core, which);
+    if (fresh != NULL && PyDict_SetItem(core->grads, name, (PyObject *)fresh) < 0) {
         Py_CLEAR(fresh);
     }
     return fresh;
-}
-
-int
-layer_put_zeros(const attnext_state *state, const layer_core *core, int which)
-{
-    PyObject *name = layer_name(state, core, which);
-    PyArrayObject *zeros = zeros_like(core, which);
-    if (zeros == NULL) {
-        return -1;
-    }
-    int result = PyDict_SetItem(core->grads, name, (PyObject *)zeros);
-    Py_DECREF(zeros);
-    return result;
-}
-
-PyObject *
-layer_gradient_dict(const attnext_state *state, const layer_core *core)
-{
-    PyObject *dict = PyDict_New();
-    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
-        if (core->parameters[i] == NULL) {
-            continue;
-        }
-        PyObject *sum = (PyObject *)accumulator(state, core, i, false);
-        if (sum == NULL || PyDict_SetItem(dict, layer_name(state, core, i), sum) < 0) {
-            Py_CLEAR(dict);
-        }
-        Py_XDECREF(sum);
-    }
-    return dict;
 }
 
 /* sum += gradient, under the GIL, so that threads add one after another. */
@@ -128,7 +101,7 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
 
     for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
         if (from[i] != NULL) {
-            to[i] = accumulator(state, core, i, true);
+            to[i] = accumulator(state, core, i, false);
             result = to[i] == NULL ? -1 : 0;
         }
     }
@@ -164,18 +137,10 @@ layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
-        if (held.parameters[i] == NULL) {
-            continue;
-        }
-        npy_intp dims[PY_PARAMETER_AXES];
-        int ndim = layer_shape(&held, i, dims);
-        PyObject *entry = PyDict_GetItemWithError(held.grads,
-                                                  layer_name(state, &held, i));
-        if (entry != NULL && is_accumulator(entry, ndim, dims)) {
-            PyArrayObject *sum = (PyArrayObject *)entry;
-            memset(PyArray_DATA(sum), 0, (size_t)PyArray_NBYTES(sum));
-        } else {
-            result = PyErr_Occurred() ? -1 : layer_put_zeros(state, &held, i);
+        if (held.parameters[i] != NULL) {
+            PyArrayObject *zeros = accumulator(state, &held, i, true);
+            result = zeros == NULL ? -1 : 0;
+            Py_XDECREF(zeros);
         }
     }
     layer_core_clear(&held);

@@ -17,67 +17,303 @@
  *
  * layer(queries, memory) is layer(queries, keys, values, valid_lens) with what the memory
  * has (layer_memory_read), and its backward adds to the sums (py_layer_memory_back.c).
+ *
+ * A type in C, because a decoder appends in each step: in Python over a function that
+ * projects keys the rest of an append alone took 2.1 us, where all of it takes 0.5; and
+ * what two threads append at once could not be one after another without a lock.
  */
 #include "py_layer.h"
 
+#include <string.h>
 #include <structmember.h>
 
-/* ---- memory.backward() ----------------------------------------------------------- */
+/* ---- reading keys and values ----------------------------------------------------- */
 
-static PyObject *
-memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
+/* A mask that broadcasts to (..., 1, n), in this shape: a copy. */
+static PyArrayObject *
+read_mask(PyObject *object, const memory_rows *rows)
 {
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    memory_object *memory = (memory_object *)self;
-    layer_core held;
-    PyObject *layer = layer_memory_hold(memory, &held);
-    if (layer == NULL) {
-        return NULL;
+    const int ndim = rows->ndim;
+    npy_intp dims[PY_MAX_AXES];
+    attn_view view = {0};
+    PyArrayObject *copy = NULL;
+    memcpy(dims, rows->dims[MEMORY_KEYS], (size_t)ndim * sizeof *dims);
+    dims[ndim - 1] = dims[ndim - 2];
+    dims[ndim - 2] = 1;
+    PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, &view);
+    py_view_clear(&view);
+    if (mask != NULL) {
+        copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
     }
-    PyObject *result = NULL;
-    if (layer_memory_check((layer_object *)layer, &held, memory) == 0) {
-        result = layer_memory_backward(state, &held, memory);
+    if (copy != NULL && PyArray_CopyInto(copy, mask) < 0) {
+        Py_CLEAR(copy);
     }
-    layer_core_clear(&held);
-    Py_DECREF(layer);
+    Py_XDECREF(mask);
+    return copy;
+}
+
+/* Lengths for all queries alike: an int, or one for each entry of the first axis. */
+static PyArrayObject *
+read_lens(PyObject *object, const memory_rows *rows)
+{
+    const bool entries = rows->ndim > 2;
+    PyArrayObject *lens = py_lens_per_entry(object, "valid_lens",
+                                            entries ? rows->dims[MEMORY_KEYS][0] : 1,
+                                            PY_SSIZE_T_MAX, false);
+    if (lens != NULL && !entries && PyArray_NDIM(lens) > 0) {
+        py_shape_error(lens, "valid_lens", "an int");
+        Py_CLEAR(lens);
+    }
+    return lens;
+}
+
+/* Keys or values: of the shape that `like` has, or keys, but for the rows. */
+static int
+read_side(const layer_core *core, PyObject *const *given, PyArrayObject *like,
+          int which, memory_rows *rows)
+{
+    const bool keys = which == MEMORY_KEYS;
+    const py_arg arg = keys ? ARG_KEYS : ARG_VALUES;
+    const char *name = keys ? "keys" : "values";
+    npy_intp *dims = rows->dims[which], *of_keys = rows->dims[MEMORY_KEYS];
+    PyArrayObject *a = rows->arrays[which] = py_float32(given[arg], name);
+    if (a == NULL || layer_check_features(core, arg, (PyObject *)a) < 0) {
+        return -1;
+    }
+    if (like == NULL && keys && PyArray_NDIM(a) < 2) {
+        return py_shape_error(a, name, "two axes or more: (..., N, D)");
+    }
+    if (keys) {
+        rows->ndim = py_note_shape(like != NULL ? like : a, dims);
+        dims[rows->ndim - 2] = PY_N;
+    } else {
+        memcpy(dims, of_keys, (size_t)rows->ndim * sizeof *dims);
+        dims[rows->ndim - 1] = like != NULL ? PyArray_DIM(like, rows->ndim - 1) : PY_DV;
+    }
+    if (py_check_shape(a, name, rows->ndim, dims) < 0) {
+        return -1;
+    }
+    py_note_shape(a, dims);
+    return 0;
+}
+
+/* What a call was given, converted; like: what the memory has. */
+static int
+read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
+          memory_rows *rows)
+{
+    memset(rows->arrays, 0, sizeof rows->arrays);
+    for (int i = MEMORY_KEYS; i <= MEMORY_VALUES; i++) {
+        if (read_side(core, given, like->arrays[i], i, rows) < 0) {
+            return -1;
+        }
+    }
+    npy_intp *dims = rows->dims[MEMORY_MASK];
+    memcpy(dims, rows->dims[MEMORY_KEYS], (size_t)rows->ndim * sizeof *dims);
+    dims[rows->ndim - 1] = 1;
+    if (py_is_given(given[ARG_MASK]) &&
+        (rows->arrays[MEMORY_MASK] = read_mask(given[ARG_MASK], rows)) == NULL) {
+        return -1;
+    }
+    return 0;
+}
+
+/* The first keys of a memory, with their lengths, or more: all or nothing. */
+static int
+add(const attnext_state *state, memory_object *memory, PyObject *const *given)
+{
+    py_memory *now = &memory->now;
+    const bool first = now->arrays[MEMORY_KEYS] == NULL;
+    memory_rows rows;
+    int result = read_rows(&memory->core, given, now, &rows);
+    if (result == 0 && first && py_is_given(given[ARG_VALID_LENS])) {
+        now->arrays[MEMORY_LENS] = read_lens(given[ARG_VALID_LENS], &rows);
+        result = now->arrays[MEMORY_LENS] == NULL ? -1 : 0;
+    }
+    if (result == 0 && (first || (result = layer_memory_check_own(memory)) == 0)) {
+        result = layer_memory_extend(state, &memory->core, now, &rows);
+    }
+    for (int i = 0; i < MEMORY_ROWS; i++) {
+        Py_XDECREF(rows.arrays[i]);
+    }
     return result;
 }
 
-/* (..., N, width) */
-static PyObject *
-copy_rows(const py_memory *now, PyArrayObject *rows)
-{
-    return rows == NULL ? Py_NewRef(Py_None)
-                        : (PyObject *)layer_memory_grow(rows, now->N, now->N, 0);
-}
+/* ---- what makes a memory --------------------------------------------------------- */
 
-/* For attnext.explain, which computes what the layer would. */
-static PyObject *
-memory_given_to(PyObject *self, PyObject *layer)
+/* A memory without keys, of the sizes of the core and with its parameters; of a layer's,
+ * copies of those that project keys. */
+static memory_object *
+new_memory(const attnext_state *state, const layer_core *core, bool of_layer)
 {
-    memory_object *memory = (memory_object *)self;
-    if (memory->layer != NULL) {
-        PyObject *own = PyObject_CallNoArgs(memory->layer); /* or None */
-        if (own != NULL && (own != layer || layer == Py_None)) {
-            layer_memory_of_another();
-        }
-        Py_XDECREF(own);
-    }
-    if (PyErr_Occurred() || layer_memory_check_own(memory) < 0) {
+    PyTypeObject *type = state->Memory;
+    memory_object *memory = (memory_object *)type->tp_alloc(type, 0); /* all zero */
+    if (memory == NULL) {
         return NULL;
     }
-    py_memory now;
-    layer_memory_share(&now, &memory->now);
-    PyObject *lens = now.lens == NULL ? Py_NewRef(Py_None)
-                                      : PyArray_NewCopy(now.lens, NPY_CORDER);
-    PyObject *given = Py_BuildValue("(NNNN)", copy_rows(&now, now.keys),
-                                    copy_rows(&now, now.values), lens,
-                                    copy_rows(&now, now.mask));
-    layer_memory_release(&now);
-    return given;
+    memory->core = *core;
+    memory->core.rng = memory->core.grads = NULL;
+    memset(memory->core.parameters, 0, sizeof memory->core.parameters);
+    Py_XINCREF(memory->core.identity);
+    for (int i = 0; i < core->score->parameters; i++) {
+        PyArrayObject *own = core->parameters[i];
+        if (own == NULL || !py_keys_of(core->score)->has(core->score->score, i)) {
+            continue;
+        }
+        own = (PyArrayObject *)(of_layer ? PyArray_NewCopy(own, NPY_CORDER)
+                                         : Py_NewRef(own));
+        memory->core.parameters[i] = own;
+        if (own == NULL) {
+            Py_DECREF(memory);
+            return NULL;
+        }
+    }
+    return memory;
 }
 
+static const py_signature memory_signature = {
+    .function = "memory",
+    .required = 2,
+    .positional = 3,
+    .args = {ARG_KEYS, ARG_VALUES, ARG_VALID_LENS, ARG_MASK},
+    .method = true,
+};
+
+/* The objects are made, which may start the collector, before anything is read. */
+static PyObject *
+layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
+    memory_object *memory = NULL;
+    layer_core held;
+
+    if (layer_hold_to_read((layer_object *)self, &held) < 0) {
+        return NULL;
+    }
+    if (layer_check_parameters(&held) == 0) {
+        memory = new_memory(state, &held, true);
+    }
+    if (memory != NULL && ((memory->layer = PyWeakref_NewRef(self, NULL)) == NULL ||
+                           py_parse_plain(state, &memory_signature, args, nargs,
+                                          kwnames, given, &owned) < 0 ||
+                           add(state, memory, given) < 0)) {
+        Py_CLEAR(memory);
+    }
+    Py_XDECREF(owned);
+    layer_core_clear(&held);
+    return (PyObject *)memory;
+}
+
+const py_function layer_memory_functions[] = {
+    {&memory_signature, PY_FASTCALL(layer_memory)},
+    {0},
+};
+
+/* Of no layer, but of a score, by its name. */
+static PyObject *
+memory_of(PyObject *type, PyObject *args)
+{
+    const attnext_state *state = py_state_of_type((PyTypeObject *)type);
+    PyObject *given[ARG_COUNT] = {NULL}, *parameters;
+    memory_object *memory = NULL;
+    layer_core core = {0};
+    const char *name;
+
+    if (!PyArg_ParseTuple(args, "s(nnnnn)O!OOOO:_of", &name, &core.num_hiddens,
+                          &core.key_size, &core.value_size, &core.num_heads,
+                          &core.num_kv_heads, &PyDict_Type, &parameters,
+                          &given[ARG_KEYS], &given[ARG_VALUES], &given[ARG_VALID_LENS],
+                          &given[ARG_MASK])) {
+        return NULL;
+    }
+    for (int i = 0; i < SCORE_COUNT; i++) {
+        if (strcmp(state->scores[i].about->name, name) == 0) {
+            core.score = &state->scores[i];
+        }
+    }
+    if (core.score == NULL) {
+        PyErr_Format(PyExc_ValueError, "score is '%s', expected the name of one", name);
+        return NULL;
+    }
+    if (layer_take_parameters(state, &core, parameters, false) == 0) {
+        memory = new_memory(state, &core, false);
+    }
+    if (memory != NULL && add(state, memory, given) < 0) {
+        Py_CLEAR(memory);
+    }
+    layer_core_clear(&core);
+    return (PyObject *)memory;
+}
+
+/* The memory as it is now, for functions; nothing is appended to it. */
+static PyObject *
+memory_now(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const memory_object *memory = (memory_object *)self;
+    memory_object *fixed = new_memory(py_state_of_type(Py_TYPE(self)), &memory->core,
+                                      false);
+    if (fixed != NULL) {
+        layer_memory_share(&fixed->now, &memory->now);
+        fixed->fixed = true;
+    }
+    return (PyObject *)fixed;
+}
+
+/* ---- memory.append() ------------------------------------------------------------- */
+
+static const py_signature append_signature = {
+    .function = "append",
+    .required = 2,
+    .positional = 3,
+    .args = {ARG_KEYS, ARG_VALUES, ARG_MASK},
+    .method = true,
+};
+
+static PyObject *
+memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
+{
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    memory_object *memory = (memory_object *)self;
+    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
+
+    if (py_parse(state, &append_signature, args, nargs, kwnames, given) < 0) {
+        return NULL;
+    }
+    if (memory->fixed) {
+        PyErr_SetString(PyExc_TypeError, "nothing is appended to a memory as it was");
+        return NULL;
+    }
+    int result = py_make_plain(state, &append_signature, given, &owned);
+    if (result == 0) {
+        result = add(state, memory, given);
+    }
+    Py_XDECREF(owned);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+const py_function memory_functions[] = {
+    {&append_signature, PY_FASTCALL(memory_append)},
+    {0},
+};
+
 /* ---- the type -------------------------------------------------------------------- */
+
+/* For attnext/_layers.py: what the memory has, keys, values and mask with all their room,
+ * and how many keys these are. */
+static PyObject *
+memory_parts(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    py_memory now;
+    layer_memory_share(&now, &((memory_object *)self)->now);
+    PyObject *parts = Py_BuildValue("(OOOOn)", now.arrays[MEMORY_KEYS],
+                                    now.arrays[MEMORY_VALUES],
+                                    py_or_none(now.arrays[MEMORY_LENS]),
+                                    py_or_none(now.arrays[MEMORY_MASK]), now.N);
+    layer_memory_release(&now);
+    return parts;
+}
 
 static PyObject *
 memory_new(PyTypeObject *Py_UNUSED(type), PyObject *Py_UNUSED(args),
@@ -86,15 +322,6 @@ memory_new(PyTypeObject *Py_UNUSED(type), PyObject *Py_UNUSED(args),
     PyErr_SetString(PyExc_TypeError,
                     "a Memory is made by an object that reads it: attn.memory(keys, "
                     "values)");
-    return NULL;
-}
-
-static PyObject *
-memory_reduce(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
-{
-    PyErr_SetString(PyExc_TypeError,
-                    "a Memory cannot be copied or pickled, because it belongs to the "
-                    "object that made it: make another from the keys and values");
     return NULL;
 }
 
@@ -122,46 +349,34 @@ memory_length(PyObject *self)
     return ((memory_object *)self)->now.N;
 }
 
-static PyObject *
-memory_repr(PyObject *self)
-{
-    const py_memory *now = &((memory_object *)self)->now;
-    char keys[PY_SHAPE_TEXT], values[PY_SHAPE_TEXT];
-    npy_intp dims[PY_MAX_AXES];
-    int ndim = py_note_shape(now->keys, dims);
-
-    dims[ndim - 2] = now->N;
-    py_shape_text(keys, ndim, dims);
-    dims[ndim - 1] = PyArray_DIM(now->values, ndim - 1);
-    return PyUnicode_FromFormat("<Memory: keys %s, values %s>", keys,
-                                py_shape_text(values, ndim, dims));
-}
-
 PyMethodDef memory_methods[MEMORY_METHODS] = {
     {0}, /* append: its docstring is made at import */
-    {"backward", memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
-    {"__reduce__", memory_reduce, METH_NOARGS, "__reduce__($self)\n--\n\n"},
-    {"_given_to", memory_given_to, METH_O, "_given_to($self, layer, /)\n--\n\n"},
+    {"backward", layer_memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
+    {"_parts", memory_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
     /* For attnext.torch, whose layers are its own, and sums autograd's. */
-    {"_of", layer_memory_of, METH_VARARGS | METH_CLASS,
+    {"_of", memory_of, METH_VARARGS | METH_CLASS,
      "_of($type, score, sizes, parameters, keys, values, valid_lens, mask, /)\n--\n\n"},
     {"_check", layer_memory_check_given, METH_O,
      "_check($self, parameters, /)\n--\n\n"},
-    {"_now", layer_memory_now, METH_NOARGS, "_now($self)\n--\n\n"},
+    {"_now", memory_now, METH_NOARGS, "_now($self)\n--\n\n"},
     {0},
 };
 
 static PyMemberDef memory_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(memory_object, weakrefs), READONLY,
      NULL},
+    {"_layer", T_OBJECT, offsetof(memory_object, layer), READONLY, NULL},
     {0},
 };
 
 static PyType_Slot memory_slots[] = {
-    {Py_tp_doc, "Memory()\n--\n\n"}, {Py_tp_new, memory_new},
-    {Py_tp_dealloc, memory_dealloc}, {Py_tp_repr, memory_repr},
-    {Py_sq_length, memory_length},   {Py_tp_methods, memory_methods},
-    {Py_tp_members, memory_members}, {0},
+    {Py_tp_doc, "Memory()\n--\n\n"},
+    {Py_tp_new, memory_new},
+    {Py_tp_dealloc, memory_dealloc},
+    {Py_sq_length, memory_length},
+    {Py_tp_methods, memory_methods},
+    {Py_tp_members, memory_members},
+    {0},
 };
 
 /* Not known to the garbage collector: nothing it has leads anywhere. */

@@ -12,6 +12,56 @@
 
 #include <string.h>
 
+static const memory_sums no_sums;
+
+/* ---- adding up ------------------------------------------------------------------- */
+
+static npy_intp
+width_of(PyArrayObject *a)
+{
+    return PyArray_DIM(a, PyArray_NDIM(a) - 1);
+}
+
+/* row k of `to`, (..., width), += row i of `from` */
+static inline void
+add_row(PyArrayObject *to, npy_intp k, PyArrayObject *from, npy_intp i, npy_intp width)
+{
+    float *to_k = py_data(to) + k * width;
+    const float *from_i = py_data(from) + i * width;
+    for (npy_intp d = 0; d < width; d++) {
+        to_k[d] += from_i[d];
+    }
+}
+
+/* *to += *from, which then has the shorter of the two, or nothing. A key is used if it is
+ * in either; what flows to the projection of one that is not was never written. */
+static void
+add_sums(memory_sums *to, memory_sums *from)
+{
+    if (to->values == NULL || layer_rows_of(to->values) < layer_rows_of(from->values)) {
+        const memory_sums longer = *from;
+        *from = *to;
+        *to = longer;
+    }
+    if (from->values == NULL) {
+        return;
+    }
+    const npy_intp rows = layer_rows_of(from->values), room = layer_rows_of(to->values);
+    const npy_intp key = width_of(to->projected), value = width_of(to->values);
+    const uint8_t *from_use = PyArray_DATA(from->key_use);
+    const npy_intp n = PyArray_SIZE(from->key_use);
+    uint8_t *to_use = PyArray_DATA(to->key_use);
+    for (npy_intp i = 0, k = 0; i < n; k += room - rows) {
+        for (npy_intp end = i + rows; i < end; i++, k++) {
+            if (from_use[i] != ATTN_UNUSED) {
+                add_row(to->projected, k, from->projected, i, key);
+            }
+            add_row(to->values, k, from->values, i, value);
+            to_use[k] &= from_use[i];
+        }
+    }
+}
+
 void
 layer_memory_clear_sums(memory_sums *sums)
 {
@@ -20,102 +70,36 @@ layer_memory_clear_sums(memory_sums *sums)
     Py_CLEAR(sums->key_use);
 }
 
-static npy_intp
-rows_of(PyArrayObject *a)
-{
-    return PyArray_DIM(a, PyArray_NDIM(a) - 2);
-}
-
-/* ---- adding up ------------------------------------------------------------------- */
-
-static void
-add_floats(float *to, const float *from, npy_intp n)
-{
-    for (npy_intp i = 0; i < n; i++) {
-        to[i] += from[i];
-    }
-}
-
-/* to (..., rows or more, width) += from (..., rows, width), entry by entry; use (..., rows)
- * of `from`, or NULL: rows without use are 0. */
-static void
-add_rows(PyArrayObject *to, PyArrayObject *from, const uint8_t *use)
-{
-    const npy_intp rows = rows_of(from), room = rows_of(to);
-    const npy_intp width = PyArray_DIM(from, PyArray_NDIM(from) - 1);
-    const npy_intp entries = rows * width == 0 ? 0
-                                               : PyArray_SIZE(from) / (rows * width);
-    for (npy_intp e = 0; e < entries; e++) {
-        float *to_e = py_data(to) + e * room * width;
-        const float *from_e = py_data(from) + e * rows * width;
-        if (use == NULL) {
-            add_floats(to_e, from_e, rows * width);
-            continue;
-        }
-        for (npy_intp j = 0; j < rows; j++) {
-            if (use[e * rows + j] != ATTN_UNUSED) {
-                add_floats(to_e + j * width, from_e + j * width, width);
-            }
-        }
-    }
-}
-
-/* A key is used if it is in either. */
-static void
-add_use(PyArrayObject *to, PyArrayObject *from)
-{
-    const npy_intp rows = rows_of(from), room = rows_of(to);
-    uint8_t *to_use = PyArray_DATA(to);
-    const uint8_t *from_use = PyArray_DATA(from);
-    for (npy_intp i = 0; i < PyArray_SIZE(from); i++) {
-        to_use[i / rows * room + i % rows] &= from_use[i];
-    }
-}
-
-/* *to += *from, which then holds arrays of no more use, or nothing. */
-static void
-add_sums(memory_sums *to, memory_sums *from)
-{
-    if (to->values == NULL || rows_of(to->values) < rows_of(from->values)) {
-        memory_sums longer = *from;
-        *from = *to;
-        *to = longer;
-    }
-    if (from->values != NULL) {
-        add_rows(to->projected, from->projected, PyArray_DATA(from->key_use));
-        add_rows(to->values, from->values, NULL);
-        add_use(to->key_use, from->key_use);
-    }
-}
-
+/* What was left becomes the sums or is added to them; the arrays that are then of no more
+ * use take what the next backward leaves. */
 void
 layer_memory_add(PyObject *object, py_gradients *d)
 {
     memory_object *memory = (memory_object *)object;
-    memory_sums left = {d->projected, d->values, d->key_use};
+    memory_sums old = memory->spare;
+    memory->spare = (memory_sums){d->projected, d->values, d->key_use};
     d->projected = d->values = d->key_use = NULL;
-    add_sums(&memory->sums, &left);
-    layer_memory_clear_sums(&memory->spare);
-    memory->spare = left;
+    add_sums(&memory->sums, &memory->spare);
+    layer_memory_clear_sums(&old);
 }
 
 void
 py_memory_spare(const py_memory *held, py_gradients *d)
 {
     memory_object *memory = (memory_object *)held->owner;
-    const memory_sums spare = memory == NULL ? (memory_sums){0} : memory->spare;
-    if (spare.values != NULL && rows_of(spare.values) == held->N) {
-        memory->spare = (memory_sums){0};
-        d->projected = spare.projected;
-        d->values = spare.values;
-        d->key_use = spare.key_use;
+    if (memory != NULL && memory->spare.values != NULL &&
+        layer_rows_of(memory->spare.values) == held->N) {
+        d->projected = memory->spare.projected;
+        d->values = memory->spare.values;
+        d->key_use = memory->spare.key_use;
+        memory->spare = no_sums;
     }
 }
 
 void
 py_clear_unused(const py_gradients *d)
 {
-    const npy_intp width = PyArray_DIM(d->projected, PyArray_NDIM(d->projected) - 1);
+    const npy_intp width = width_of(d->projected);
     const uint8_t *use = PyArray_DATA(d->key_use);
     for (npy_intp i = 0; i < PyArray_SIZE(d->key_use); i++) {
         if (use[i] == ATTN_UNUSED) {
@@ -130,13 +114,9 @@ py_clear_unused(const py_gradients *d)
 static PyArrayObject *
 filled(const py_memory *now, npy_intp width, int type, int fill)
 {
-    npy_intp dims[PY_MAX_AXES];
-    int ndim = py_note_shape(now->keys, dims);
-    dims[ndim - 2] = now->N;
-    dims[ndim - 1] = width;
-    PyArrayObject *a = type == NPY_FLOAT32
-                           ? py_new_float32(ndim, dims)
-                           : (PyArrayObject *)PyArray_SimpleNew(ndim, dims, type);
+    PyArrayObject *keys = now->arrays[MEMORY_KEYS];
+    PyArrayObject *a = layer_memory_array(PyArray_NDIM(keys), PyArray_DIMS(keys),
+                                          now->N, width, type);
     if (a != NULL) {
         memset(PyArray_DATA(a), fill, (size_t)PyArray_NBYTES(a));
     }
@@ -145,63 +125,61 @@ filled(const py_memory *now, npy_intp width, int type, int fill)
 
 /* The sums for all keys that the memory has: 0 for those that no backward knew. */
 static int
-complete(memory_sums *sums, const py_memory *now, const attn_problem *p)
+complete(memory_sums *sums, const attn_key_maker *maker, const py_memory *now,
+         const attn_problem *p)
 {
-    if (sums->values != NULL && rows_of(sums->values) == now->N) {
+    if (sums->values != NULL && layer_rows_of(sums->values) == now->N) {
         return 0;
     }
-    memory_sums all = {filled(now, py_key_width(p), NPY_FLOAT32, 0), NULL, NULL};
-    all.values = all.projected == NULL ? NULL
-                                       : filled(now, py_value_width(p), NPY_FLOAT32, 0);
-    all.key_use = all.values == NULL ? NULL : filled(now, 1, NPY_UINT8, ATTN_UNUSED);
-    if (all.key_use == NULL) {
-        layer_memory_clear_sums(&all);
-        return -1;
+    memory_sums all = {.projected = filled(now, maker->key_width(p), NPY_FLOAT32, 0)};
+    if (all.projected != NULL) {
+        all.key_use = filled(now, 1, NPY_UINT8, ATTN_UNUSED);
     }
-    if (sums->values != NULL) {
-        add_sums(&all, sums);
+    if (all.key_use != NULL) {
+        all.values = filled(now, maker->value_width(p), NPY_FLOAT32, 0);
     }
-    layer_memory_clear_sums(sums);
-    *sums = all;
-    return 0;
+    const bool made = all.values != NULL;
+    if (made) { /* the longer of the two */
+        add_sums(sums, &all);
+    }
+    layer_memory_clear_sums(&all);
+    return made ? 0 : -1;
 }
 
 typedef struct {
+    const attn_key_maker *maker;
     const attn_problem *p;
     attn_inputs in;
     attn_gradients d;
-    const float *dV; /* multi-head: what flows to the projected values */
+    const float *dV; /* what flows to the projected values */
 } projection;
 
 static size_t
 projected_workspace(const void *context, int Py_UNUSED(threads))
 {
     const projection *c = context;
-    return c->p->heads > 0 ? attn_multi_head_projected_workspace(c->p)
-                           : attn_projected_backward_workspace(c->p);
+    return c->maker->backward_workspace(c->p);
 }
 
 static int
 call_projected(const void *context, void *scratch, attn_run *run)
 {
     const projection *c = context;
-    return c->p->heads > 0
-               ? attn_multi_head_projected_backward(&c->d, c->dV, &c->in, c->p, scratch,
-                                                    run)
-               : attn_projected_backward(&c->d, &c->in.keys, c->p, scratch, run);
+    return c->maker->backward(&c->d, c->dV, &c->in, c->p, scratch, run);
 }
 
-/* From what flows to the projected keys to the gradients of the keys, in d->keys, and of
- * the parameters that project them. */
+/* From what flows to the projected keys to the gradients of the keys, in d->keys, of the
+ * values, and of the parameters that project them. */
 static int
 through_projection(const attnext_state *state, const layer_core *core,
                    const memory_sums *sums, const py_memory *now, const attn_problem *p,
                    py_gradients *d)
 {
+    const attn_key_maker *maker = py_keys_of(core->score);
     projection context = {
+        .maker = maker,
         .p = p,
-        .in = {.keys = attn_dense(py_data(now->keys), rows_of(now->keys), p->Dk),
-               .values = attn_dense(py_data(now->values), rows_of(now->values), p->Dv)},
+        .in = layer_memory_inputs(now),
         .dV = py_data(sums->values),
         .d = {.projected = py_data(sums->projected),
               .key_use = PyArray_DATA(sums->key_use)},
@@ -215,7 +193,7 @@ through_projection(const attnext_state *state, const layer_core *core,
     context.d.keys = py_data(d->keys);
     context.d.values = py_data(d->values);
     for (int i = 0; i < core->score->parameters; i++) {
-        if (core->parameters[i] != NULL && py_projects_keys(core->score, i)) {
+        if (core->parameters[i] != NULL && maker->has(core->score->score, i)) {
             npy_intp dims[PY_PARAMETER_AXES];
             d->parameters[i] = py_new_float32(layer_shape(core, i, dims), dims);
             if (d->parameters[i] == NULL) {
@@ -225,7 +203,7 @@ through_projection(const attnext_state *state, const layer_core *core,
         }
     }
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
-                        (double)py_key_width(p);
+                        (double)maker->key_width(p);
     return py_run(state, work, projected_workspace, call_projected, &context);
 }
 
@@ -236,11 +214,7 @@ gradients_of(const attnext_state *state, const layer_core *core,
 {
     py_gradients d = {0};
     PyObject *result = NULL;
-    bool projects = false;
-    for (int i = 0; i < core->score->parameters; i++) {
-        projects = projects || py_projects_keys(core->score, i);
-    }
-    if (!projects) {
+    if (core->score->parameters == 0) { /* nothing is projected */
         return PyTuple_Pack(2, sums->projected, sums->values);
     }
     if (through_projection(state, core, sums, now, p, &d) == 0) {
@@ -256,23 +230,28 @@ gradients_of(const attnext_state *state, const layer_core *core,
 /* The sums are taken out of the memory first, for other threads may add to it and ask it
  * meanwhile; where this fails they are put back. */
 PyObject *
-layer_memory_backward(const attnext_state *state, const layer_core *held,
-                      memory_object *memory)
+layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    memory_sums sums = memory->sums;
+    memory_object *memory = (memory_object *)self;
     PyObject *result = NULL;
+    layer_core held;
     py_memory now;
-    memory->sums = (memory_sums){0};
-    layer_memory_clear_sums(&memory->spare);
+    if (layer_memory_hold(memory, &held) < 0) {
+        return NULL;
+    }
+    memory_sums sums = memory->sums, spare = memory->spare;
+    memory->sums = memory->spare = no_sums;
+    layer_memory_clear_sums(&spare);
     layer_memory_share(&now, &memory->now);
     const attn_problem p = layer_memory_problem(&memory->core, &now, now.N);
-    if (complete(&sums, &now, &p) == 0) {
-        result = gradients_of(state, held, &sums, &now, &p);
+    if (complete(&sums, py_keys_of(held.score), &now, &p) == 0) {
+        result = gradients_of(py_state_of_type(Py_TYPE(self)), &held, &sums, &now, &p);
     }
     if (result == NULL && sums.values != NULL) {
         add_sums(&memory->sums, &sums);
     }
     layer_memory_clear_sums(&sums);
     layer_memory_release(&now);
+    layer_core_clear(&held);
     return result;
 }

@@ -6,16 +6,7 @@
 
 #include <string.h>
 
-/* ---- who it belongs to ----------------------------------------------------------- */
-
-PY_COLD int
-layer_memory_of_another(void)
-{
-    PyErr_SetString(PyExc_ValueError,
-                    "the memory was made by another object, expected one that memory() "
-                    "of this object returned");
-    return -1;
-}
+/* ---- the parameters -------------------------------------------------------------- */
 
 /* Could nobody but so many write into it? A reference that is no more than weak may become
  * one at any time. Without a GIL a count of references is nothing to go by. */
@@ -31,7 +22,7 @@ is_nobody_elses(PyArrayObject *a, Py_ssize_t references)
 }
 
 /* The layer and who holds its core have the live array, and that has its memory
- * (layer_new_live), as whatever is made of it in NumPy, a view, say, does or has itself. */
+ * (made_live), as whatever is made of it in NumPy, a view, say, does or has itself. */
 static bool
 is_the_layers(PyArrayObject *live)
 {
@@ -40,33 +31,35 @@ is_the_layers(PyArrayObject *live)
            is_nobody_elses((PyArrayObject *)memory, 1);
 }
 
-/* Has the parameter the numbers that projected the keys? RuntimeError. */
+/* Have the parameters, of those that are given, the numbers that projected the keys?
+ * RuntimeError. */
 static int
-check_copy(const memory_object *memory, int which, PyArrayObject *now)
+check_parameters(const memory_object *memory, PyObject *const *given)
 {
-    PyArrayObject *copy = memory->core.parameters[which];
-    if (copy == NULL) {
-        return 0;
-    }
-    const char *name = layer_text(&memory->core, which);
-    const size_t bytes = (size_t)PyArray_NBYTES(copy);
-    if ((size_t)PyArray_NBYTES(now) != bytes) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "%s has another shape than when the memory was made: make a new "
-                     "memory",
-                     name);
-        return -1;
-    }
-    if (PyArray_DATA(now) != PyArray_DATA(copy) &&
-        memcmp(PyArray_DATA(now), PyArray_DATA(copy), bytes) != 0) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "%s has changed since the memory projected its keys with it: "
-                     "make a new memory",
-                     name);
-        return -1;
+    for (int i = 0; i < memory->core.score->parameters; i++) {
+        PyArrayObject *copy = memory->core.parameters[i];
+        const char *name = layer_text(&memory->core, i);
+        if (copy == NULL || !py_is_given(given[i])) {
+            continue;
+        }
+        PyArrayObject *now = py_float32(given[i], name);
+        if (now == NULL) {
+            return -1;
+        }
+        const size_t bytes = (size_t)PyArray_NBYTES(copy);
+        const bool same_size = (size_t)PyArray_NBYTES(now) == bytes;
+        const bool same = same_size &&
+                          (PyArray_DATA(now) == PyArray_DATA(copy) ||
+                           memcmp(PyArray_DATA(now), PyArray_DATA(copy), bytes) == 0);
+        Py_DECREF(now);
+        if (!same) {
+            return py_wrong("changed", "(si)", name, same_size);
+        }
     }
     return 0;
 }
+
+/* ---- a layer --------------------------------------------------------------------- */
 
 /* Parameters that nobody else could write into since the last look are not compared: of a
  * decoding step that would be up to the half. */
@@ -74,29 +67,47 @@ int
 layer_memory_check(const layer_object *layer, const layer_core *core,
                    memory_object *memory)
 {
+    PyObject *live[ATTN_PARAMETERS] = {NULL};
+    bool nobody_elses = true;
     if (memory->core.identity != core->identity) {
-        return layer_memory_of_another();
+        return py_wrong("memory_of_another", "()");
     }
     if (layer_check_parameters(core) < 0) {
         return -1;
     }
-    bool nobody_elses = true;
     for (int i = 0; i < core->score->parameters; i++) {
         nobody_elses = nobody_elses && (memory->core.parameters[i] == NULL ||
                                         is_the_layers(core->parameters[i]));
+        live[i] = (PyObject *)core->parameters[i];
     }
     if (nobody_elses && memory->checked == layer->revision) {
         return 0;
     }
-    for (int i = 0; i < core->score->parameters; i++) {
-        if (check_copy(memory, i, core->parameters[i]) < 0) {
-            return -1;
+    if (check_parameters(memory, live) < 0) {
+        return -1;
+    }
+    memory->checked = nobody_elses ? layer->revision : memory->checked;
+    return 0;
+}
+
+int
+layer_memory_hold(memory_object *memory, layer_core *held)
+{
+    PyObject *layer = memory->layer == NULL ? Py_NewRef(Py_None)
+                                            : PyObject_CallNoArgs(memory->layer);
+    int result = -1;
+    if (layer == Py_None) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "the object that made this memory is gone, and its parameters "
+                        "with it");
+    } else if (layer != NULL && layer_hold_to_read((layer_object *)layer, held) == 0) {
+        result = layer_memory_check((layer_object *)layer, held, memory);
+        if (result < 0) {
+            layer_core_clear(held);
         }
     }
-    if (nobody_elses) {
-        memory->checked = layer->revision;
-    }
-    return 0;
+    Py_XDECREF(layer);
+    return result;
 }
 
 int
@@ -106,19 +117,19 @@ layer_memory_check_own(memory_object *memory)
     if (memory->layer == NULL) {
         return 0;
     }
-    PyObject *layer = layer_memory_hold(memory, &held);
-    if (layer == NULL) {
+    if (layer_memory_hold(memory, &held) < 0) {
         return -1;
     }
-    int result = layer_memory_check((layer_object *)layer, &held, memory);
     layer_core_clear(&held);
-    Py_DECREF(layer);
-    return result;
+    return 0;
 }
 
-/* TypeError if what a memory has itself is given beside it. */
+/* ---- calls ----------------------------------------------------------------------- */
+
+/* The call has the memory in the place of keys. TypeError if what a memory has itself is
+ * given beside it. */
 static int
-check_beside(const py_call *call)
+put_into(py_call *call, const py_memory *memory)
 {
     const char *own = py_is_given(call->given[ARG_VALUES])       ? "values"
                       : py_is_given(call->given[ARG_VALID_LENS]) ? "valid_lens"
@@ -128,6 +139,8 @@ check_beside(const py_call *call)
                      "%s is given beside a memory, expected none: it has its own", own);
         return -1;
     }
+    call->given[ARG_VALID_LENS] = (PyObject *)memory->arrays[MEMORY_LENS];
+    call->memory = memory;
     return 0;
 }
 
@@ -136,42 +149,14 @@ layer_memory_read(const layer_object *layer, const layer_core *core, PyObject *o
                   py_call *call, py_memory *held)
 {
     memory_object *memory = (memory_object *)object;
-    if (check_beside(call) < 0 || layer_memory_check(layer, core, memory) < 0) {
+    if (put_into(call, &memory->now) < 0 ||
+        layer_memory_check(layer, core, memory) < 0) {
         return -1;
     }
     layer_memory_share(held, &memory->now);
     held->owner = Py_NewRef(object);
-    call->given[ARG_VALID_LENS] = (PyObject *)held->lens;
     call->memory = held;
     return 0;
-}
-
-/* The same of what is given for it; nothing may be given. */
-static int
-check_given(const memory_object *memory, int which, PyObject *given)
-{
-    if (memory->core.parameters[which] == NULL || !py_is_given(given)) {
-        return 0;
-    }
-    PyArrayObject *now = py_float32(given, layer_text(&memory->core, which));
-    int result = now == NULL ? -1 : check_copy(memory, which, now);
-    Py_XDECREF(now);
-    return result;
-}
-
-PyObject *
-layer_memory_check_given(PyObject *self, PyObject *parameters)
-{
-    const memory_object *memory = (memory_object *)self;
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    for (int i = 0; i < memory->core.score->parameters; i++) {
-        PyObject *name = layer_name(state, &memory->core, i);
-        PyObject *given = PyDict_GetItemWithError(parameters, name);
-        if (PyErr_Occurred() || check_given(memory, i, given) < 0) {
-            return NULL;
-        }
-    }
-    Py_RETURN_NONE;
 }
 
 int
@@ -184,34 +169,28 @@ py_read_memory(const attnext_state *state, py_call *call)
     if (memory->core.score != call->score ||
         memory->core.num_heads != call->options.num_heads ||
         memory->core.num_kv_heads != call->options.num_kv_heads) {
-        return layer_memory_of_another();
+        return py_wrong("memory_of_another", "()");
     }
-    for (int i = 0; i < call->score->parameters; i++) {
-        if (check_given(memory, i, call->given[ARG_PARAMETER_0 + i]) < 0) {
-            return -1;
-        }
-    }
-    if (check_beside(call) < 0) {
-        return -1;
-    }
-    call->given[ARG_VALID_LENS] = (PyObject *)memory->now.lens;
-    call->memory = &memory->now;
-    return 0;
+    return check_parameters(memory, call->given + ARG_PARAMETER_0) < 0
+               ? -1
+               : put_into(call, &memory->now);
 }
 
 PyObject *
-layer_memory_hold(memory_object *memory, layer_core *held)
+layer_memory_check_given(PyObject *self, PyObject *parameters)
 {
-    PyObject *layer = memory->layer == NULL ? Py_NewRef(Py_None)
-                                            : PyObject_CallNoArgs(memory->layer);
-    if (layer == Py_None) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "the object that made this memory is gone, and its parameters "
-                        "with it");
-        Py_CLEAR(layer);
+    memory_object *memory = (memory_object *)self;
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ATTN_PARAMETERS];
+    if (parameters == Py_None) {
+        return layer_memory_check_own(memory) < 0 ? NULL : Py_NewRef(Py_None);
     }
-    if (layer != NULL && layer_hold_to_read((layer_object *)layer, held) < 0) {
-        Py_CLEAR(layer);
+    for (int i = 0; i < memory->core.score->parameters; i++) {
+        given[i] = PyDict_GetItemWithError(parameters,
+                                           layer_name(state, &memory->core, i));
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
     }
-    return layer;
+    return check_parameters(memory, given) < 0 ? NULL : Py_NewRef(Py_None);
 }

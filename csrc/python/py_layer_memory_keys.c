@@ -1,6 +1,6 @@
 /*
  * py_layer_memory_keys.c -- what a memory has: keys, values, mask, and what the core made
- * of the keys once (attn_prepare_keys).
+ * of the keys once (attn_key_maker).
  *
  * Each is an array (..., room, width) of which the first N rows count. More rows are
  * written behind these, where no call reads; without room, all move to arrays of twice
@@ -14,62 +14,40 @@
 
 /* ---- arrays with room ------------------------------------------------------------ */
 
+PyArrayObject *
+layer_memory_array(int ndim, const npy_intp *like, npy_intp rows, npy_intp width,
+                   int type)
+{
+    npy_intp dims[PY_MAX_AXES];
+    memcpy(dims, like, (size_t)ndim * sizeof *dims);
+    dims[ndim - 2] = rows;
+    dims[ndim - 1] = width;
+    return type == NPY_FLOAT32 ? py_new_float32(ndim, dims)
+                               : (PyArrayObject *)PyArray_SimpleNew(ndim, dims, type);
+}
+
 static npy_intp
 entries_of(PyArrayObject *a)
 {
     return PyArray_MultiplyList(PyArray_DIMS(a), PyArray_NDIM(a) - 2);
 }
 
-static npy_intp
-rows_of(PyArrayObject *a)
-{
-    return PyArray_DIM(a, PyArray_NDIM(a) - 2);
-}
-
-static size_t
-row_bytes(PyArrayObject *a)
-{
-    return (size_t)(PyArray_DIM(a, PyArray_NDIM(a) - 1) * PyArray_ITEMSIZE(a));
-}
-
-/* A new array as this one, but for the rows of an entry. */
-static PyArrayObject *
-with_rows(PyArrayObject *a, npy_intp rows)
-{
-    npy_intp dims[PY_MAX_AXES];
-    int ndim = py_note_shape(a, dims);
-    dims[ndim - 2] = rows;
-    return PyArray_TYPE(a) == NPY_FLOAT32
-               ? py_new_float32(ndim, dims)
-               : (PyArrayObject *)PyArray_SimpleNew(ndim, dims, PyArray_TYPE(a));
-}
-
-/* Rows at .. of every entry of `to` = the first n of `from`, or every byte `fill`. */
+/* Rows at .. of every entry of `to` = the first n of (entries, rows, width) `from`; of
+ * NULL, which a mask may be, all true. */
 static void
-put_rows(PyArrayObject *to, npy_intp at, npy_intp n, PyArrayObject *from, int fill)
+put_rows(PyArrayObject *to, npy_intp at, npy_intp n, PyArrayObject *from, npy_intp rows)
 {
-    const size_t row = row_bytes(to), bytes = (size_t)n * row;
+    const npy_intp width = PyArray_DIM(to, PyArray_NDIM(to) - 1);
+    const size_t row = (size_t)(width * PyArray_ITEMSIZE(to)), bytes = (size_t)n * row;
     const npy_intp entries = bytes == 0 ? 0 : entries_of(to);
     for (npy_intp e = 0; e < entries; e++) {
-        char *to_e = PyArray_BYTES(to) + (size_t)(e * rows_of(to) + at) * row;
+        char *to_e = PyArray_BYTES(to) + (size_t)(e * layer_rows_of(to) + at) * row;
         if (from == NULL) {
-            memset(to_e, fill, bytes);
+            memset(to_e, true, bytes);
         } else {
-            memcpy(to_e, PyArray_BYTES(from) + (size_t)(e * rows_of(from)) * row,
-                   bytes);
+            memcpy(to_e, PyArray_BYTES(from) + (size_t)(e * rows) * row, bytes);
         }
     }
-}
-
-PyArrayObject *
-layer_memory_grow(PyArrayObject *from, npy_intp rows, npy_intp room, int fill)
-{
-    PyArrayObject *grown = with_rows(from, room);
-    if (grown != NULL) {
-        put_rows(grown, 0, rows, from, 0);
-        put_rows(grown, rows, room - rows, NULL, fill);
-    }
-    return grown;
 }
 
 /* ---- sharing --------------------------------------------------------------------- */
@@ -79,21 +57,17 @@ layer_memory_share(py_memory *to, const py_memory *from)
 {
     *to = *from;
     Py_XINCREF(to->owner);
-    Py_XINCREF(to->keys);
-    Py_XINCREF(to->values);
-    Py_XINCREF(to->mask);
-    Py_XINCREF(to->lens);
-    Py_XINCREF(to->prepared);
+    for (int i = 0; i < MEMORY_ARRAYS; i++) {
+        Py_XINCREF(to->arrays[i]);
+    }
 }
 
 void
 layer_memory_release(py_memory *memory)
 {
-    Py_CLEAR(memory->keys);
-    Py_CLEAR(memory->values);
-    Py_CLEAR(memory->mask);
-    Py_CLEAR(memory->lens);
-    Py_CLEAR(memory->prepared);
+    for (int i = 0; i < MEMORY_ARRAYS; i++) {
+        Py_CLEAR(memory->arrays[i]);
+    }
     Py_CLEAR(memory->owner);
 }
 
@@ -103,7 +77,7 @@ PyArrayObject *
 py_memory_mask(const py_memory *memory, const attn_problem *p)
 {
     const int64_t group = p->heads > 0 ? 1 : p->group;
-    PyArrayObject *mask = memory->mask;
+    PyArrayObject *mask = memory->arrays[MEMORY_MASK];
     npy_intp dims[PY_MAX_AXES], strides[PY_MAX_AXES];
     int ndim = py_note_shape(mask, dims);
     memcpy(strides, PyArray_STRIDES(mask), (size_t)ndim * sizeof *strides);
@@ -133,72 +107,68 @@ py_memory_mask(const py_memory *memory, const attn_problem *p)
 
 /* ---- what the core makes of the keys, and values --------------------------------- */
 
-bool
-py_projects_keys(const py_score *score, int parameter)
-{
-    const char *shape = score->about->parameters[parameter].shape;
-    return score->about->has_heads ? strchr(shape, 'G') != NULL
-                                   : attn_projects_keys(score->score, parameter);
-}
-
-int64_t
-py_key_width(const attn_problem *p)
-{
-    return p->heads > 0 ? p->H / p->group : attn_key_width(p);
-}
-
-int64_t
-py_value_width(const attn_problem *p)
-{
-    return p->heads > 0 ? p->H / p->group : p->Dv;
-}
-
 /* B counts heads, too; more than there can be of elements are too many for the core, which
  * then says so. */
-static void
-add_heads(attn_problem *p, const layer_core *core)
-{
-    p->heads = core->num_heads;
-    p->group = core->num_heads / core->num_kv_heads;
-    p->B = p->B > INT64_MAX / p->heads ? INT64_MAX / p->heads * p->heads
-                                       : p->B * p->heads;
-}
-
 attn_problem
 layer_memory_problem(const layer_core *core, const py_memory *now, npy_intp N)
 {
+    PyArrayObject *keys = now->arrays[MEMORY_KEYS],
+                  *values = now->arrays[MEMORY_VALUES];
+    const int64_t heads = core->num_heads;
     attn_problem p = {
-        .B = entries_of(now->keys),
+        .B = entries_of(keys),
         .N = N,
-        .Dk = PyArray_DIM(now->keys, PyArray_NDIM(now->keys) - 1),
-        .Dv = PyArray_DIM(now->values, PyArray_NDIM(now->values) - 1),
+        .Dk = PyArray_DIM(keys, PyArray_NDIM(keys) - 1),
+        .Dv = PyArray_DIM(values, PyArray_NDIM(values) - 1),
         .H = core->num_hiddens,
-        .group = 1,
+        .heads = heads,
+        .group = heads > 0 ? heads / core->num_kv_heads : 1,
         .score = core->score->score,
     };
+    if (heads > 0) {
+        p.B = heads * Py_MIN(p.B, INT64_MAX / heads);
+    }
     for (int i = 0; i < core->score->parameters; i++) {
         p.parameters[i] = py_data(core->parameters[i]);
-    }
-    if (core->num_heads > 0) {
-        add_heads(&p, core);
     }
     return p;
 }
 
-/* Bytes for prepared keys; NULL without an exception: there is nothing to prepare. */
-static PyArrayObject *
-new_prepared(const attn_problem *p, npy_intp room)
+static attn_operand
+operand(PyArrayObject *a)
 {
-    size_t size = p->heads > 0 ? attn_multi_head_prepared_size(p, room)
-                               : attn_prepared_size(p, room);
+    return attn_dense(py_data(a), layer_rows_of(a),
+                      PyArray_DIM(a, PyArray_NDIM(a) - 1));
+}
+
+attn_inputs
+layer_memory_inputs(const py_memory *now)
+{
+    return (attn_inputs){.keys = operand(now->arrays[MEMORY_KEYS]),
+                         .values = operand(now->arrays[MEMORY_VALUES])};
+}
+
+/* Room for prepared keys, where there is anything to prepare. */
+static int
+make_prepared(const layer_core *core, py_memory *next, npy_intp room)
+{
+    const attn_problem p = layer_memory_problem(core, next, room);
+    const attn_key_maker *keys = py_keys_of(core->score);
+    const size_t size = keys->size(&p, room);
     npy_intp bytes = (npy_intp)size;
     if (size > (size_t)PY_SSIZE_T_MAX) {
-        PyErr_SetString(PyExc_ValueError,
-                        "the arrays are too large: the memory that the projected keys "
-                        "need has a size that overflows");
-        return NULL;
+        return py_wrong("arrays_too_large", "(s)", "that the projected keys need");
     }
-    return size == 0 ? NULL : (PyArrayObject *)PyArray_SimpleNew(1, &bytes, NPY_UINT8);
+    if (size == 0) {
+        return 0;
+    }
+    PyObject *made = PyArray_SimpleNew(1, &bytes, NPY_UINT8);
+    next->arrays[MEMORY_PREPARED] = (PyArrayObject *)made;
+    if (made == NULL) {
+        return -1;
+    }
+    keys->start(PyArray_DATA((PyArrayObject *)made), &p, room);
+    return 0;
 }
 
 /* (entries, end - first): ATTN_UNUSED for keys that lengths and mask leave out for good;
@@ -206,31 +176,32 @@ new_prepared(const attn_problem *p, npy_intp room)
 static uint8_t *
 unused_keys(const py_memory *now, npy_intp first, npy_intp end)
 {
-    const npy_intp entries = entries_of(now->keys), room = rows_of(now->keys);
-    uint8_t *use = NULL;
-    if ((now->mask != NULL || now->lens != NULL) && entries > 0) {
-        use = PyMem_RawMalloc((size_t)(entries * (end - first)));
+    PyArrayObject *keys = now->arrays[MEMORY_KEYS], *lens = now->arrays[MEMORY_LENS];
+    PyArrayObject *mask = now->arrays[MEMORY_MASK];
+    const npy_intp entries = entries_of(keys), room = layer_rows_of(keys);
+    uint8_t *use = NULL, *next;
+    if (entries > 0 && (lens != NULL || mask != NULL)) {
+        next = use = PyMem_RawMalloc((size_t)(entries * (end - first)));
     }
-    if (use == NULL) {
-        return NULL;
-    }
-    const int64_t *lens = now->lens == NULL ? NULL : PyArray_DATA(now->lens);
-    const bool each = lens != NULL && PyArray_NDIM(now->lens) > 0;
-    const npy_intp share = each ? entries / PyArray_DIM(now->lens, 0) : 1;
-    const npy_bool *mask = now->mask == NULL ? NULL : PyArray_DATA(now->mask);
-    for (npy_intp e = 0, i = 0; e < entries; e++) {
-        const int64_t length = lens == NULL ? INT64_MAX : lens[each ? e / share : 0];
-        for (npy_intp j = first; j < end; j++, i++) {
-            bool used = j < length && (mask == NULL || mask[e * room + j]);
-            use[i] = used ? 0 : ATTN_UNUSED;
+    for (npy_intp e = 0; use != NULL && e < entries; e++) {
+        const npy_bool *mask_e = mask == NULL ? NULL : PyArray_DATA(mask);
+        int64_t length = end;
+        if (lens != NULL) { /* one for each entry of the first axis, or one for all */
+            const int64_t *each = PyArray_DATA(lens);
+            length = each[e / (entries / PyArray_SIZE(lens))];
+        }
+        for (npy_intp j = first; j < end; j++) {
+            bool used = j < length && (mask == NULL || mask_e[e * room + j]);
+            *next++ = used ? 0 : ATTN_UNUSED;
         }
     }
     return use;
 }
 
 typedef struct {
+    const attn_key_maker *maker;
     const attn_problem *p;
-    attn_operand keys, values;
+    attn_inputs in;
     const uint8_t *use;
     void *prepared;
     npy_intp first, end;
@@ -240,29 +211,28 @@ static int
 call_prepare(const void *context, void *Py_UNUSED(scratch), attn_run *run)
 {
     const preparation *c = context;
-    return c->p->heads > 0 ? attn_multi_head_prepare(c->prepared, &c->keys, &c->values,
-                                                     c->first, c->end, c->p, run)
-                           : attn_prepare_keys(c->prepared, &c->keys, c->use, c->first,
-                                               c->end, c->p, run);
+    return c->maker->make(c->prepared, &c->in, c->use, c->first, c->end, c->p, run);
 }
 
 /* Keys first <= j < end of *now. release: the GIL may be given up. */
 static int
-prepare(const attnext_state *state, const attn_problem *p, const py_memory *now,
+prepare(const attnext_state *state, const layer_core *core, const py_memory *now,
         npy_intp first, npy_intp end, bool release)
 {
-    uint8_t *use = p->heads > 0 ? NULL : unused_keys(now, first, end);
+    const attn_problem p = layer_memory_problem(core, now, end);
+    const attn_key_maker *maker = py_keys_of(core->score);
+    uint8_t *use = unused_keys(now, first, end);
     const preparation context = {
-        .p = p,
-        .keys = attn_dense(py_data(now->keys), rows_of(now->keys), p->Dk),
-        .values = attn_dense(py_data(now->values), rows_of(now->values), p->Dv),
+        .maker = maker,
+        .p = &p,
+        .in = layer_memory_inputs(now),
         .use = use,
-        .prepared = PyArray_DATA(now->prepared),
+        .prepared = PyArray_DATA(now->arrays[MEMORY_PREPARED]),
         .first = first,
         .end = end,
     };
-    const double work = (double)p->B * (double)(end - first) * (double)p->Dk *
-                        (double)py_key_width(p);
+    const double work = (double)p.B * (double)(end - first) * (double)p.Dk *
+                        (double)maker->key_width(&p);
     int result = (release ? py_run : py_run_alone)(state, work, NULL, call_prepare,
                                                    &context);
     PyMem_RawFree(use);
@@ -271,86 +241,68 @@ prepare(const attnext_state *state, const attn_problem *p, const py_memory *now,
 
 /* ---- growing --------------------------------------------------------------------- */
 
-/* to = `from`, of whose rows the first N count, with more room. */
-static int
-grow(PyArrayObject **to, PyArrayObject *from, npy_intp N, npy_intp room, int fill)
+/* How many rows it has room for; -1: it has no arrays yet. */
+static npy_intp
+room_of(const py_memory *memory)
 {
-    PyArrayObject *grown = layer_memory_grow(from, N, room, fill);
-    Py_XSETREF(*to, grown);
-    return grown == NULL ? -1 : 0;
+    PyArrayObject *keys = memory->arrays[MEMORY_KEYS];
+    return keys == NULL ? -1 : layer_rows_of(keys);
 }
 
-/* *next, which shares what *now has, gets arrays of its own with so much room. */
+/* *next = *now in arrays of its own, with room for rows up to `end`, and for a mask if
+ * the rows have one. On failure, too, it is for layer_memory_release. */
 static int
-move(const layer_core *core, const py_memory *now, npy_intp room, py_memory *next)
+make_room(const layer_core *core, const py_memory *now, const memory_rows *rows,
+          npy_intp end, py_memory *next)
 {
-    const attn_problem p = layer_memory_problem(core, now, room);
-    if (grow(&next->keys, now->keys, now->N, room, 0) < 0 ||
-        grow(&next->values, now->values, now->N, room, 0) < 0 ||
-        (now->mask != NULL && grow(&next->mask, now->mask, now->N, room, true) < 0)) {
-        return -1;
+    const npy_intp had = room_of(now), N = now->N;
+    const npy_intp twice = had > PY_SSIZE_T_MAX / 2 ? end : 2 * had;
+    const npy_intp room = had >= end ? had : Py_MAX(twice, end);
+    *next = (py_memory){.N = N};
+    next->arrays[MEMORY_LENS] = (PyArrayObject *)Py_XNewRef(now->arrays[MEMORY_LENS]);
+    for (int i = 0; i < MEMORY_ROWS; i++) {
+        PyArrayObject *from = now->arrays[i];
+        if (from != NULL || rows->arrays[i] != NULL) {
+            next->arrays[i] = layer_memory_array(
+                rows->ndim, rows->dims[i], room, rows->dims[i][rows->ndim - 1],
+                i == MEMORY_MASK ? NPY_BOOL : NPY_FLOAT32);
+            if (next->arrays[i] == NULL) {
+                return -1;
+            }
+            put_rows(next->arrays[i], 0, N, from, had);
+        }
     }
-    Py_XSETREF(next->prepared, new_prepared(&p, room));
-    if (next->prepared != NULL) {
-        (p.heads > 0 ? attn_multi_head_prepare_start
-                     : attn_prepare_start)(PyArray_DATA(next->prepared), &p, room);
-    }
-    return PyErr_Occurred() ? -1 : 0;
+    return make_prepared(core, next, room);
 }
 
-/* A mask that allows every key. */
-static PyArrayObject *
-new_mask(const py_memory *now)
-{
-    npy_intp dims[PY_MAX_AXES];
-    int ndim = py_note_shape(now->keys, dims);
-    dims[ndim - 1] = 1;
-    PyArrayObject *mask = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
-    if (mask != NULL) {
-        put_rows(mask, 0, rows_of(mask), NULL, true);
-    }
-    return mask;
-}
-
-/* *next = *now with room for rows up to `end`, and for a mask. */
+/* Rows from `at` to `end`, which *to has room for. In arrays that nobody else knows of, to
+ * which it has moved, the GIL may be given up; else nothing here runs Python code: what is
+ * new is written where nobody reads or writes. */
 static int
-make_room(const layer_core *core, const py_memory *now, npy_intp end, bool masked,
-          py_memory *next)
+put(const attnext_state *state, const layer_core *core, const py_memory *to,
+    const memory_rows *rows, npy_intp at, npy_intp end, bool moved)
 {
-    const npy_intp room = rows_of(now->keys);
-    const npy_intp twice = room > PY_SSIZE_T_MAX / 2 ? end : 2 * room;
-    layer_memory_share(next, now);
-    if (room < end && move(core, now, Py_MAX(twice, end), next) < 0) {
-        return -1;
+    for (int i = MEMORY_KEYS; i <= MEMORY_VALUES; i++) {
+        if (!py_shape_fits(rows->arrays[i], rows->ndim, rows->dims[i])) {
+            PyErr_SetString(PyExc_ValueError,
+                            "keys or values changed shape in the call");
+            return -1; /* in place, by code that ran where something was made */
+        }
     }
-    if (masked && next->mask == NULL) {
-        next->mask = new_mask(next);
+    for (int i = 0; i < MEMORY_ROWS; i++) {
+        if (to->arrays[i] != NULL) {
+            put_rows(to->arrays[i], at, end - at, rows->arrays[i], end - at);
+        }
     }
-    return masked && next->mask == NULL ? -1 : 0;
+    return to->arrays[MEMORY_PREPARED] == NULL
+               ? 0
+               : prepare(state, core, to, moved ? 0 : at, end, moved);
 }
 
 static bool
 is_same(const py_memory *a, const py_memory *b)
 {
-    return a->N == b->N && a->keys == b->keys && a->mask == b->mask;
-}
-
-/* The rows from `at` to `end`, which *next has room for. In arrays that nobody else knows
- * of, to which it has moved, the GIL may be given up; else nothing here runs Python code:
- * what is new is written where nobody reads or writes. */
-static int
-put_new(const attnext_state *state, const layer_core *core, const py_memory *next,
-        const memory_rows *rows, npy_intp at, npy_intp end, bool moved)
-{
-    const attn_problem p = layer_memory_problem(core, next, end);
-    put_rows(next->keys, at, end - at, rows->keys, 0);
-    put_rows(next->values, at, end - at, rows->values, 0);
-    if (next->mask != NULL) {
-        put_rows(next->mask, at, end - at, rows->mask, true);
-    }
-    return next->prepared == NULL
-               ? 0
-               : prepare(state, &p, next, moved ? 0 : at, end, moved);
+    return a->N == b->N && a->arrays[MEMORY_KEYS] == b->arrays[MEMORY_KEYS];
 }
 
 /* Making arrays may run Python code, a finaliser, say, and other threads run while moved
@@ -360,31 +312,28 @@ int
 layer_memory_extend(const attnext_state *state, const layer_core *core, py_memory *now,
                     const memory_rows *rows)
 {
-    py_memory was, next;
-    bool again;
-    do {
+    const bool masked = rows->arrays[MEMORY_MASK] != NULL;
+    int result = 0;
+    for (bool done = false; result == 0 && !done;) {
+        const npy_intp at = now->N;
         npy_intp end;
-        if (__builtin_add_overflow(now->N, rows_of(rows->keys), &end)) {
+        py_memory was, next;
+        if (__builtin_add_overflow(at, rows->dims[MEMORY_KEYS][rows->ndim - 2], &end)) {
             PyErr_SetString(PyExc_ValueError, "keys are more than a memory can have");
             return -1;
         }
-        if (rows_of(now->keys) >= end && (rows->mask == NULL || now->mask != NULL)) {
-            if (layer_memory_check_rows(rows) < 0 ||
-                put_new(state, core, now, rows, now->N, end, false) < 0) {
-                return -1;
-            }
-            now->N = end; /* there was room: nothing is made */
-            return 0;
+        if (room_of(now) >= end && (!masked || now->arrays[MEMORY_MASK] != NULL)) {
+            result = put(state, core, now, rows, at, end, false);
+            now->N = result == 0 ? end : at;
+            return result;
         }
         layer_memory_share(&was, now);
-        int result = make_room(core, &was, end, rows->mask != NULL, &next);
-        const bool moved = next.keys != was.keys;
-        if (result == 0 && is_same(now, &was) &&
-            (result = layer_memory_check_rows(rows)) == 0) {
-            result = put_new(state, core, &next, rows, was.N, end, moved);
+        result = make_room(core, &was, rows, end, &next);
+        if (result == 0 && is_same(now, &was)) {
+            result = put(state, core, &next, rows, at, end, true);
         }
-        again = result == 0 && !is_same(now, &was);
-        if (result == 0 && !again) {
+        done = result == 0 && is_same(now, &was);
+        if (done) {
             const py_memory old = *now;
             *now = next;
             now->N = end;
@@ -392,9 +341,6 @@ layer_memory_extend(const attnext_state *state, const layer_core *core, py_memor
         }
         layer_memory_release(&was);
         layer_memory_release(&next);
-        if (result < 0) {
-            return -1;
-        }
-    } while (again);
-    return 0;
+    }
+    return result;
 }

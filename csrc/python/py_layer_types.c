@@ -9,27 +9,13 @@
 
 /* ---- what a constructor is given ------------------------------------------------- */
 
-enum {
-    KEY_SIZE,
-    QUERY_SIZE,
-    VALUE_SIZE,
-    NUM_HIDDENS,
-    NUM_HEADS,
-    DROPOUT,
-    SCALE,
-    BIAS,
-    NUM_KV_HEADS,
-    RNG,
-    NOT_TAKEN, /* where the arguments of those that do not take them all would go */
-    ARGUMENTS
-};
+enum { ARGUMENTS = 9 }; /* at most */
 
 typedef struct {
     py_score_number number;
     const char *name, *signature, *format;
-    char *names[ARGUMENTS];
-    unsigned char arguments[9]; /* in this order */
-    int sizes;                  /* members before them are every layer's */
+    char *names[ARGUMENTS + 1];
+    int sizes; /* members before them are every layer's */
 } layer_row;
 
 static const layer_row rows[] = {
@@ -41,8 +27,6 @@ static const layer_row rows[] = {
             "*, bias=False, rng=None)\n--\n\n",
         .format = "OOO|O$OO:AdditiveAttention",
         .names = {"key_size", "query_size", "num_hiddens", "dropout", "bias", "rng"},
-        .arguments = {KEY_SIZE, QUERY_SIZE, NUM_HIDDENS, DROPOUT, BIAS, RNG, NOT_TAKEN,
-                      NOT_TAKEN, NOT_TAKEN},
         .sizes = 3,
     },
     {
@@ -52,8 +36,6 @@ static const layer_row rows[] = {
             "DotProductAttention(dropout=0.0, *, scale=None, rng=None)\n--\n\n",
         .format = "|O$OO:DotProductAttention",
         .names = {"dropout", "scale", "rng"},
-        .arguments = {DROPOUT, SCALE, RNG, NOT_TAKEN, NOT_TAKEN, NOT_TAKEN, NOT_TAKEN,
-                      NOT_TAKEN, NOT_TAKEN},
     },
     {
         .number = SCORE_multi_head,
@@ -65,8 +47,6 @@ static const layer_row rows[] = {
         .format = "OOOOO|O$OOO:MultiHeadAttention",
         .names = {"key_size", "query_size", "value_size", "num_hiddens", "num_heads",
                   "dropout", "bias", "num_kv_heads", "rng"},
-        .arguments = {KEY_SIZE, QUERY_SIZE, VALUE_SIZE, NUM_HIDDENS, NUM_HEADS, DROPOUT,
-                      BIAS, NUM_KV_HEADS, RNG},
         .sizes = 6,
     },
 };
@@ -84,8 +64,8 @@ row_of(PyTypeObject *type)
     return row;
 }
 
-PyObject *
-layer_new(PyTypeObject *type)
+static PyObject *
+new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
     layer_object *layer = (layer_object *)type->tp_alloc(type, 0); /* all zero */
     if (layer != NULL) {
@@ -97,67 +77,42 @@ layer_new(PyTypeObject *type)
     return (PyObject *)layer;
 }
 
-static PyObject *
-new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
-{
-    return layer_new(type);
-}
-
-static int
-parse(const layer_row *row, PyObject *args, PyObject *kwargs,
-      PyObject *given[ARGUMENTS])
-{
-    const unsigned char *to = row->arguments;
-    memset(given, 0, ARGUMENTS * sizeof *given);
-    return PyArg_ParseTupleAndKeywords(args, kwargs, row->format, (char **)row->names,
-                                       &given[to[0]], &given[to[1]], &given[to[2]],
-                                       &given[to[3]], &given[to[4]], &given[to[5]],
-                                       &given[to[6]], &given[to[7]], &given[to[8]])
-               ? 0
-               : -1;
-}
-
 static int
 init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given[ARGUMENTS];
-    bool bias = false;
-    int result = -1;
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
     const layer_row *row = row_of(Py_TYPE(self));
-    layer_core core = {.score = ((layer_object *)self)->core.score, .training = true};
-
-    if (parse(row, args, kwargs, given) < 0 ||
-        (row->sizes > 0 && layer_read_sizes(&core, given[KEY_SIZE], given[QUERY_SIZE],
-                                            given[NUM_HIDDENS]) < 0) ||
-        (core.score->about->has_heads &&
-         layer_read_heads(&core, given[VALUE_SIZE], given[NUM_HEADS],
-                          given[NUM_KV_HEADS]) < 0) ||
-        layer_read_options(&core, given[DROPOUT], given[SCALE]) < 0 ||
-        (given[BIAS] != NULL && py_read_flag(given[BIAS], "bias", &bias) < 0)) {
-        return -1;
+    PyObject *g[ARGUMENTS], *done = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, row->format, (char **)row->names,
+                                     &g[0], &g[1], &g[2], &g[3], &g[4], &g[5], &g[6],
+                                     &g[7], &g[8])) {
+        return -1; /* with the class in the message: that is all that it is for */
     }
-    core.rng = layer_rng(given[RNG]);
-    if (core.rng != NULL && layer_draw_parameters(state, &core, bias) == 0) {
-        result = layer_install((layer_object *)self, &core);
+    PyObject *made = py_ask("attnext._constructors", "make", "(sOO)",
+                            ((layer_object *)self)->core.score->about->name, args,
+                            kwargs == NULL ? Py_None : kwargs);
+    if (made != NULL) {
+        done = layer_install(self, made);
+        Py_DECREF(made);
     }
-    layer_core_clear(&core);
-    return result;
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
 /* ---- what the types have --------------------------------------------------------- */
 
-#define SIZE(NAME) \
-    {#NAME, T_PYSSIZET, offsetof(layer_object, core.NAME), READONLY, NULL}
+#define MEMBER(NAME, TYPE, FIELD) \
+    {NAME, TYPE, offsetof(layer_object, FIELD), READONLY, NULL}
+#define SIZE(NAME) MEMBER(#NAME, T_PYSSIZET, core.NAME)
 
 /* Of all, then of those that have sizes. */
-enum { MEMBERS_OF_ALL = 3 };
+enum { MEMBERS_OF_ALL = 6 };
 static const PyMemberDef members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(layer_object, vectorcall), READONLY,
-     NULL},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(layer_object, weakrefs), READONLY,
-     NULL},
-    {"dropout", T_DOUBLE, offsetof(layer_object, core.dropout), READONLY, NULL},
+    MEMBER("__vectorcalloffset__", T_PYSSIZET, vectorcall),
+    MEMBER("__weaklistoffset__", T_PYSSIZET, weakrefs),
+    MEMBER("attention_weights", T_OBJECT, weights), /* None for NULL */
+    MEMBER("context", T_OBJECT, context),
+    MEMBER("dropout", T_DOUBLE, core.dropout),
+    MEMBER("training", T_BOOL, core.training),
     SIZE(key_size),
     SIZE(query_size),
     SIZE(num_hiddens),

@@ -86,10 +86,7 @@ check_broadcast(PyArrayObject *a, const char *name, int ndim, const npy_intp *di
     if (fits) {
         return 0;
     }
-    char shape[PY_SHAPE_TEXT], expected[PY_SHAPE_TEXT + 40];
-    PyOS_snprintf(expected, sizeof expected, "a shape that broadcasts to %s",
-                  py_shape_text(shape, ndim, dims));
-    return py_shape_error(a, name, expected);
+    return py_wrong("broadcast", "(sON)", name, a, py_dims(ndim, dims));
 }
 
 /* Where a layer makes the heads itself, dims is (..., heads, M, N), and its caller sees
@@ -104,33 +101,38 @@ check_heads(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims)
         PyArray_MultiplyList(PyArray_DIMS(a), own - 2) == 1) {
         return 0;
     }
-    char pairs[PY_SHAPE_TEXT], all[PY_SHAPE_TEXT], hint[120] = "";
-    if (ndim == 4) {
-        PyOS_snprintf(
-            hint, sizeof hint,
-            ": %s[:, None] if there is one for each entry of the batch, %s[None] "
-            "if one for each head",
-            name, name);
+    return py_wrong("pairs_of_heads", "(sON)", name, a, py_dims(ndim, dims));
+}
+
+/* ValueError unless the numbers are finite, or -inf where that is allowed. */
+static int
+check_numbers(PyArrayObject *a, const char *name, bool minus_inf)
+{
+    const float *x = py_data(a);
+    for (npy_intp i = 0, n = PyArray_SIZE(a); i < n; i++) {
+        if (!isfinite(x[i]) && !(minus_inf && x[i] == -INFINITY)) {
+            return py_wrong("contains", "(sds)", name, (double)x[i],
+                            minus_inf ? "finite float32 numbers, or -inf for none"
+                                      : "finite float32 numbers");
+        }
     }
-    char expected[2 * PY_SHAPE_TEXT + sizeof hint + 60];
-    PyOS_snprintf(
-        expected, sizeof expected, "a shape that broadcasts to %s, or all axes of %s%s",
-        py_shape_text(pairs, 2, dims + ndim - 2), py_shape_text(all, ndim, dims), hint);
-    return py_shape_error(a, name, expected);
+    return 0;
 }
 
 PyArrayObject *
 py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
          const npy_intp *dims, attn_view *view)
 {
-    const char *name = which == ARG_BIAS   ? "bias"
-                       : which == ARG_MASK ? "mask"
-                                           : "dropout_mask";
-    PyArrayObject *a = which == ARG_BIAS ? py_floats(object, name)
-                                         : py_bools(object, name);
-    if (a != NULL && ((makes_heads && check_heads(a, name, ndim, dims) < 0) ||
-                      check_broadcast(a, name, ndim, dims) < 0 ||
-                      fill_view(view, a, ndim - 2, ndim, dims) < 0)) {
+    const char *name = py_argument_rows[which].name;
+    const int own = which == ARG_SINK ? ndim - 1 : which == ARG_SCALE ? ndim - 2 : ndim;
+    PyArrayObject *a = own < ndim          ? py_float32(object, name)
+                       : which == ARG_BIAS ? py_floats(object, name)
+                                           : py_bools(object, name);
+    if (a != NULL &&
+        ((makes_heads && own == ndim && check_heads(a, name, ndim, dims) < 0) ||
+         check_broadcast(a, name, own, dims) < 0 ||
+         (own < ndim && check_numbers(a, name, which == ARG_SINK) < 0) ||
+         fill_view(view, a, ndim - 2, own, dims) < 0)) {
         Py_CLEAR(a);
     }
     return a;
@@ -169,36 +171,4 @@ py_both(PyArrayObject *a, PyArrayObject *b)
                    a_steps, b_steps);
     }
     return both;
-}
-
-/* ValueError unless the numbers are finite, or -inf where that is allowed. */
-static int
-check_numbers(PyArrayObject *a, const char *name, bool minus_inf)
-{
-    const float *x = py_data(a);
-    for (npy_intp i = 0, n = PyArray_SIZE(a); i < n; i++) {
-        if (!isfinite(x[i]) && !(minus_inf && x[i] == -INFINITY)) {
-            PyErr_Format(PyExc_ValueError, "%s contains %s, expected %s", name,
-                         isnan(x[i]) ? "nan"
-                         : x[i] > 0  ? "inf"
-                                     : "-inf",
-                         minus_inf ? "finite float32 numbers, or -inf for none"
-                                   : "finite float32 numbers");
-            return -1;
-        }
-    }
-    return 0;
-}
-
-PyArrayObject *
-py_shared(PyObject *object, const char *name, bool minus_inf, int lead, int ndim,
-          const npy_intp *dims, attn_view *view)
-{
-    PyArrayObject *a = py_float32(object, name);
-    if (a != NULL && (check_broadcast(a, name, ndim, dims) < 0 ||
-                      check_numbers(a, name, minus_inf) < 0 ||
-                      fill_view(view, a, lead, ndim, dims) < 0)) {
-        Py_CLEAR(a);
-    }
-    return a;
 }

@@ -8,8 +8,6 @@
  */
 #include "py_run.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../os/memory.h"
@@ -119,34 +117,4 @@ py_give_scratch(void *scratch, size_t bytes)
     } else {
         attn_memory_give(scratch);
     }
-}
-
-/* ---- the setting ----------------------------------------------------------------- */
-
-/* What is kept unless the environment says otherwise: four results of 64 MiB. */
-static const unsigned long long KEPT_MIB = 256;
-
-int
-py_read_memory_limit(void)
-{
-    const char *wanted = getenv("ATTNEXT_CACHE_MIB");
-    unsigned long long mib = KEPT_MIB;
-    if (wanted != NULL && *wanted != '\0') {
-        char *end;
-        errno = 0;
-        mib = strtoull(wanted, &end, 10);
-        if (errno != 0 || *end != '\0' || strchr(wanted, '-') != NULL ||
-            mib > SIZE_MAX >> 20) {
-            PyObject *text = PyUnicode_DecodeFSDefault(wanted);
-            if (text != NULL) {
-                PyErr_Format(PyExc_ImportError,
-                             "ATTNEXT_CACHE_MIB=%R: expected a whole number >= 0",
-                             text);
-                Py_DECREF(text);
-            }
-            return -1;
-        }
-    }
-    attn_memory_set_limit((size_t)mib << 20);
-    return 0;
 }

@@ -1,188 +1,231 @@
 /*
  * py_merge.c -- merge_attention and its backward.
  */
-#include "py_merge.h"
+#include "py_attnext.h"
 #include "py_run.h"
 
+#include <stddef.h>
 #include <string.h>
 
-/* Multiply-adds: an exp for each row, and what becomes of each number. */
-static double
-merge_work(const merge_inputs *in)
+/* outputs or lses: an array for each part, or one that stacks them along its first axis. */
+typedef struct {
+    PyArrayObject **arrays; /* owned, so many of them */
+    Py_ssize_t held;
+} merge_parts;
+
+/* A call of either function. All arrays are owned. */
+typedef struct {
+    merge_parts outputs, lses;
+    PyArrayObject *output, *lse;       /* of the result; or what flows into it, */
+    PyArrayObject *d_outputs, *d_lses; /* and then these are the result */
+    float **pointers;                  /* to each part: of outputs, of lses, of d_... */
+    Py_ssize_t count;                  /* of parts */
+    npy_intp rows, Dv;
+    int ndim; /* of a part's output, (..., M, Dv); lse has no Dv */
+    npy_intp dims[PY_MAX_AXES + 1]; /* (count, ..., M, Dv); not set to zero first */
+} merge_call;
+
+/* ---- the arguments --------------------------------------------------------------- */
+
+/* Takes the first array of outputs for the shape of all. */
+static int
+note_shape(merge_call *m, PyArrayObject *a, const char *name, bool stacked)
 {
-    return (double)in->outputs.count * (double)in->rows * (8.0 + (double)in->Dv);
+    m->ndim = PyArray_NDIM(a) - stacked;
+    if (m->ndim < 2) {
+        return py_shape_error(a, name,
+                              stacked ? "three axes or more: (parts, ..., M, Dv)"
+                                      : "two axes or more: (..., M, Dv)");
+    }
+    py_note_shape(a, m->dims + !stacked);
+    m->count = stacked ? m->dims[0] : m->count;
+    m->dims[0] = m->count;
+    m->rows = PyArray_MultiplyList(m->dims + 1, m->ndim - 1);
+    m->Dv = m->dims[m->ndim];
+    return 0;
 }
 
-/* ---- forward --------------------------------------------------------------------- */
+/* first: their shape is the first to be known. */
+static int
+read_parts(merge_call *m, merge_parts *parts, PyObject *object, const char *name,
+           bool first)
+{
+    const bool stacked = !PyList_Check(object) && !PyTuple_Check(object);
+    const Py_ssize_t arrays = stacked ? 1 : PySequence_Fast_GET_SIZE(object);
+    if (!first && !stacked && arrays != m->count) {
+        return py_wrong("count_of_parts", "(snn)", name, arrays, m->count);
+    }
+    if ((parts->arrays = PyMem_Calloc((size_t)arrays, sizeof *parts->arrays)) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    parts->held = arrays;
+    m->count = first ? arrays : m->count;
+    for (Py_ssize_t i = 0; i < arrays; i++) {
+        char of_list[40];
+        const char *part = stacked ? name : of_list;
+        if (!stacked) {
+            PyOS_snprintf(of_list, sizeof of_list, "%s[%zd]", name, i);
+        }
+        PyArrayObject *a = py_float32(
+            stacked ? object : PySequence_Fast_GET_ITEM(object, i), part);
+        parts->arrays[i] = a;
+        if (a == NULL || (first && i == 0 && note_shape(m, a, part, stacked) < 0) ||
+            py_check_shape(a, part, m->ndim - (parts == &m->lses) + stacked,
+                           m->dims + !stacked) < 0) {
+            return -1;
+        }
+    }
+    return m->count > 0 ? 0 : py_wrong("no_parts", "()");
+}
 
-static const py_signature merge_signature = {
+/* What flows in: one array of the shape of a part. */
+static int
+read_flow(PyArrayObject **flow, PyObject *object, const char *name, int ndim,
+          const merge_call *m)
+{
+    *flow = py_float32_shaped(object, name, ndim, m->dims + 1);
+    return *flow == NULL ? -1 : 0;
+}
+
+static int
+read_call(merge_call *m, PyObject *const *given)
+{
+    memset(m, 0, offsetof(merge_call, dims));
+    if (read_parts(m, &m->outputs, given[ARG_OUTPUTS], "outputs", true) < 0 ||
+        read_parts(m, &m->lses, given[ARG_LSES], "lses", false) < 0 ||
+        (given[ARG_GRAD_OUTPUT] != NULL && read_flow(&m->output, given[ARG_GRAD_OUTPUT],
+                                                     "grad_output", m->ndim, m) < 0)) {
+        return -1;
+    }
+    PyObject *grad_lse = given[ARG_GRAD_LSE];
+    return py_is_given(grad_lse)
+               ? read_flow(&m->lse, grad_lse, "grad_lse", m->ndim - 1, m)
+               : 0;
+}
+
+static void
+clear_parts(merge_parts *parts)
+{
+    for (Py_ssize_t i = 0; i < parts->held; i++) {
+        Py_XDECREF(parts->arrays[i]);
+    }
+    PyMem_Free(parts->arrays);
+}
+
+static void
+clear_call(merge_call *m)
+{
+    PyMem_Free(m->pointers);
+    clear_parts(&m->outputs);
+    clear_parts(&m->lses);
+    Py_XDECREF(m->output);
+    Py_XDECREF(m->lse);
+    Py_XDECREF(m->d_outputs);
+    Py_XDECREF(m->d_lses);
+}
+
+/* ---- the core -------------------------------------------------------------------- */
+
+enum { OUTPUTS, LSES, D_OUTPUTS, D_LSES, POINTERS };
+
+/* The addresses of the parts, of `size` numbers each, in so many arrays; NULL: none. */
+static void
+point_to(const merge_call *m, int which, PyArrayObject *const *arrays, Py_ssize_t held,
+         npy_intp size)
+{
+    float **to = m->pointers + which * m->count;
+    for (Py_ssize_t i = 0; i < m->count && *arrays != NULL; i++) {
+        to[i] = held == m->count ? py_data(arrays[i]) : py_data(*arrays) + i * size;
+    }
+}
+
+static size_t
+merge_workspace(const void *context, int threads)
+{
+    const merge_call *m = context;
+    return attn_merge_workspace(m->count, threads);
+}
+
+static int
+call_core(const void *context, void *scratch, attn_run *run)
+{
+    const merge_call *m = context;
+    float **of = m->pointers, **d_outputs = of + D_OUTPUTS * m->count;
+    const float *const *outputs = (const float *const *)of;
+    const float *const *lses = outputs + m->count;
+    return m->d_outputs == NULL
+               ? attn_merge(py_data(m->output), py_data(m->lse), outputs, lses,
+                            m->count, m->rows, m->Dv, scratch, run)
+               : attn_merge_backward(d_outputs, d_outputs + m->count,
+                                     py_data(m->output), py_data(m->lse), outputs, lses,
+                                     m->count, m->rows, m->Dv, scratch, run);
+}
+
+/* Fills the arrays of the result. */
+static int
+run_merge(const attnext_state *state, merge_call *m)
+{
+    /* multiply-adds: an exp for each row, and what becomes of each number */
+    const double work = (double)m->count * (double)m->rows * (8.0 + (double)m->Dv);
+    if (m->rows == 0) {
+        return 0; /* nothing is done, however many parts there are */
+    }
+    m->pointers = PyMem_Calloc((size_t)m->count, POINTERS * sizeof *m->pointers);
+    if (m->pointers == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    point_to(m, OUTPUTS, m->outputs.arrays, m->outputs.held, m->rows * m->Dv);
+    point_to(m, LSES, m->lses.arrays, m->lses.held, m->rows);
+    point_to(m, D_OUTPUTS, &m->d_outputs, 1, m->rows * m->Dv);
+    point_to(m, D_LSES, &m->d_lses, 1, m->rows);
+    return py_run(state, m->d_outputs == NULL ? work : 2.0 * work, merge_workspace,
+                  call_core, m);
+}
+
+/* ---- the functions --------------------------------------------------------------- */
+
+/* Either function; the backward has a grad_output. */
+static PyObject *
+merge(attnext_state *state, PyObject *const *given)
+{
+    const bool backward = given[ARG_GRAD_OUTPUT] != NULL;
+    PyArrayObject **first, **second;
+    PyObject *result = NULL;
+    merge_call m;
+
+    if (read_call(&m, given) == 0) {
+        first = backward ? &m.d_outputs : &m.output;
+        second = backward ? &m.d_lses : &m.lse;
+        *first = py_new_float32(m.ndim + backward, m.dims + !backward);
+        *second = py_new_float32(m.ndim - 1 + backward, m.dims + !backward);
+        if (*first != NULL && *second != NULL && run_merge(state, &m) == 0) {
+            result = PyTuple_Pack(2, *first, *second);
+        }
+    }
+    clear_call(&m);
+    return result;
+}
+
+static const py_signature merge_attention_signature = {
     .function = "merge_attention",
     .required = 2,
     .positional = 2,
     .args = {ARG_OUTPUTS, ARG_LSES},
 };
+PY_EXPOSED(merge_attention, merge)
 
-typedef struct {
-    const merge_inputs *in;
-    float **outputs, **lses;     /* [parts] each: of the inputs ... */
-    float **d_outputs, **d_lses; /* ... and, backward, of their gradients */
-    PyArrayObject *output, *lse; /* of the result, or of what flows into it */
-} merge_context;
-
-static size_t
-merge_workspace(const void *context, int threads)
-{
-    const merge_context *m = context;
-    return attn_merge_workspace(m->in->outputs.count, threads);
-}
-
-static int
-call_merge(const void *context, void *scratch, attn_run *run)
-{
-    const merge_context *m = context;
-    return attn_merge(py_data(m->output), py_data(m->lse),
-                      (const float *const *)m->outputs, (const float *const *)m->lses,
-                      m->in->outputs.count, m->in->rows, m->in->Dv, scratch, run);
-}
-
-/* Fills in the addresses of the parts, and calls the core: `arrays` of them, two, or
- * four with those of the gradients, d_outputs and d_lses, that are not NULL then. */
-static int
-run_merge(const attnext_state *state, merge_context *m, PyArrayObject *d_outputs,
-          PyArrayObject *d_lses, py_core_call *call)
-{
-    const merge_inputs *in = m->in;
-    const Py_ssize_t parts = in->outputs.count;
-    bool backward = d_outputs != NULL;
-    if (in->rows == 0) {
-        return 0; /* however many parts there are */
-    }
-    float **pointers = PyMem_Calloc((size_t)parts, 4 * sizeof *pointers);
-    if (pointers == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    m->outputs = pointers;
-    m->lses = m->outputs + parts;
-    m->d_outputs = m->lses + parts;
-    m->d_lses = m->d_outputs + parts;
-    merge_point_to_parts(m->outputs, &in->outputs, in->rows * in->Dv);
-    merge_point_to_parts(m->lses, &in->lses, in->rows);
-    if (backward) {
-        merge_point_into(m->d_outputs, d_outputs, parts, in->rows * in->Dv);
-        merge_point_into(m->d_lses, d_lses, parts, in->rows);
-    }
-    int result = py_run(state, (backward ? 2.0 : 1.0) * merge_work(in), merge_workspace,
-                        call, m);
-    PyMem_Free(pointers);
-    return result;
-}
-
-static PyObject *
-merge_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-                PyObject *kwnames)
-{
-    const attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT], *owned = NULL, *result = NULL;
-    PyArrayObject *output = NULL, *lse = NULL;
-    merge_inputs in;
-
-    merge_inputs_init(&in);
-    if (py_parse_plain(state, &merge_signature, args, nargs, kwnames, given, &owned) <
-            0 ||
-        merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0) {
-        goto done;
-    }
-    output = py_new_float32(in.outputs.ndim, in.outputs.dims);
-    lse = py_new_float32(in.lses.ndim, in.lses.dims);
-    merge_context context = {.in = &in, .output = output, .lse = lse};
-    if (output != NULL && lse != NULL &&
-        run_merge(state, &context, NULL, NULL, call_merge) == 0) {
-        result = PyTuple_Pack(2, output, lse);
-    }
-done:
-    Py_XDECREF(lse);
-    Py_XDECREF(output);
-    merge_inputs_clear(&in);
-    Py_XDECREF(owned);
-    return result;
-}
-
-/* ---- backward -------------------------------------------------------------------- */
-
-static const py_signature merge_backward_signature = {
+static const py_signature merge_attention_backward_signature = {
     .function = "merge_attention_backward",
     .required = 3,
     .positional = 3,
     .args = {ARG_GRAD_OUTPUT, ARG_OUTPUTS, ARG_LSES, ARG_GRAD_LSE},
 };
-
-/* A new array of shape (parts, ...) for the gradients of the parts. */
-static PyArrayObject *
-new_stacked(const merge_parts *parts)
-{
-    npy_intp dims[PY_MAX_AXES + 1];
-    dims[0] = parts->count;
-    memcpy(dims + 1, parts->dims, (size_t)parts->ndim * sizeof *dims);
-    return py_new_float32(parts->ndim + 1, dims);
-}
-
-static int
-call_merge_backward(const void *context, void *scratch, attn_run *run)
-{
-    const merge_context *m = context;
-    return attn_merge_backward(m->d_outputs, m->d_lses, py_data(m->output),
-                               py_data(m->lse), (const float *const *)m->outputs,
-                               (const float *const *)m->lses, m->in->outputs.count,
-                               m->in->rows, m->in->Dv, scratch, run);
-}
-
-static PyObject *
-merge_attention_backward(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
-                         PyObject *kwnames)
-{
-    const attnext_state *state = py_state_of_module(module);
-    PyObject *given[ARG_COUNT], *owned = NULL, *result = NULL;
-    PyArrayObject *grad = NULL, *grad_lse = NULL, *d_outputs = NULL, *d_lses = NULL;
-    merge_inputs in;
-
-    merge_inputs_init(&in);
-    if (py_parse_plain(state, &merge_backward_signature, args, nargs, kwnames, given,
-                       &owned) < 0 ||
-        merge_inputs_read(&in, given[ARG_OUTPUTS], given[ARG_LSES]) < 0) {
-        goto done;
-    }
-    grad = py_float32_shaped(given[ARG_GRAD_OUTPUT], "grad_output", in.outputs.ndim,
-                             in.outputs.dims);
-    if (grad == NULL) {
-        goto done;
-    }
-    if (py_is_given(given[ARG_GRAD_LSE])) {
-        grad_lse = py_float32_shaped(given[ARG_GRAD_LSE], "grad_lse", in.lses.ndim,
-                                     in.lses.dims);
-        if (grad_lse == NULL) {
-            goto done;
-        }
-    }
-    d_outputs = new_stacked(&in.outputs);
-    d_lses = new_stacked(&in.lses);
-    merge_context context = {.in = &in, .output = grad, .lse = grad_lse};
-    if (d_outputs != NULL && d_lses != NULL &&
-        run_merge(state, &context, d_outputs, d_lses, call_merge_backward) == 0) {
-        result = PyTuple_Pack(2, d_outputs, d_lses);
-    }
-done:
-    Py_XDECREF(d_lses);
-    Py_XDECREF(d_outputs);
-    Py_XDECREF(grad_lse);
-    Py_XDECREF(grad);
-    merge_inputs_clear(&in);
-    Py_XDECREF(owned);
-    return result;
-}
+PY_EXPOSED(merge_attention_backward, merge)
 
 const py_function py_merge_functions[] = {
-    {&merge_signature, PY_FASTCALL(merge_attention)},
-    {&merge_backward_signature, PY_FASTCALL(merge_attention_backward)},
+    {&merge_attention_signature, PY_FASTCALL(merge_attention)},
+    {&merge_attention_backward_signature, PY_FASTCALL(merge_attention_backward)},
     {0},
 };

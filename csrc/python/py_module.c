@@ -7,15 +7,13 @@
  *         <Score>Gradients = collections.namedtuple(...)     # if it has parameters
  *     multi_head_attention, ..., MultiHeadGradients
  *     OPTIONS, SCORES, ATTENTIONS: the tables, as dicts              # py_tables.c
- *     FOREIGN: what other libraries call an argument                 # py_hints.c
  *     merge_attention, merge_attention_backward                      # py_merge.c
  *     class AdditiveAttention: ...                                   # py_layer.c
  *     class DotProductAttention: ...
  *     class MultiHeadAttention: ...
  *
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
- *     threads = int(os.environ.get("ATTNEXT_NUM_THREADS", cpus))     # or ImportError
- *     keep_at_most(os.environ.get("ATTNEXT_CACHE_MIB", 256))         # or ImportError
+ *     threads, kept = attnext._config.settings(cpus)                 # or ImportError
  *     attnext._layers.fill(...)                          # cold methods of the classes
  *     attnext._docs.join(...)                            # docstrings: py_docs.c
  *
@@ -24,11 +22,10 @@
 #define ATTNEXT_IMPORTS_NUMPY
 #include "py_attnext.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 
 #include "../os/cpu_count.h"
+#include "../os/memory.h"
 #include "../simd/dispatch.h"
 
 static PyModuleDef attnext_module;
@@ -70,28 +67,20 @@ select_instruction_set(void)
     return -1;
 }
 
+/* The numbers in the environment, which attnext/_config.py reads. */
 static int
-read_num_threads(attnext_state *state)
+read_settings(attnext_state *state)
 {
-    const char *wanted = getenv("ATTNEXT_NUM_THREADS");
-    if (wanted == NULL || *wanted == '\0') {
-        state->threads = attn_cpu_count();
-        return 0;
+    unsigned long long mib;
+    PyObject *found = py_ask("attnext._config", "settings", "(i)", attn_cpu_count());
+    int result = found != NULL && PyArg_ParseTuple(found, "iK", &state->threads, &mib)
+                     ? 0
+                     : -1;
+    if (result == 0) {
+        attn_memory_set_limit((size_t)mib << 20);
     }
-    char *end;
-    errno = 0;
-    long threads = strtol(wanted, &end, 10);
-    if (errno == 0 && *end == '\0' && threads >= 1 && threads <= INT_MAX) {
-        state->threads = (int)threads;
-        return 0;
-    }
-    PyObject *text = PyUnicode_DecodeFSDefault(wanted);
-    if (text != NULL) {
-        PyErr_Format(PyExc_ImportError,
-                     "ATTNEXT_NUM_THREADS=%R: expected a whole number >= 1", text);
-        Py_DECREF(text);
-    }
-    return -1;
+    Py_XDECREF(found);
+    return result;
 }
 
 static int
@@ -109,18 +98,6 @@ add_functions(PyObject *module, const attnext_state *state)
     return 0;
 }
 
-/* Puts the methods that are in Python into the types. */
-static int
-fill_layers(PyObject *module)
-{
-    PyObject *layers = PyImport_ImportModule("attnext._layers");
-    PyObject *done = layers == NULL ? NULL
-                                    : PyObject_CallMethod(layers, "fill", "O", module);
-    Py_XDECREF(done);
-    Py_XDECREF(layers);
-    return done == NULL ? -1 : 0;
-}
-
 static int
 module_exec(PyObject *module)
 {
@@ -128,17 +105,19 @@ module_exec(PyObject *module)
 
     import_array1(-1);
     py_read_setting();
-    if (select_instruction_set() < 0 || read_num_threads(state) < 0 ||
-        py_read_memory_limit() < 0 || py_intern_names(state) < 0 ||
-        add_functions(module, state) < 0 || py_scores_exec(module, state) < 0) {
+    if (select_instruction_set() < 0 || read_settings(state) < 0 ||
+        py_intern_names(state) < 0 || add_functions(module, state) < 0 ||
+        py_scores_exec(module, state) < 0 || py_tensors_exec(module) < 0) {
         return -1;
     }
-    if (py_layers_exec(module, state) < 0 || fill_layers(module) < 0 ||
-        py_join_docs(module) < 0) {
+    if (py_layers_exec(module, state) < 0) {
         return -1;
     }
+    PyObject *filled = py_ask("attnext._layers", "fill", "(O)", module);
+    int result = filled == NULL || py_join_docs(module) < 0 ? -1 : 0;
+    Py_XDECREF(filled);
     py_layers_seal(state);
-    return 0;
+    return result;
 }
 
 static int

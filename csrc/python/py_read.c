@@ -3,10 +3,9 @@
  *
  * Plain is what C reads without running any Python code: arrays of NumPy's own class and
  * of a dtype that fits, ints, floats, bools, lists of ints. Whatever else comes,
- * attnext/_reading.py makes plain, or says what is wrong with its kind; what is wrong with
- * a shape or a value C says, where it looks at them. From the last of these readings on
+ * attnext/_reading.py makes plain, or says what is wrong with its kind (py_defer.c). From the last of these readings on
  * nothing runs Python code until the core is done: no argument can be taken from under it,
- * none changes between two looks.
+ * none changes between two looks. tests/test_door.py follows all calls to see it.
  */
 #include "py_attnext.h"
 
@@ -25,27 +24,8 @@ static const char *const readers[] = {
 };
 
 static const unsigned char kinds[ARG_COUNT] = {
-    [ARG_QUERIES] = READ_REAL,       [ARG_KEYS] = READ_REAL,
-    [ARG_VALUES] = READ_REAL,        [ARG_PARAMETER_0] = READ_REAL,
-    [ARG_PARAMETER_1] = READ_REAL,   [ARG_PARAMETER_2] = READ_REAL,
-    [ARG_PARAMETER_3] = READ_REAL,   [ARG_PARAMETER_4] = READ_REAL,
-    [ARG_PARAMETER_5] = READ_REAL,   [ARG_PARAMETER_6] = READ_REAL,
-    [ARG_PARAMETER_7] = READ_REAL,   [ARG_VALID_LENS] = READ_INTEGERS,
-    [ARG_NUM_HEADS] = READ_INDEX,    [ARG_NUM_KV_HEADS] = READ_INDEX,
-    [ARG_SCALE] = READ_SCALE,        [ARG_SCALE_OF_LAYER] = READ_SCALE,
-    [ARG_SCALE_OF_ONE] = READ_SCALE, [ARG_EPS] = READ_NUMBER,
-    [ARG_W] = READ_ONE_NUMBER,       [ARG_SIGMA] = READ_ONE_NUMBER,
-    [ARG_SOFTCAP] = READ_NUMBER,     [ARG_MASK] = READ_BOOLS,
-    [ARG_BIAS] = READ_FLOATS,        [ARG_CAUSAL_OFFSET] = READ_INTEGERS,
-    [ARG_WINDOW] = READ_WINDOW,      [ARG_SINK] = READ_REAL,
-    [ARG_DROPOUT_P] = READ_NUMBER,   [ARG_SEED] = READ_INDEX,
-    [ARG_DROPOUT_MASK] = READ_BOOLS, [ARG_OUT] = READ_OUT,
-    [ARG_GRAD_WEIGHTS] = READ_REAL,  [ARG_GRAD_LSE] = READ_REAL,
-    [ARG_WEIGHTS] = READ_REAL,       [ARG_OUTPUT] = READ_REAL,
-    [ARG_LSE] = READ_REAL,           [ARG_KEPT] = READ_REAL,
-    [ARG_GRAD_OUTPUT] = READ_REAL,   [ARG_X] = READ_REAL,
-    [ARG_VALID_LEN] = READ_INTEGERS, [ARG_VALUE] = READ_NUMBER,
-    [ARG_OUTPUTS] = READ_PARTS,      [ARG_LSES] = READ_PARTS,
+#define ARGUMENT(ID, NAME, DEFAULT, PLAIN) [ARG_##ID] = READ_##PLAIN,
+#include "py_options.def"
 };
 
 static inline bool
@@ -54,8 +34,8 @@ is_int(PyObject *object)
     return PyLong_Check(object) && !PyBool_Check(object);
 }
 
-bool
-py_is_number(PyObject *object)
+static bool
+is_number(PyObject *object)
 {
     return PyFloat_Check(object) || is_int(object);
 }
@@ -91,8 +71,9 @@ is_sequence_of(PyObject *object, bool (*is)(PyObject *))
     return all;
 }
 
-bool
-py_fits(py_kind kind, PyObject *object)
+/* Can object be looked at without running any code? */
+static bool
+fits(py_kind kind, PyObject *object)
 {
     PyArrayObject *a = (PyArrayObject *)object;
     const bool array = PyArray_CheckExact(object);
@@ -112,13 +93,15 @@ py_fits(py_kind kind, PyObject *object)
         return array || !PyArray_Check(object); /* which C refuses */
     case READ_NUMBER:
     case READ_ONE_NUMBER:
-        return py_is_number(object);
+        return is_number(object);
     case READ_SCALE:
-        return py_is_number(object) || is_real_array(object);
+        return is_number(object) || is_real_array(object);
     case READ_INDEX:
         return is_int(object);
     case READ_WINDOW:
-        return is_sequence_of(object, is_int);
+        return is_sequence_of(object, is_int) && PySequence_Fast_GET_SIZE(object) == 2;
+    case READ_RNG:
+        return false;
     default:
         return true; /* a flag, a word: they are looked at and not read */
     }
@@ -126,36 +109,15 @@ py_fits(py_kind kind, PyObject *object)
 
 /* ---- what is not ----------------------------------------------------------------- */
 
-/* attnext._reading.function(first, ...), a new reference; up to four objects, NULL ends. */
-static PyObject *
-call_reading(const char *function, PyObject *first, PyObject *second, PyObject *third,
-             PyObject *fourth)
-{
-    PyObject *const given[] = {first, second, third, fourth};
-    PyObject *name = PyUnicode_FromString("attnext._reading"), *call = NULL;
-    PyObject *module = name == NULL ? NULL : PyImport_GetModule(name);
-    if (module == NULL && name != NULL && !PyErr_Occurred()) {
-        module = PyImport_Import(name);
-    }
-    call = module == NULL ? NULL : PyObject_GetAttrString(module, function);
-    size_t count = third == NULL ? 2 : fourth == NULL ? 3 : 4;
-    PyObject *result = call == NULL ? NULL
-                                    : PyObject_Vectorcall(call, given, count, NULL);
-    Py_XDECREF(call);
-    Py_XDECREF(module);
-    Py_XDECREF(name);
-    return result;
-}
+static const char READING[] = "attnext._reading";
 
 PyObject *
 py_read(py_kind kind, PyObject *object, const char *name)
 {
-    PyObject *text = PyUnicode_FromString(name), *result = NULL;
-    if (text != NULL) {
-        result = call_reading(readers[kind], text, object, NULL, NULL);
-        Py_DECREF(text);
+    if (fits(kind, object)) {
+        return Py_NewRef(object);
     }
-    return result;
+    return py_ask(READING, readers[kind], "(sO)", name, object);
 }
 
 static bool defers; /* everything is read there: ATTNEXT_DEFER, for tests */
@@ -167,14 +129,23 @@ py_read_setting(void)
     defers = wanted != NULL && *wanted != '\0';
 }
 
+/* Is it not given? None, where that is what is given by default. */
+static inline bool
+is_left_out(py_arg arg, PyObject *object)
+{
+    const char *standard = py_argument_rows[arg].standard;
+    return object == NULL ||
+           (object == Py_None && standard != NULL && strcmp(standard, "None") == 0);
+}
+
 /* What is not given, or refused where it is looked at, and a memory in the place of keys;
  * and else what fits, but if everything is to be read. */
 static inline bool
 is_ready(const attnext_state *state, py_arg arg, PyObject *object)
 {
-    return object == NULL || object == Py_None ||
+    return is_left_out(arg, object) ||
            (arg == ARG_KEYS && Py_IS_TYPE(object, state->Memory)) ||
-           (!defers && py_fits(kinds[arg], object)) || kinds[arg] == READ_AS_IS;
+           (!defers && fits(kinds[arg], object)) || kinds[arg] == READ_AS_IS;
 }
 
 /* Extents that cross need not share an element (the even rows of an array and its third
@@ -196,12 +167,23 @@ may_overlap(PyObject *out, PyObject *object)
 static bool
 is_far(PyObject *window)
 {
-    if (!py_is_given(window) || PySequence_Fast_GET_SIZE(window) != 2) {
+    if (!py_is_given(window)) {
         return false;
     }
     PyObject *const *ends = PySequence_Fast_ITEMS(window);
     return py_clip_int(ends[0], 0, PY_FAR + 1) > PY_FAR ||
            py_clip_int(ends[1], 0, PY_FAR + 1) > PY_FAR;
+}
+
+bool
+py_is_ready(const attnext_state *state, PyObject *name, PyObject *object)
+{
+    int arg = 0; /* names are interned */
+    while (arg < ARG_COUNT && state->names[arg] != name) {
+        arg++;
+    }
+    return is_ready(state, arg == ARG_COUNT ? ARG_PARAMETER_0 : (py_arg)arg, object) &&
+           !(arg == ARG_WINDOW && is_far(object));
 }
 
 /* One argument, while it is made ready: what has been done. */
@@ -232,19 +214,19 @@ make_ready(const attnext_state *state, const py_signature *signature, py_arg arg
     PyObject *name = py_argument_name(state, signature, arg), *result;
     if (!(*done & READ) && !is_ready(state, arg, object)) {
         *done |= READ;
-        result = call_reading(readers[kinds[arg]], name, object, NULL, NULL);
+        result = py_ask(READING, readers[kinds[arg]], "(OO)", name, object);
         return take(given, arg, result, owned) < 0 ? -1 : 1;
     }
     if (arg != ARG_OUT && may_overlap(given[ARG_OUT], object) && !(*done & APART)) {
         *done |= APART;
-        result = call_reading("overlap", name, object, given[ARG_OUT], NULL);
+        result = py_ask(READING, "overlap", "(OOO)", name, object, given[ARG_OUT]);
         Py_XDECREF(result);
         return result == NULL ? -1 : 1;
     }
     if (arg == ARG_WINDOW && py_is_given(offset) && is_far(object) &&
         !(*done & MOVED)) {
         PyObject *causal = given[ARG_CAUSAL] == NULL ? Py_False : given[ARG_CAUSAL];
-        result = call_reading("near_offset", offset, object, causal, NULL);
+        result = py_ask(READING, "near_offset", "(OOO)", offset, object, causal);
         *done |= MOVED;
         return take(given, ARG_CAUSAL_OFFSET, result, owned) < 0 ? -1 : 1;
     }
@@ -276,35 +258,4 @@ py_make_plain(const attnext_state *state, const py_signature *signature,
         }
     }
     return 0;
-}
-
-/* ---- what is wrong with others --------------------------------------------------- */
-
-void
-py_notice_swapped(const attnext_state *state, const py_signature *signature,
-                  PyObject *const *given)
-{
-    const py_arg which = signature->args[1];
-    PyObject *X = given[ARG_X], *lens = given[which];
-    PyObject *type, *value, *traceback, *error;
-    if (!py_is_given(X) || !py_is_given(lens) ||
-        (!PyErr_ExceptionMatches(PyExc_TypeError) &&
-         !PyErr_ExceptionMatches(PyExc_ValueError))) {
-        return;
-    }
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *function = PyUnicode_FromString(signature->function);
-    error = function == NULL
-                ? NULL
-                : call_reading("swapped", function, X, lens, state->names[which]);
-    Py_XDECREF(function);
-    if (error != NULL && error != Py_None) {
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(traceback);
-    } else {
-        PyErr_Restore(type, value, traceback);
-    }
-    Py_XDECREF(error);
 }

@@ -1,6 +1,6 @@
 /*
- * py_results.c -- the arrays that a call returns, made through NumPy before the core
- * fills them: the outputs of a forward, the gradients of a backward.
+ * py_results.c -- what a call returns: arrays, made through NumPy before the core fills
+ * them, the outputs of a forward, the gradients of a backward; and tuples of them.
  */
 #include "py_call.h" /* Python.h is the first header of all */
 
@@ -8,54 +8,54 @@
 
 #include <string.h>
 
+/* ---- heads that lie inside rows -------------------------------------------------- */
+
+/* (B, x, y, D) as (B, y, x, D), of the same memory; takes the reference. */
+static PyArrayObject *
+exchanged(PyArrayObject *a)
+{
+    PyObject *view = a == NULL ? NULL : PyArray_SwapAxes(a, 1, 2);
+    Py_XDECREF(a);
+    return (PyArrayObject *)view;
+}
+
+/* A new array of this shape, (..., rows, columns), for the core to write. */
+static PyArrayObject *
+new_result(const py_call *call, npy_intp *dims)
+{
+    if (call->beside == 0) {
+        return py_new_float32(call->ndim, dims);
+    }
+    npy_intp lies[] = {dims[0], dims[2], dims[1], dims[3]};
+    return exchanged(py_new_float32(4, lies));
+}
+
 /* ---- outputs --------------------------------------------------------------------- */
 
-/* output (..., M, Dv): out or new; weights (..., M, N) and lse (..., M) if wanted. */
+/* *to = a new array (..., M, N) or, without N, (..., M). */
 static int
-new_outputs(const py_options *o, const py_inputs *in, PyArrayObject *out,
-            py_outputs *outputs)
+make_pairs(const py_call *call, bool with_N, PyArrayObject **to)
 {
-    const attn_problem *p = &in->problem;
     npy_intp dims[PY_MAX_AXES];
-
-    py_query_shape(in, p->M, py_output_width(in), dims);
-    if (out == NULL) {
-        outputs->output = py_new_float32(in->ndim, dims);
-    } else if (py_check_shape(out, "out", in->ndim, dims) == 0) {
-        outputs->output = (PyArrayObject *)Py_NewRef(out);
-    }
-    if (outputs->output == NULL) {
-        return -1;
-    }
-    py_pair_shape(in, p->M, p->N, dims);
-    if (o->return_weights &&
-        (outputs->weights = py_new_float32(in->pair_ndim, dims)) == NULL) {
-        return -1;
-    }
-    if (o->return_lse &&
-        (outputs->lse = py_new_float32(in->pair_ndim - 1, dims)) == NULL) {
-        return -1;
-    }
-    return 0;
+    py_pair_shape(call, call->problem.M, call->problem.N, dims);
+    *to = py_new_float32(call->pair_ndim - !with_N, dims);
+    return *to == NULL ? -1 : 0;
 }
 
 npy_intp
-py_kept_size(const py_inputs *in)
+py_kept_size(const py_call *call)
 {
-    return (npy_intp)(attn_multi_head_kept(&in->problem) / sizeof(float));
+    return (npy_intp)(attn_multi_head_kept(&call->problem) / sizeof(float));
 }
 
 /* Aligned, as a view: of rows that are not, multi-head attention takes 4 to 8 % longer. */
 static int
-make_kept(const py_inputs *in, py_outputs *outputs)
+make_kept(py_call *call)
 {
     const npy_intp spare = ATTN_ALIGN / sizeof(float);
-    npy_intp size = py_kept_size(in), room = size + spare;
+    npy_intp size = py_kept_size(call), room = size + spare;
     if (size > PY_SSIZE_T_MAX / (npy_intp)sizeof(float) - spare) {
-        PyErr_SetString(PyExc_ValueError,
-                        "the arrays are too large: the memory that the projections "
-                        "need has a size that overflows");
-        return -1;
+        return py_wrong("arrays_too_large", "(s)", "that the projections need");
     }
     PyArrayObject *memory = py_new_float32(1, &room);
     if (memory == NULL) {
@@ -69,44 +69,130 @@ make_kept(const py_inputs *in, py_outputs *outputs)
         Py_DECREF(memory);
         return -1;
     }
-    outputs->kept = (PyArrayObject *)kept;
-    return PyArray_SetBaseObject(outputs->kept, (PyObject *)memory);
+    call->outputs.kept = (PyArrayObject *)kept;
+    return PyArray_SetBaseObject(call->outputs.kept, (PyObject *)memory);
 }
 
 int
-py_make_outputs(const py_call *call, const py_inputs *in, PyArrayObject *out,
-                py_outputs *outputs)
+py_make_outputs(py_call *call)
 {
-    if (new_outputs(&call->options, in, out, outputs) < 0) {
+    const py_options *o = &call->options;
+    py_outputs *to = &call->outputs;
+    npy_intp dims[PY_MAX_AXES];
+    py_query_shape(call, call->problem.M, py_output_width(call), dims);
+    if (to->output == NULL) { /* else it is that given as out */
+        to->output = new_result(call, dims);
+    } else if (py_check_shape(to->output, "out", call->ndim, dims) < 0) {
         return -1;
     }
-    return call->options.return_kept ? make_kept(in, outputs) : 0;
+    return to->output == NULL ||
+                   (o->return_weights && make_pairs(call, true, &to->weights) < 0) ||
+                   (o->return_lse && make_pairs(call, false, &to->lse) < 0) ||
+                   (o->return_kept && make_kept(call) < 0)
+               ? -1
+               : 0;
 }
 
-void
-py_outputs_clear(py_outputs *outputs)
+/* A tuple of the objects; not a tuple if it would have one entry. */
+static PyObject *
+pack(PyObject *const *objects, int count)
 {
-    Py_CLEAR(outputs->output);
-    Py_CLEAR(outputs->weights);
-    Py_CLEAR(outputs->lse);
-    Py_CLEAR(outputs->kept);
+    PyObject *result = count == 1 ? Py_NewRef(objects[0]) : PyTuple_New(count);
+    for (int i = 0; count > 1 && result != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(result, i, Py_NewRef(objects[i]));
+    }
+    return result;
+}
+
+PyObject *
+py_pack_outputs(const py_call *call)
+{
+    const py_outputs *made = &call->outputs;
+    PyArrayObject *const all[] = {made->output, made->weights, made->lse, made->kept};
+    PyObject *parts[4];
+    int count = 0;
+    for (int i = 0; i < 4; i++) {
+        if (all[i] != NULL) {
+            parts[count++] = (PyObject *)all[i];
+        }
+    }
+    return pack(parts, count);
+}
+
+/* ---- what flows into a backward -------------------------------------------------- */
+
+/* dims = the shape of what flows in, that of what the forward returned: output (..., M,
+ * Dv), weights (..., M, N), lse (..., M), kept of one axis. How many axes it has. */
+static int
+shape_of_flow(const py_call *call, py_arg which, npy_intp dims[PY_MAX_AXES])
+{
+    const attn_problem *p = &call->problem;
+    if (which == ARG_KEPT) {
+        dims[0] = py_kept_size(call);
+        return 1;
+    }
+    if (which == ARG_GRAD_OUTPUT || which == ARG_OUTPUT) {
+        py_query_shape(call, p->M, py_output_width(call), dims);
+        return call->ndim;
+    }
+    py_pair_shape(call, p->M, p->N, dims);
+    return call->pair_ndim - (which == ARG_GRAD_LSE || which == ARG_LSE);
+}
+
+/* That of the output, too, lies as the output does. */
+static PyArrayObject *
+read_flow(const py_call *call, py_arg which)
+{
+    npy_intp dims[PY_MAX_AXES];
+    const int ndim = shape_of_flow(call, which, dims);
+    const char *name = py_argument_rows[which].name;
+    PyArrayObject *a = (PyArrayObject *)call->given[which];
+    if (call->beside == 0 || (which != ARG_GRAD_OUTPUT && which != ARG_OUTPUT)) {
+        return py_float32_shaped((PyObject *)a, name, ndim, dims);
+    }
+    if (py_check_shape(a, name, ndim, dims) < 0 || py_check_memory(a, name) < 0) {
+        return NULL;
+    }
+    PyArrayObject *rows = exchanged((PyArrayObject *)Py_NewRef(a));
+    a = rows == NULL ? NULL : py_float32((PyObject *)rows, name);
+    Py_XDECREF(rows);
+    return exchanged(a);
+}
+
+/* Of no use after the backward; only grad_output is required. */
+static int
+convert_flows(py_call *call)
+{
+    static const unsigned char flows[] = {
+        ARG_GRAD_OUTPUT, ARG_GRAD_WEIGHTS, ARG_GRAD_LSE, ARG_WEIGHTS,
+        ARG_OUTPUT,      ARG_LSE,          ARG_KEPT};
+    for (size_t i = 0; i < sizeof flows; i++) {
+        const py_arg which = flows[i];
+        if ((which == ARG_GRAD_OUTPUT || py_is_given(call->given[which])) &&
+            py_keep(call, which, read_flow(call, which)) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 /* ---- gradients ------------------------------------------------------------------- */
 
 /* The parameters' gradients, each in the shape in which the parameter came. */
 static int
-make_parameter_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
+make_parameter_gradients(py_call *call)
 {
     const py_score *score = call->score;
+    py_gradients *d = &call->gradients;
     for (int i = 0; i < score->parameters; i++) {
-        PyArrayObject *parameter = in->arrays[ARG_PARAMETER_0 + i];
+        PyArrayObject *parameter = call->arrays[ARG_PARAMETER_0 + i];
         npy_intp dims[PY_PARAMETER_AXES];
-        if (parameter == NULL || (call->memory != NULL && py_projects_keys(score, i))) {
+        if (parameter == NULL ||
+            (call->memory != NULL && py_keys_of(score)->has(score->score, i))) {
             continue;
         }
         const char *letters = score->about->parameters[i].shape;
-        int ndim = py_letter_shape(letters, in->sizes, dims);
+        int ndim = py_letter_shape(letters, call->sizes, dims);
         int missing = letters[0] == '1' && PyArray_NDIM(parameter) < ndim;
         d->parameters[i] = py_new_float32(ndim - missing, dims + missing);
         if (d->parameters[i] == NULL) {
@@ -120,12 +206,12 @@ make_parameter_gradients(const py_call *call, const py_inputs *in, py_gradients 
  * that no query has (enable_gqa with 0 query heads) get their zeros here: the core does
  * not know of them. */
 static PyArrayObject *
-make_key_gradient(const py_inputs *in, npy_intp rows, npy_intp columns)
+make_key_gradient(const py_call *call, npy_intp rows, npy_intp columns)
 {
     npy_intp dims[PY_MAX_AXES];
-    py_key_shape(in, rows, columns, dims);
-    PyArrayObject *gradient = py_new_float32(in->ndim, dims);
-    if (gradient != NULL && in->problem.B == 0) {
+    py_key_shape(call, rows, columns, dims);
+    PyArrayObject *gradient = new_result(call, dims);
+    if (gradient != NULL && call->problem.B == 0) {
         memset(PyArray_DATA(gradient), 0, (size_t)PyArray_NBYTES(gradient));
     }
     return gradient;
@@ -133,18 +219,20 @@ make_key_gradient(const py_inputs *in, npy_intp rows, npy_intp columns)
 
 /* Those of the keys; of a memory's, as far as one call takes them. */
 static int
-make_key_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
+make_key_gradients(py_call *call)
 {
-    const attn_problem *p = &in->problem;
+    const attn_problem *p = &call->problem;
+    py_gradients *d = &call->gradients;
     npy_intp dims[PY_MAX_AXES];
     if (call->memory == NULL) {
-        d->keys = make_key_gradient(in, p->N, p->Dk);
+        d->keys = make_key_gradient(call, p->N, p->Dk);
         return d->keys == NULL ? -1 : 0;
     }
     if (d->key_use == NULL) { /* there are no spare arrays */
-        d->projected = make_key_gradient(in, p->N, py_key_width(p));
-        py_key_shape(in, p->N, 1, dims);
-        d->key_use = (PyArrayObject *)PyArray_SimpleNew(in->ndim, dims, NPY_UINT8);
+        d->projected = make_key_gradient(call, p->N,
+                                         py_keys_of(call->score)->key_width(p));
+        py_key_shape(call, p->N, 1, dims);
+        d->key_use = (PyArrayObject *)PyArray_SimpleNew(call->ndim, dims, NPY_UINT8);
     }
     if (d->projected == NULL || d->key_use == NULL) {
         return -1;
@@ -153,38 +241,143 @@ make_key_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
     return 0;
 }
 
-int
-py_make_gradients(const py_call *call, const py_inputs *in, py_gradients *d)
+/* *to = a new array like the input, if that is given and its gradient asked for. */
+static int
+make_if_wanted(const py_call *call, bool wanted, py_arg which, PyArrayObject **to)
 {
-    const attn_problem *p = &in->problem;
-    npy_intp dims[PY_MAX_AXES];
-    py_query_shape(in, p->M, p->Dq, dims);
+    PyArrayObject *a = call->arrays[which];
+    if (wanted && a != NULL) {
+        *to = py_new_float32(PyArray_NDIM(a), PyArray_DIMS(a));
+        return *to == NULL ? -1 : 0;
+    }
+    return 0;
+}
 
+static int
+make_shared_gradients(py_call *call)
+{
+    const py_options *o = &call->options;
+    py_gradients *d = &call->gradients;
+    const bool bandwidth = call->score->about->scale == ATTN_SCALE_BANDWIDTH;
+    if (make_if_wanted(call, o->return_grad_bias, ARG_BIAS, &d->bias) < 0 ||
+        make_if_wanted(call, o->return_grad_sink, ARG_SINK, &d->sink) < 0 ||
+        make_if_wanted(call, o->return_grad_scale, ARG_SCALE, &d->scales) < 0) {
+        return -1;
+    }
+    if ((bandwidth || o->return_grad_scale) &&
+        (d->scales == NULL || PyArray_SIZE(d->scales) > 0)) {
+        d->scale_or_scales = d->scales == NULL ? &d->scale : py_data(d->scales);
+    }
+    return 0;
+}
+
+int
+py_make_gradients(py_call *call)
+{
+    const attn_problem *p = &call->problem;
+    const bool values = !py_is_of_scores(call);
+    py_gradients *d = &call->gradients;
+    npy_intp dims[PY_MAX_AXES];
+
+    if (convert_flows(call) < 0) {
+        return -1;
+    }
     if (call->memory != NULL && p->B > 0) {
         py_memory_spare(call->memory, d);
     }
-    d->queries = py_new_float32(in->ndim, dims);
-    if (d->values == NULL && !py_is_of_scores(in)) {
-        npy_intp width = call->memory != NULL ? py_value_width(p) : p->Dv;
-        d->values = make_key_gradient(in, p->N, width);
+    py_query_shape(call, p->M, p->Dq, dims);
+    d->queries = new_result(call, dims);
+    if (d->values == NULL && values) {
+        d->values = make_key_gradient(
+            call, p->N,
+            call->memory == NULL ? p->Dv : py_keys_of(call->score)->value_width(p));
     }
-    if (d->queries == NULL || (d->values == NULL && !py_is_of_scores(in)) ||
-        make_key_gradients(call, in, d) < 0) {
-        return -1;
+    return d->queries == NULL || (values && d->values == NULL) ||
+                   make_key_gradients(call) < 0 || make_shared_gradients(call) < 0 ||
+                   make_parameter_gradients(call) < 0
+               ? -1
+               : 0;
+}
+
+static PyObject *
+float32_of(float x)
+{
+    PyObject *scalar = PyArrayScalar_New(Float);
+    if (scalar != NULL) {
+        PyArrayScalar_ASSIGN(scalar, Float, x);
     }
-    if (call->options.return_grad_bias && in->arrays[ARG_BIAS] != NULL &&
-        (d->bias = py_new_float32(in->bias_ndim, in->bias_dims)) == NULL) {
-        return -1;
+    return scalar;
+}
+
+/* What there is of dq, dk and dv, and, of a score with parameters, theirs, as a named
+ * tuple, in which dv stays, as None; a layer adds those up. Of a memory a layer has dq
+ * alone; for a function dk and dv are those of what is projected, and who projects gets
+ * None. How many parts these are, or 0; *named, NULL before, is such a tuple. */
+static int
+first_parts(const py_call *call, PyObject **parts, PyObject **named)
+{
+    const py_score *score = call->score;
+    const py_gradients *d = &call->gradients;
+    const bool layer = call->form == OF_LAYER_BACKWARD;
+    const bool names = score->Gradients != NULL && !layer;
+    int count = layer && call->memory != NULL ? 1 : d->values != NULL || names ? 3 : 2;
+    parts[0] = (PyObject *)d->queries;
+    parts[1] = (PyObject *)(call->memory == NULL ? d->keys : d->projected);
+    parts[2] = py_or_none(d->values);
+    if (!names) {
+        return count;
     }
-    if (call->options.return_grad_sink && in->arrays[ARG_SINK] != NULL &&
-        (d->sink = py_new_float32(in->sink_ndim, in->sink_dims)) == NULL) {
-        return -1;
+    for (int i = 0; i < score->parameters; i++) {
+        parts[count++] = py_or_none(d->parameters[i]);
     }
-    if (call->options.return_grad_scale && in->arrays[ARG_SCALE] != NULL &&
-        (d->scales = py_new_float32(in->scale_ndim, in->scale_dims)) == NULL) {
-        return -1;
+    *named = PyObject_Vectorcall(score->Gradients, parts, (size_t)count, NULL);
+    parts[0] = *named;
+    return *named != NULL;
+}
+
+/* Behind them that of a bandwidth; and what was asked for: those of bias and sink, None
+ * without one, and of a scale that is a factor. */
+PyObject *
+py_pack_gradients(const py_call *call)
+{
+    PyObject *parts[3 + ATTN_PARAMETERS + 3], *named = NULL, *result = NULL;
+    const py_gradients *d = &call->gradients;
+    const py_options *o = &call->options;
+    const bool bandwidth = call->score->about->scale == ATTN_SCALE_BANDWIDTH;
+    const bool scaled = bandwidth || o->return_grad_scale;
+    PyObject *scale = !scaled             ? NULL
+                      : d->scales != NULL ? Py_NewRef(d->scales)
+                                          : float32_of(d->scale);
+    int count = scaled && scale == NULL ? 0 : first_parts(call, parts, &named);
+    if (count > 0) {
+        if (bandwidth) {
+            parts[count++] = scale;
+        }
+        if (o->return_grad_bias) {
+            parts[count++] = py_or_none(d->bias);
+        }
+        if (o->return_grad_sink) {
+            parts[count++] = py_or_none(d->sink);
+        }
+        if (o->return_grad_scale) {
+            parts[count++] = scale;
+        }
+        result = pack(parts, count);
     }
-    return make_parameter_gradients(call, in, d);
+    Py_XDECREF(scale);
+    Py_XDECREF(named);
+    return result;
+}
+
+/* ---- giving up ------------------------------------------------------------------- */
+
+void
+py_outputs_clear(py_outputs *outputs)
+{
+    Py_CLEAR(outputs->output);
+    Py_CLEAR(outputs->weights);
+    Py_CLEAR(outputs->lse);
+    Py_CLEAR(outputs->kept);
 }
 
 void

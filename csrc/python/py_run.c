@@ -39,9 +39,7 @@ static void *
 allocate(size_t bytes)
 {
     if (bytes > PY_SSIZE_T_MAX) {
-        PyErr_SetString(PyExc_ValueError,
-                        "the arrays are too large: the memory this call needs "
-                        "has a size that overflows");
+        py_wrong("arrays_too_large", "(s)", "this call needs");
         return NULL;
     }
     void *heap = py_take_scratch(bytes);

@@ -1,161 +1,104 @@
 /*
- * py_tables.c -- the tables of options and scores: the rows of py_options.def, and what
- * Python sees of them and of the scores, OPTIONS, SCORES and ATTENTIONS.
+ * py_tables.c -- the table of arguments, of py_options.def, and that of the scores, as rows
+ * for attnext/_tables.py, which makes of them what Python sees.
  */
 #include "py_attnext.h"
 
-#include <string.h>
-
 const py_argument_row py_argument_rows[ARG_COUNT] = {
-#define ARGUMENT(ID, NAME, DEFAULT) [ARG_##ID] = {NAME, DEFAULT, 0},
+#define ARGUMENT(ID, NAME, DEFAULT, ...) [ARG_##ID] = {NAME, DEFAULT, 0},
 #define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) [ARG_##ID] = {NAME, DEFAULT, TAKEN_BY},
 #include "py_options.def"
 };
 
-/* What the text of a default stands for: None, a bool, a word in quotes or a number;
- * Ellipsis without one. */
-static PyObject *
-default_value(const char *text)
-{
-    if (text == NULL) { /* it is required */
-        return Py_NewRef(Py_Ellipsis);
-    }
-    if (strcmp(text, "None") == 0) {
-        return Py_NewRef(Py_None);
-    }
-    if (text[0] == 'T' || text[0] == 'F') {
-        return PyBool_FromLong(text[0] == 'T');
-    }
-    if (text[0] == '\'') {
-        return PyUnicode_FromStringAndSize(text + 1, (Py_ssize_t)strlen(text) - 2);
-    }
-    bool whole = strspn(text, "0123456789") == strlen(text);
-    return whole ? PyLong_FromString(text, NULL, 10)
-                 : PyFloat_FromDouble(PyOS_string_to_double(text, NULL, NULL));
-}
-
-static PyObject *
-takers(int taken_by)
-{
-    static const char *const names[] = {"forward", "backward", "layer", "scores",
-                                        "scaled"};
-    PyObject *list = PyList_New(0), *tuple;
-    for (int i = 0; list != NULL && i < 5; i++) {
-        PyObject *name = taken_by >> i & 1 ? PyUnicode_FromString(names[i]) : NULL;
-        if (name != NULL && PyList_Append(list, name) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(name);
-    }
-    tuple = list == NULL ? NULL : PyList_AsTuple(list);
-    Py_XDECREF(list);
-    return tuple;
-}
-
-/* dict[key] = value, whose reference is taken over. */
+/* list.append(item), whose reference is taken over; both may be NULL. */
 static int
-put_item(PyObject *dict, const char *key, PyObject *value)
+append(PyObject *list, PyObject *item)
 {
-    int result = value == NULL ? -1 : PyDict_SetItemString(dict, key, value);
-    Py_XDECREF(value);
+    int result = list == NULL || item == NULL ? -1 : PyList_Append(list, item);
+    Py_XDECREF(item);
     return result;
 }
 
-PyObject *
-py_options_dict(void)
+/* [(name, default, takers), ...] of what attentions share. */
+static PyObject *
+option_rows(void)
 {
-    PyObject *dict = PyDict_New();
-    for (int i = 0; dict != NULL && i < ARG_COUNT; i++) {
+    PyObject *rows = PyList_New(0);
+    for (int i = 0; rows != NULL && i < ARG_COUNT; i++) {
         const py_argument_row *row = &py_argument_rows[i];
-        if (row->taken_by == 0) {
-            continue;
-        }
-        PyObject *option = Py_BuildValue("NN", default_value(row->standard),
-                                         takers(row->taken_by));
-        if (put_item(dict, row->name, option) < 0) {
-            Py_CLEAR(dict);
+        if (row->taken_by != 0 &&
+            append(rows,
+                   Py_BuildValue("ssi", row->name, row->standard, row->taken_by)) < 0) {
+            Py_CLEAR(rows);
         }
     }
-    return dict;
+    return rows;
 }
 
-/* What a backward gives gradients of, but for the bias: ("queries", "keys", "values",
- * "W_q", ...), or only those from the parameters on. */
+/* [(name, default), ...] of the keywords that are this score's own. */
 static PyObject *
-gradient_names(const py_score *score, bool inputs)
+own_rows(const attnext_state *state, const py_signature *forward)
 {
-    const char *names[3 + ATTN_PARAMETERS + 1] = {"queries", "keys", "values"};
-    int count = inputs ? 3 : 0;
-    for (int i = 0; i < score->parameters; i++) {
-        names[count++] = score->about->parameters[i].name;
-    }
-    if (score->about->scale == ATTN_SCALE_BANDWIDTH) {
-        names[count++] = "w";
-    }
-    PyObject *tuple = PyTuple_New(count);
-    for (int i = 0; tuple != NULL && i < count; i++) {
-        PyObject *name = PyUnicode_FromString(names[i]);
-        if (name == NULL) {
-            Py_CLEAR(tuple);
-        } else {
-            PyTuple_SET_ITEM(tuple, i, name);
+    PyObject *rows = PyList_New(0);
+    for (int i = forward->positional; forward->args[i] != ARG_END; i++) {
+        const py_arg arg = forward->args[i];
+        if (py_argument_rows[arg].taken_by == 0 &&
+            append(rows, Py_BuildValue("Os", py_argument_name(state, forward, arg),
+                                       py_argument_rows[arg].standard)) < 0) {
+            Py_CLEAR(rows);
+            break;
         }
     }
-    return tuple;
+    return rows;
 }
 
-/* The keywords that are this score's own in the functions, by name, and their defaults. */
+/* [(name, shape in letters, is it optional?, letter of its fan-in), ...] */
 static PyObject *
-own_options(const attn_score_info *about)
+parameter_rows(const py_score *score)
 {
-    PyObject *dict = PyDict_New();
-    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
-        const attn_parameter *parameter = &about->parameters[i];
-        if (parameter->optional &&
-            put_item(dict, parameter->name, Py_NewRef(Py_None)) < 0) {
-            Py_CLEAR(dict);
-        }
-    }
-#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF)          \
-    if (dict != NULL && ((TAKEN_BY) & FORWARD) != 0 && (IF) && \
-        put_item(dict, NAME, default_value(DEFAULT)) < 0) {    \
-        Py_CLEAR(dict);                                        \
-    }
-#include "py_options.def"
-    return dict;
-}
-
-/* (name, shape in letters, is it optional?, letter of its fan-in) of each parameter. */
-static PyObject *
-parameters(const py_score *score)
-{
-    PyObject *tuple = PyTuple_New(score->parameters);
-    for (int i = 0; tuple != NULL && i < score->parameters; i++) {
+    PyObject *rows = PyList_New(0);
+    for (int i = 0; rows != NULL && i < score->parameters; i++) {
         const attn_parameter *p = &score->about->parameters[i];
-        PyObject *row = Py_BuildValue("ssOC", p->name, p->shape,
-                                      p->optional ? Py_True : Py_False, p->fan_in);
-        if (row == NULL) {
-            Py_CLEAR(tuple);
-        } else {
-            PyTuple_SET_ITEM(tuple, i, row);
+        if (append(rows, Py_BuildValue("ssOC", p->name, p->shape,
+                                       p->optional ? Py_True : Py_False, p->fan_in)) <
+            0) {
+            Py_CLEAR(rows);
         }
     }
-    return tuple;
+    return rows;
 }
 
-PyObject *
-py_scores_dict(const attnext_state *state, bool attentions)
+/* The named tuples that attnext._tables.fill() returns, one of each attention or None. */
+static int
+take_types(attnext_state *state, PyObject *types)
 {
-    PyObject *dict = PyDict_New();
-    const int count = attentions ? SCORE_COUNT : SCORE_multi_head;
-    for (int i = 0; dict != NULL && i < count; i++) {
-        const py_score *score = &state->scores[i];
-        PyObject *entry = Py_BuildValue("NNNN", gradient_names(score, false),
-                                        gradient_names(score, true),
-                                        own_options(score->about), parameters(score));
-        if (put_item(dict, score->about->name, entry) < 0) {
-            Py_CLEAR(dict);
+    for (int i = 0; types != NULL && i < SCORE_COUNT; i++) {
+        PyObject *type = PyList_GetItem(types, i);
+        if (py_is_given(type)) {
+            state->scores[i].Gradients = Py_NewRef(type);
         }
     }
-    return dict;
+    return types == NULL ? -1 : 0;
+}
+
+int
+py_fill_tables(PyObject *module, attnext_state *state)
+{
+    PyObject *attentions = PyList_New(0);
+    for (int i = 0; attentions != NULL && i < SCORE_COUNT; i++) {
+        const py_score *score = &state->scores[i];
+        bool bandwidth = score->about->scale == ATTN_SCALE_BANDWIDTH;
+        if (append(attentions,
+                   Py_BuildValue("sNNO", score->about->name,
+                                 own_rows(state, &score->signatures[OF_ATTENTION]),
+                                 parameter_rows(score),
+                                 bandwidth ? Py_True : Py_False)) < 0) {
+            Py_CLEAR(attentions);
+        }
+    }
+    PyObject *types = py_ask("attnext._tables", "fill", "(ONN)", module, option_rows(),
+                             attentions);
+    int result = take_types(state, types);
+    Py_XDECREF(types);
+    return result;
 }

@@ -1,0 +1,189 @@
+"""What the layers are made of: the arguments of their constructors, read, and initial values.
+
+C makes sure that all required arguments are there and no others, calls the function here that is
+named as the layer's score (by `make`), and makes the layer of what that returns, all at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from attnext import _core, _reading, _wrong
+
+Made = tuple[Any, ...]  # what the method _install of a layer takes
+
+# ---- numbers whose values are looked at --------------------------------------------------------
+
+
+def _real(name: str, value: Any) -> float:
+    try:
+        return float(_reading.number(name, value))
+    except OverflowError:
+        raise _wrong.too_large(name) from None
+
+
+def _finite(name: str, value: Any) -> float:
+    """As float32, too."""
+    found = _real(name, value)
+    if not abs(found) < 2.0**128 - 2.0**103:  # from there on it rounds to infinity
+        raise _wrong.value(name, found, "a finite float32 number")
+    return found
+
+
+def _probability(name: str, value: Any) -> float:
+    """0 <= p < 1, as float32, too."""
+    found = _real(name, value)
+    if not 0.0 <= found < 1.0 - 2.0**-25:  # from there on it rounds to 1
+        rounded = " in float32" if 0.0 <= found < 1.0 else ""
+        raise _wrong.value(name, found, f"0 <= {name} < 1{rounded}")
+    return found
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0:
+        return bool(value)
+    raise _wrong.kind(name, value, "a bool")
+
+
+def _size(name: str, value: Any, least: int) -> int:
+    found = _reading.index(name, value)
+    if found < least:
+        raise _wrong.value(name, found, f"{name} >= {least}")
+    return found
+
+
+def _divisor(name: str, value: Any, of: str, whole: int) -> int:
+    found = _size(name, value, 1)
+    if whole % found != 0:
+        raise _wrong.value(name, found, f"a divisor of {of}, {whole}")
+    return found
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+_MOST = sys.maxsize // 8  # numbers are drawn as float64
+
+
+def no_sizes() -> dict[str, int]:
+    """All sizes that a layer may have, in the order that _install takes them."""
+    names = "key_size", "query_size", "value_size", "num_hiddens", "num_heads", "num_kv_heads"
+    return dict.fromkeys(names, 0)
+
+
+def sizes(key_size: Any, query_size: Any, num_hiddens: Any) -> dict[str, int]:
+    """Of a layer with parameters."""
+    found = no_sizes()
+    found["key_size"] = keys = _size("key_size", key_size, 0)
+    found["query_size"] = queries = _size("query_size", query_size, 0)
+    found["num_hiddens"] = hiddens = _size("num_hiddens", num_hiddens, 1)
+    if hiddens * max(keys, queries, 1) > _MOST:
+        shown = _wrong.shown
+        raise ValueError(
+            f"key_size is {shown(keys)}, query_size {shown(queries)} and num_hiddens "
+            f"{shown(hiddens)}, expected sizes whose products do not overflow"
+        )
+    return found
+
+
+def add_heads(sizes: dict[str, int], value_size: Any, num_heads: Any, num_kv_heads: Any) -> None:
+    """And of a layer with heads."""
+    hiddens = sizes["num_hiddens"]
+    sizes["value_size"] = width = _size("value_size", value_size, 0)
+    sizes["num_heads"] = heads = _divisor("num_heads", num_heads, "num_hiddens", hiddens)
+    if hiddens * max(width, hiddens) > _MOST:
+        raise ValueError(
+            f"value_size is {min(width, sys.maxsize)} and num_hiddens {hiddens}, expected sizes "
+            "whose products do not overflow"
+        )
+    sizes["num_kv_heads"] = heads
+    if num_kv_heads is not None:
+        sizes["num_kv_heads"] = _divisor("num_kv_heads", num_kv_heads, "num_heads", heads)
+
+
+def shapes(
+    score: str, sizes: dict[str, int], bias: bool
+) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Each parameter's name, shape, and how many numbers meet in each that it makes."""
+    letters = {"H": sizes["num_hiddens"], "V": sizes["value_size"]}
+    letters |= {"Q": sizes["query_size"], "K": sizes["key_size"]}
+    if sizes["num_heads"] > 0:
+        letters["G"] = letters["H"] // sizes["num_heads"] * sizes["num_kv_heads"]
+    *_, parameters = _core.ATTENTIONS[score]
+    for name, shape, optional, fan_in in parameters:
+        if bias or not optional:
+            yield name, tuple(map(letters.__getitem__, shape.lstrip("1"))), letters[fan_in]
+
+
+# ---- the constructors --------------------------------------------------------------------------
+
+
+def options(dropout: Any, scale: Any = None) -> tuple[float, float | None]:
+    """What a layer with any score has."""
+    dropout = _probability("dropout", dropout)
+    return dropout, None if scale is None else _finite("scale", scale)
+
+
+def _drawn(
+    score: str, sizes: dict[str, int], options: tuple[Any, ...], bias: Any, rng: Any
+) -> Made:
+    bias = _flag("bias", bias)
+    rng = _reading.rng("rng", rng)
+    parameters, grads = {}, {}
+    for name, shape, fan_in in shapes(score, sizes, bias):
+        bound = 1.0 / sqrt(fan_in) if fan_in > 0 else 0.0
+        parameters[name] = _core.AdditiveAttention._read(
+            rng.uniform(-bound, bound, shape), name, shape
+        )
+        grads[name] = np.zeros(shape, np.float32)
+    return tuple(sizes.values()), *options, True, rng, parameters, grads
+
+
+def additive(
+    key_size: Any,
+    query_size: Any,
+    num_hiddens: Any,
+    dropout: Any = 0.0,
+    *,
+    bias: Any = False,
+    rng: Any = None,
+) -> Made:
+    """An AdditiveAttention."""
+    found = sizes(key_size, query_size, num_hiddens)
+    return _drawn("additive", found, options(dropout), bias, rng)
+
+
+def dot_product(dropout: Any = 0.0, *, scale: Any = None, rng: Any = None) -> Made:
+    """A DotProductAttention."""
+    return _drawn("dot_product", no_sizes(), options(dropout, scale), False, rng)
+
+
+def multi_head(
+    key_size: Any,
+    query_size: Any,
+    value_size: Any,
+    num_hiddens: Any,
+    num_heads: Any,
+    dropout: Any = 0.0,
+    *,
+    bias: Any = False,
+    num_kv_heads: Any = None,
+    rng: Any = None,
+) -> Made:
+    """A MultiHeadAttention."""
+    found = sizes(key_size, query_size, num_hiddens)
+    add_heads(found, value_size, num_heads, num_kv_heads)
+    return _drawn("multi_head", found, options(dropout), bias, rng)
+
+
+def make(score: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Made:
+    """What the constructor of the layer with this score makes of what it is given."""
+    constructor: Any = globals()[score]
+    made: Made = constructor(*args, **(kwargs or {}))
+    return made

@@ -1,0 +1,54 @@
+"""What Python sees of the tables of the compiled module: `_core.OPTIONS`, SCORES and ATTENTIONS.
+
+OPTIONS has default and takers of each option that attentions share. SCORES has, of each score, the
+names of its parameters and of what else has a gradient; these behind those of the inputs; the
+keywords that are its own, and their defaults; and of each parameter its name, its shape in letters,
+whether it is optional, and the letter of its fan-in. ATTENTIONS has the same of each attention, of
+which multi-head is one more.
+"""
+
+from collections import namedtuple
+from typing import Any
+
+_TAKERS = ("forward", "backward", "layer", "scores", "scaled")  # bits, from the lowest
+_WORDS = {None: ..., "None": None, "True": True, "False": False}  # None: it is required
+
+
+def _default(text: str | None) -> Any:
+    """What the text of a default stands for."""
+    if text is None or text in _WORDS:
+        return _WORDS[text]
+    if text[0] == "'":
+        return text[1:-1]
+    return int(text) if text.isdigit() else float(text)
+
+
+def _takers(bits: int) -> tuple[str, ...]:
+    found = []
+    for i, name in enumerate(_TAKERS):
+        if bits >> i & 1:
+            found.append(name)
+    return tuple(found)
+
+
+def fill(
+    core: Any, options: list[tuple[str, str | None, int]], attentions: list[tuple[Any, ...]]
+) -> list[Any]:
+    """Add the tables, and the named tuples of gradients, which come back: None without one."""
+    core.OPTIONS = {name: (_default(text), _takers(bits)) for name, text, bits in options}
+    core.ATTENTIONS, types = {}, []
+    for name, own, parameters, has_w in attentions:
+        names = tuple([row[0] for row in parameters])
+        of_inputs = ("queries", "keys", "values", *names)
+        w = ("w",) if has_w else ()
+        keywords = {keyword: _default(text) for keyword, text in own}
+        core.ATTENTIONS[name] = (names + w, of_inputs + w, keywords, tuple(parameters))
+        title = f"{name.title().replace('_', '')}Gradients"
+        if names:
+            # of another module than this one, where pickle finds it
+            kind = namedtuple(title, of_inputs, module="attnext")  # type: ignore[misc]
+            setattr(core, title, kind)
+        types.append(kind if names else None)
+    core.SCORES = dict(core.ATTENTIONS)
+    del core.SCORES["multi_head"]  # which has no functions of its scores
+    return types

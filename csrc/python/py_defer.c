@@ -1,0 +1,103 @@
+/*
+ * py_defer.c -- the way to Python: what is not plain is read there, and what is wrong is
+ * said there.
+ */
+#include "py_attnext.h"
+
+#include <stdarg.h>
+
+/* A new reference; facts are those of Py_VaBuildValue. */
+static PyObject *
+ask(const char *module_name, const char *function, const char *facts, va_list list)
+{
+    PyObject *tuple = Py_VaBuildValue(facts, list);
+    PyObject *name = tuple == NULL ? NULL : PyUnicode_FromString(module_name);
+    PyObject *module = NULL, *call = NULL;
+    if (name != NULL) { /* PyImport_GetModule also asks whether the import is done */
+        module = PyDict_GetItemWithError(PyImport_GetModuleDict(), name);
+        module = module != NULL     ? Py_NewRef(module)
+                 : PyErr_Occurred() ? NULL
+                                    : PyImport_Import(name);
+    }
+    call = module == NULL ? NULL : PyObject_GetAttrString(module, function);
+    PyObject *result = call == NULL ? NULL : PyObject_Call(call, tuple, NULL);
+    Py_XDECREF(call);
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    Py_XDECREF(tuple);
+    return result;
+}
+
+PyObject *
+py_ask(const char *module, const char *function, const char *facts, ...)
+{
+    va_list list;
+    va_start(list, facts);
+    PyObject *result = ask(module, function, facts, list);
+    va_end(list);
+    return result;
+}
+
+int
+py_wrong(const char *what, const char *facts, ...)
+{
+    va_list list;
+    va_start(list, facts);
+    PyObject *error = ask("attnext._wrong", what, facts, list);
+    va_end(list);
+    if (error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+    return -1;
+}
+
+PyObject *
+py_dims(int ndim, const npy_intp *dims)
+{
+    return PyArray_IntTupleFromIntp(ndim, dims);
+}
+
+int
+py_value_error(PyObject *object, const char *name, const char *expected)
+{
+    return py_wrong("value", "(sOs)", name, object, expected);
+}
+
+int
+py_kind_error(PyObject *object, const char *name, const char *expected)
+{
+    return py_wrong("kind", "(sOs)", name, object, expected);
+}
+
+int
+py_shape_error(PyArrayObject *a, const char *name, const char *expected)
+{
+    return py_wrong("shape", "(sOs)", name, a, expected);
+}
+
+void
+py_notice_swapped(const attnext_state *state, const py_signature *signature,
+                  PyObject *const *given)
+{
+    const py_arg which = signature->args[1];
+    PyObject *X = given[ARG_X], *lens = given[which];
+    PyObject *type, *value, *traceback, *error;
+    if (!py_is_given(X) || !py_is_given(lens) ||
+        (!PyErr_ExceptionMatches(PyExc_TypeError) &&
+         !PyErr_ExceptionMatches(PyExc_ValueError))) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    error = py_ask("attnext._reading", "swapped", "(sOOO)", signature->function, X,
+                   lens, state->names[which]);
+    if (error != NULL && error != Py_None) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    } else {
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(error);
+}
