@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 
 from helpers import REPOSITORY, TESTS
@@ -16,8 +17,9 @@ WITHOUT_PYTHON = ("core", "os", "simd")  # the drawers of csrc that compile with
 
 def compiler() -> list[str]:
     """The C compiler: $CC, or the one that sysconfig names, without flags."""
-    named = shlex.split(sysconfig.get_config_var("CC") or "cc")
-    return shlex.split(os.environ.get("CC", "")) or named[:1]
+    named = shlex.split(sysconfig.get_config_var("CC") or "cc")  # which may be ccache gcc
+    without = list(takewhile(lambda word: not word.startswith("-"), named))
+    return shlex.split(os.environ.get("CC", "")) or without
 
 
 def sources(*drawers: str) -> list[Path]:

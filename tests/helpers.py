@@ -54,6 +54,7 @@ SCORES_FUNCTION = {
 PARAMETERS = {"dot": (), "additive": ("W_q", "W_k", "w_v", "b_h"), "gaussian": ("w",), "cosine": ()}
 SHARED = ("bias", "sink", "scale")  # what pairs share, and has a gradient that is asked for
 EMPTY_ROWS = ("uniform", "zero", "nan")
+PART_KEYS = 4096  # of plan_split.c
 
 # Machines whose every CPU has fused multiply-add: there the generic kernels give scalar's bits.
 FUSED_GENERIC = platform.machine() in ("aarch64", "arm64", "ppc64le", "s390x")
@@ -219,6 +220,21 @@ def random_masks(rng: np.random.Generator, lead: tuple[int, ...], M: int, N: int
         size = first if lead and rng.integers(2) else ()
         options["causal_offset"] = rng.integers(-2, N, size=size)
     return options
+
+
+def random_modifiers(
+    score: str, rng: np.random.Generator, lead: tuple[int, ...], M: int, share: float = 0.6
+) -> dict[str, Any]:
+    """Softcap, sink and, where the score has one, scale, in random shapes: a share of them."""
+    sink = rng.standard_normal([(), (M,), (*lead, 1), (*lead, M)][rng.integers(4)])
+    scale = rng.standard_normal([(), lead[-1:], lead][rng.integers(3)])
+    modifiers: dict[str, Any] = {
+        "softcap": np.float32(rng.uniform(0.5, 3)),
+        "sink": np.where(rng.random(sink.shape) < 0.2, -np.inf, sink),
+    }
+    if score in ("dot", "cosine"):
+        modifiers["scale"] = scale if scale.ndim else float(scale)
+    return {name: given for name, given in modifiers.items() if rng.random() < share}
 
 
 def _broadcastable(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -461,6 +477,16 @@ def _keep(problem: Problem, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     return keep_pattern(shape, p, problem.options["seed"]) / dtype(1 - p)  # type: ignore[operator]
 
 
+PHILOX_KNOWN = [  # counter, key, words: Random123's vectors, in its file kat_vectors
+    ("00000000 00000000 00000000 00000000", "00000000 00000000",
+     "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
+     "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
+     "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]  # fmt: skip
+
+
 def philox(index: Array, seed: int) -> Array:
     """Word index & 3 of Philox4x32-10 at counter index >> 2 (Salmon et al. 2011)."""
     mask = 0xFFFFFFFF
@@ -601,24 +627,27 @@ def assert_same_bits(a: Mapping[str, Any], b: Mapping[str, Any], of: object = ""
 SLACK = 0.5
 
 
+def settle() -> None:
+    """What is there now stays: the collector no longer looks through it, which takes 0.3 s."""
+    gc.collect()
+    gc.freeze()
+
+
 def lost_blocks(call: Callable[[], Any], calls: int = 1000) -> float:
     """Blocks a call that are there after so many calls and were not before; the least of three."""
     for _ in range(20):
         call()
-    gc.freeze()  # so that what other tests left behind is not looked through each time
-    try:
-        for _ in range(3):
-            gc.collect()
-            before = sys.getallocatedblocks()
-            for _ in range(calls):
-                call()
-            gc.collect()
-            lost = (sys.getallocatedblocks() - before) / calls
-            if lost < SLACK:
-                break
-        return lost
-    finally:
-        gc.unfreeze()
+    settle()
+    for _ in range(3):
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for _ in range(calls):
+            call()
+        gc.collect()
+        lost = (sys.getallocatedblocks() - before) / calls
+        if lost < SLACK:
+            break
+    return lost
 
 
 # ---- names of cases ------------------------------------------------------------------------------

@@ -39,21 +39,6 @@ def problem_of(layer: Layer, rng: np.random.Generator, **sizes: Any) -> Problem:
     return problem.but(b_h=layer.b_h) if layer.b_h is not None else problem
 
 
-def random_modifiers(
-    layer: Layer, rng: np.random.Generator, lead: tuple[int, ...], M: int
-) -> dict[str, Any]:
-    """Softcap, sink and, where the layer has one, scale: any of them, in random shapes."""
-    sink = rng.standard_normal([(), (M,), (*lead, 1), (*lead, M)][rng.integers(4)])
-    scale = rng.standard_normal([(), lead[-1:], lead][rng.integers(3)])
-    modifiers: dict[str, Any] = {
-        "softcap": rng.uniform(0.5, 3),
-        "sink": np.where(rng.random(sink.shape) < 0.2, -np.inf, sink),
-    }
-    if isinstance(layer, DotProductAttention):
-        modifiers["scale"] = scale if scale.ndim else float(scale)
-    return {name: given for name, given in modifiers.items() if rng.random() < 0.6}
-
-
 def taken(layer: Layer, problem: Problem) -> dict[str, Any]:
     """What the call of the layer takes of the options: a scale, if it is not the layer's own."""
     options = {name: given for name, given in problem.options.items() if name in TAKEN}

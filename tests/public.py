@@ -30,8 +30,8 @@ def public_objects() -> Iterator[str]:
             yield f"{module_name}.{name}"
             value = getattr(module, name)
             if inspect.isclass(value) and not issubclass(value, tuple):
-                for member in vars(value):
-                    if not member.startswith("_"):
+                for member in vars(value):  # some only say that they are not there
+                    if not member.startswith("_") and hasattr(value, member):
                         yield f"{module_name}.{name}.{member}"
 
 

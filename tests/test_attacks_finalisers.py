@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array
+from helpers import Array, settle
 from hostile import (
     FUNCTIONS,
     MAKERS,
@@ -43,9 +43,8 @@ THRESHOLDS = range(1, 14)  # no call makes more objects before its result is the
 def collecting_little() -> Iterator[None]:
     """What is there already is not gone through each time."""
     before = gc.get_threshold()
-    gc.freeze()
+    settle()
     yield
-    gc.unfreeze()
     gc.set_threshold(*before)
     gc.enable()
 

@@ -19,11 +19,12 @@ from helpers import REPOSITORY
 
 sys.path.append(str(REPOSITORY / "benchmarks"))
 
-from suite import limits, masks, paste, report
+from suite import limits, masks, paste, picture, report
 from suite.cases import CASES, Case
 from suite.check import WrongResult, check, truth
 from suite.peers import WORKS
 from suite.problem import make
+from suite.shown import SHOWN
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 
@@ -64,7 +65,7 @@ def test_the_record(measured: tuple[dict[str, Any], str, Path]) -> None:
         peers = ["attnext", "NumPy"] if row["work"] == "forward" else ["attnext"]
         assert list(row["times"]) == peers
         for times in row["times"].values():
-            assert 0 < times["min"] <= times["median"] and times["runs"] >= 5
+            assert 0 < times["min"] <= times["median"] and times["runs"] >= 2
 
 
 def test_the_output(measured: tuple[dict[str, Any], str, Path]) -> None:
@@ -142,7 +143,7 @@ def test_a_peer_that_is_wrong_is_not_timed(tmp_path: Path) -> None:
     from suite.bench import Bench
     from suite.peer_attnext import call
 
-    spec = {"seconds": 0.01, "cpu_time": False, "patience": 60, "threads": 1}
+    spec = {"seconds": 0.01, "cpu_time": False, "patience": 60, "threads": 1, "rounds": 5}
     bench = Bench({**spec, "peers": ["attnext"], "folder": str(tmp_path)})
     bench.makers["wrong"] = lambda problem, work, threads: lambda: problem.inputs["queries"]
     bench.makers["unable"] = lambda problem, work, threads: lambda: 1 / 0
@@ -286,9 +287,12 @@ def test_share_of_tiles() -> None:
 # ---- documents -----------------------------------------------------------------------------------
 
 
+DOCUMENTS = [*paste.READMES, paste.PERFORMANCE]
+
+
 def documents(folder: Path, text: str) -> Path:
     (folder / "docs").mkdir()
-    for file in paste.DOCUMENTS:
+    for file in DOCUMENTS:
         (folder / file).write_text(text)
     return folder
 
@@ -302,15 +306,19 @@ def test_pasting_twice_is_pasting_once(
     for _ in range(2):
         done = run("--from", file, "--paste", "--root", root, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        texts.append([(root / name).read_text() for name in paste.DOCUMENTS])
+        texts.append([(root / name).read_text() for name in DOCUMENTS])
     assert texts[0] == texts[1]
     for text in texts[0]:
         assert text.startswith(f"before\n\n{paste.BEGIN}\n")
         assert text.endswith(f"\n{paste.END}\n\nafter\n")
         assert "old" not in text
-        assert record["cpu"] in text and record["date"] in text and "| dot-toy |" in text
-    for text, short in zip(texts[0], paste.DOCUMENTS.values(), strict=True):
-        assert ("2 threads:" in text) is not short
+        assert record["cpu"] in text and record["date"] in text
+    english, chinese, performance = texts[0]
+    assert SHOWN[0].en in english and SHOWN[0].zh in chinese and SHOWN[0].en not in chinese
+    assert "| dot-toy |" in performance and "2 threads:" in performance
+    assert json.loads((root / paste.RECORD).read_text()) == record
+    pictures = sorted(path.name for path in (root / paste.PICTURES).iterdir())
+    assert pictures == sorted(picture.pictures(record)) and len(pictures) == 4
 
 
 @pytest.mark.parametrize(
@@ -322,7 +330,7 @@ def test_documents_without_markers_are_left_alone(
     root = documents(tmp_path, f"{paste.BEGIN}\n{paste.END}\n")
     (root / "docs/performance.md").write_text(text)
     record = measured[0]
-    tables = {root / name: report.document(record) for name in paste.DOCUMENTS}
+    tables = {root / name: report.document(record) for name in DOCUMENTS}
     with pytest.raises(paste.NoMarkers, match="performance.md needs one line"):
         paste.paste(tables)
     assert (root / "README.md").read_text() == f"{paste.BEGIN}\n{paste.END}\n"
@@ -338,10 +346,18 @@ def test_pasting_without_markers_fails(
     assert "README.md needs one line <!-- benchmark table: begin -->" in done.stderr
 
 
-def test_the_documents_of_the_project_have_their_markers() -> None:
-    for name in paste.DOCUMENTS:
-        text = (REPOSITORY / name).read_text(encoding="utf-8")
-        assert paste.between_markers(text, "table", name).count("table\n") >= 1
+def test_what_the_project_shows_is_made_of_its_record(tmp_path: Path) -> None:
+    """Tables and pictures: nothing was written by hand, and the record is whole."""
+    record = json.loads((REPOSITORY / paste.RECORD).read_text(encoding="utf-8"))
+    shown = {(row["case"], row["work"], row["threads"]) for row in record["rows"]}
+    assert len(shown) == len(CASES) * len(WORKS) * 2 and {one.case for one in SHOWN} <= set(CASES)
+    files = [*DOCUMENTS, paste.RECORD, *(f"{paste.PICTURES}/{x}" for x in picture.pictures(record))]
+    root = documents(tmp_path, "")
+    for name in DOCUMENTS:
+        (root / name).write_bytes((REPOSITORY / name).read_bytes())
+    paste.publish(record, root)
+    for name in files:
+        assert (root / name).read_bytes() == (REPOSITORY / name).read_bytes(), name
 
 
 # ---- two records --------------------------------------------------------------------------------
@@ -402,3 +418,10 @@ def test_no_record(tmp_path: Path) -> None:
         done = run("--compare", file, file, cwd=tmp_path)
         assert done.returncode == 1 and done.stdout == ""
         assert done.stderr.startswith(f"{file} is no record that --json wrote")
+
+
+@pytest.mark.parametrize("results", [1, 3])
+def test_the_floor_of_a_toy_makes_the_results(results: int) -> None:
+    arrays = [np.zeros((2, i + 1), np.float32) for i in range(results)]
+    made = limits.making(arrays)()
+    assert [(x.shape, x.dtype) for x in made] == [(x.shape, x.dtype) for x in arrays]

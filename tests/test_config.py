@@ -13,7 +13,7 @@ from helpers import REPOSITORY, python_environment, run_python
 
 import attnext
 
-SETS = ["scalar", "generic", "avx2", "avx512"]  # narrowest first
+SETS = ["scalar", "generic", "avx2", "avx512", "wasm"]  # narrowest first
 
 
 def test_dicts() -> None:

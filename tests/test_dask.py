@@ -124,7 +124,7 @@ def test_blocks_of_any_size(score: str, case: int, rng: np.random.Generator) -> 
 
 
 @pytest.mark.parametrize("case", range(12))
-def test_sinks_and_scales_of_the_whole(case: int) -> None:
+def test_modifiers_of_the_whole(case: int) -> None:
     """The sink enters once, not in every block; rows without keys have it alone."""
     rng = np.random.default_rng(case)
     score = SCORES[case % 4]
@@ -134,6 +134,8 @@ def test_sinks_and_scales_of_the_whole(case: int) -> None:
         options["sink"].flat[0] = -inf
     if score in ("dot", "cosine"):
         options["scale"] = rng.standard_normal([(3,), (2, 1)][case % 2]).astype(F32)
+    if case % 3:
+        options["softcap"] = 0.7
     mode = EMPTY_ROWS[case // 4]
     check(make(score, rng, lead=(2, 3), M=6, N=19, empty_rows=mode, **options), seed=case)
 

@@ -104,6 +104,7 @@ def test_every_function_has_an_example(name: str) -> None:
     assert f"attnext.{name}" in DOCSTRINGS
 
 
+@pytest.mark.filterwarnings("ignore:Widget._?[a-z_]+ is deprecated")  # numpydoc looks at all it has
 @pytest.mark.parametrize("name", OBJECTS)
 def test_docstrings_are_numpydoc(name: str) -> None:
     value = resolve(name)

@@ -12,6 +12,7 @@ import pytest
 from compiling import compile_objects, link, run
 from helpers import (
     EMPTY_ROWS,
+    PHILOX_KNOWN,
     SCORES,
     TESTS,
     Array,
@@ -43,16 +44,6 @@ def pattern(shape: tuple[int, ...], p: float, seed: int) -> Array:
 # ---- the generator -------------------------------------------------------------------------------
 
 
-KNOWN_ANSWERS = [  # counter, key, words: Random123's vectors, in its file kat_vectors
-    ("00000000 00000000 00000000 00000000", "00000000 00000000",
-     "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
-     "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
-     "d16cfe09 94fdcceb 5001e420 24126ea1"),
-]  # fmt: skip
-
-
 @pytest.fixture(scope="session")
 def c_test(once: Once, c_objects: list[Path]) -> Path:
     def make(folder: Path) -> None:
@@ -62,7 +53,7 @@ def c_test(once: Once, c_objects: list[Path]) -> Path:
     return once("dropout", make) / "test_dropout"
 
 
-@pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
+@pytest.mark.parametrize(("counter", "key", "words"), PHILOX_KNOWN)
 def test_known_answers_of_philox(c_test: Path, counter: str, key: str, words: str) -> None:
     assert run([str(c_test), "philox", *counter.split(), *key.split()]).strip() == words
 

@@ -18,18 +18,18 @@ from helpers import (
     Problem,
     bits,
     make_problem,
-    random_masks,
     run_python,
     textbook,
     textbook_scores,
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
-from sampling import cases
+from sampling import cases, random_problem
 
 import attnext
 from attnext import _core, explain
 from attnext.explain import Step, Trace, accuracy, scores, steps
+from attnext.explain.multi_head import ARRAYS
 from attnext.explain.words import AXES, LANGUAGES, PHRASES, TITLES
 from attnext.explain.words_steps import STEPS
 
@@ -64,23 +64,6 @@ def assert_is_fast(got: Any, fast: Any) -> None:
     assert_array_equal(bits(got), bits(fast))
 
 
-def random_problem(score: str, seed: int) -> Problem:
-    """Masks, biases, heads, dropout and rules for empty rows, all at random."""
-    rng = np.random.default_rng(seed)
-    lead = [(), (2,), (2, 4), (2, 1, 4)][seed % 4]
-    M, N = int(rng.integers(1, 5)), int(rng.integers(1, 9))
-    options = random_masks(rng, lead, M, N)
-    options["empty_rows"] = EMPTY_ROWS[seed % 3]
-    if seed % 5 == 0:
-        options |= {"dropout_p": 0.4, "seed": seed}
-    elif seed % 5 == 1:
-        options |= {"dropout_p": 0.5, "dropout_mask": rng.random((*lead, M, N)) < 0.5}
-    if score == "additive" and seed % 2:
-        options["b_h"] = rng.standard_normal(6, dtype=np.float32)
-    heads = 2 if len(lead) > 1 and seed % 3 else None
-    return make_problem(score, rng, lead=lead, M=M, N=N, kv_heads=heads, **options)
-
-
 # ---- the last step is the fast function's, the others are the textbook's -------------------------
 
 
@@ -98,7 +81,9 @@ def test_attention(score: str, seed: int) -> None:
     live = problem.takes_part()
     expected, hidden = textbook_scores(problem, np.float64)
     last = [step for step in trace.steps if step.key in ("scaled", "scaled_by", score, "gaussian")]
-    last += [step for step in trace.steps if step.key == "bias"]
+    last += [step for step in trace.steps if step.key in ("softcap", "bias")]
+    if cap := problem.options.get("softcap"):
+        expected = cap * np.tanh(expected / cap)
     if problem.options.get("bias") is not None:
         expected = expected + problem.options["bias"].astype(np.float64)
     assert_allclose(last[-1].values[live], expected[live], rtol=1e-12, atol=1e-12)
@@ -778,7 +763,21 @@ def test_every_step_of_the_table_is_used(rng: np.random.Generator) -> None:
             return_grad_scale=True,
         )
     )
-    assert {step.key for trace in traces for step in trace.steps} == set(STEPS)
+    for score in ("additive", "gaussian", "cosine"):
+        problem = make_problem(score, rng)
+        backward = getattr(explain, f"{FUNCTION[score]}_backward")
+        traces.append(backward(**problem.grads, **problem.inputs, **problem.options))
+    square = [np.eye(2)] * 7
+    traces += [
+        explain.multi_head_attention_backward(np.eye(2), *square, num_heads=1),
+        explain.dot_product_scores_backward(np.eye(2), *square[:2]),
+        explain.sequence_mask(np.eye(2), [1, 2]),
+        explain.merge_attention([np.eye(2)], [np.ones(2)]),
+        explain.merge_attention_backward(np.eye(2), [np.eye(2)], [np.ones(2)]),
+    ]
+    used = {step.key for trace in traces for step in trace.steps}
+    of_heads = {"d_q", "d_k", "d_v"} | {f"d_{name}" for name in ARRAYS if name[1] == "_"}
+    assert used - of_heads - {"d_w_v", "d_b_h"} == set(STEPS)  # those have words of several
 
 
 # ---- the trace -----------------------------------------------------------------------------------
@@ -787,8 +786,8 @@ def test_every_step_of_the_table_is_used(rng: np.random.Generator) -> None:
 def test_a_trace_is_indexed_by_key() -> None:
     trace = explain.masked_softmax(X)
     assert trace["exp"] is trace.steps[1]
-    with pytest.raises(KeyError, match="there is no step 'scores', expected one of: X, exp, total"):
-        trace["scores"]
+    with pytest.raises(KeyError, match="there is no step 'keep', expected one of: X, exp, total"):
+        trace["keep"]
     assert repr(trace) == "<Trace of 4 steps: X, exp, total, softmax>"
     assert repr(trace["total"]) == "<Step total, shape (4,)>"
     with pytest.raises(AttributeError):

@@ -206,6 +206,7 @@ def test_words_are_wrapped_between_words() -> None:
 # ---- HTML ----------------------------------------------------------------------------------------
 
 VOID = {"br"}
+FOLDS = {"details", "summary"}
 
 
 class Checker(HTMLParser):
@@ -218,8 +219,10 @@ class Checker(HTMLParser):
         self.cells: list[dict[str, str | None]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in {"div", "style", "span", "code", "table", "tr", "td", "th", *VOID}, tag
-        assert {name for name, _ in attrs} <= {"class", "style"}
+        assert tag in {"div", "style", "span", "code", "table", "tr", "td", "th", *FOLDS, *VOID}, (
+            tag
+        )
+        assert {name for name, _ in attrs} <= {"class", "style", "title", "open"}
         if tag not in VOID:
             self.open.append(tag)
         if tag == "td":
@@ -258,7 +261,9 @@ def test_html_is_well_formed_and_self_contained(trace: Trace) -> None:
 def test_a_step_shows_itself_alone(trace: Trace) -> None:
     for step in trace.steps:
         html = step._repr_html_()
-        assert html.count('<div class="step">') == 1 and step.formula in "\n".join(parse(html).text)
+        assert html.count('<details class="step" open>') == 1 and step.formula in "\n".join(
+            parse(html).text
+        )
         assert str(step).startswith(f"{step.name}  {step.shape}\n")
 
 
@@ -278,25 +283,51 @@ def test_html_marks_masked_cells() -> None:
         masked = trace[key].masked
         assert masked is not None
         classes = [cell.get("class") for cell in parse(trace[key]._repr_html_()).cells]
-        assert classes == ["masked" if m else None for m in masked.ravel()], key
+        assert [kind == "masked" for kind in classes] == masked.ravel().tolist(), key
         assert "takes no part" in trace[key]._repr_html_()
     assert "takes no part" not in trace["X"]._repr_html_()
     assert trace["softmax"].masked is not None and not trace["softmax"].masked[0].any()  # 1/4 each
 
 
-def alpha(cell: dict[str, str | None]) -> int:
-    """How strong the colour of a cell is, 0 to 255."""
-    found = re.fullmatch(r"background:#e24a33([0-9a-f]{2})", cell.get("style") or "")
-    return int(found[1], 16) if found else 0
+def shade(cell: dict[str, str | None]) -> int:
+    """How strong the colour of a cell is, from -20 for blue to 20 for red."""
+    found = re.fullmatch(r"([pn])(\d+)", cell.get("class") or "")
+    return int(found[2]) * (1 if found[1] == "p" else -1) if found else 0
 
 
 def test_the_heat_map_is_darker_where_the_weight_is_larger() -> None:
     weights = np.array([[0.1, 0.7, 0.0, 0.2], [1.0, 0.0, 0.0, np.nan]])
     cells = parse(make_step(weights, key="weights")._repr_html_()).cells
-    strengths = [alpha(cell) for cell in cells]
+    strengths = [shade(cell) for cell in cells]
     assert strengths[2] == strengths[5] == strengths[6] == strengths[7] == 0
-    assert 0 < strengths[0] < strengths[3] < strengths[1] < strengths[4] < 255
-    assert not any(map(alpha, parse(make_step(weights, key="raw")._repr_html_()).cells))
+    assert 0 < strengths[0] < strengths[3] < strengths[1] < strengths[4] == 20
+
+
+def test_every_matrix_is_coloured_blue_below_zero() -> None:
+    scores = np.array([[-4.0, 2.0], [0.0, -0.1]])
+    html = make_step(scores, key="raw")._repr_html_()
+    assert list(map(shade, parse(html).cells)) == [-20, 10, 0, -1]
+    assert ">-4 <span" in html and ">4</div>" in html  # the legend
+    every = explain.dot_product_attention(*[np.eye(3)] * 3, 2, causal=True)
+    for step in every.steps:
+        assert any(map(shade, parse(step._repr_html_()).cells)), step.key
+
+
+def test_columns_are_as_wide_however_many_are_masked() -> None:
+    """As wide as the widest number, in all tables of a step; a heading that is longer is cut."""
+    step = replace(make_step([[[1.0, -2.5]], [[3.0, 4.0]]]), labels=((), (), ("a", "b" * 30)))
+    html = step._repr_html_()
+    assert html.count("--w:10ch") == 1 and f'<th title="{"b" * 30}">' in html
+    masked = np.ones((1, 2), bool)
+    few = replace(make_step([[-123.25, 0.5]]), masked=masked)
+    assert "--w:2ch" in few._repr_html_()
+    assert "--w:7ch" in make_step([[-123.25, 0.5]])._repr_html_()
+
+
+def test_a_step_folds_and_the_column_under_the_pointer_is_named() -> None:
+    html = explain.masked_softmax(X)._repr_html_()
+    assert html.count("<details") == html.count("<summary>") == 4
+    assert "table:has(td:nth-child(2):hover) tr:first-child th:nth-child(2)" in html
 
 
 def test_a_large_heat_map_has_no_numbers() -> None:
@@ -307,20 +338,20 @@ def test_a_large_heat_map_has_no_numbers() -> None:
     assert len(page.cells) == 4 * 20 * 32
     assert "[1, 1, :20, :32], query\\key" in page.text
     shown = step.values[..., :32].ravel()
-    strengths = np.array([alpha(cell) for cell in page.cells])
+    strengths = np.array([shade(cell) for cell in page.cells])
     masked = np.array([cell.get("class") == "masked" for cell in page.cells])
     assert (masked == (shown == 0)).all() and (strengths[masked] == 0).all()
     order = np.argsort(shown[~masked], kind="stable")
     assert (np.diff(strengths[~masked][order]) >= 0).all()
-    assert strengths.max() > 150  # the largest of all is among those shown, or nearly so
+    assert strengths.max() > 12  # the largest of all is among those shown, or nearly so
 
 
 def test_colours_of_letters_are_left_to_the_notebook() -> None:
     """On light and on dark: no colour but transparent ones."""
     html = explain.masked_softmax(X, [2, 3])._repr_html_()
-    assert set(re.findall(r"(?<![-\w])color: ([^;]+);", html)) == {"inherit"}
+    assert set(re.findall(r"(?<![-\w])color: ([^;]+);", html)) == {"inherit", "inherit !important"}
     for colour in re.findall(r"#[0-9a-f]+", html):
-        assert len(colour) == 9 and colour[-2:] < "d0"
+        assert len(colour) == 9 and colour[-2:] < "d0", colour
     assert set(re.findall(r"rgb\(|rgba\(\d+,\d+,\d+,[.\d]+\)", html)) <= {
         f"rgba(128,128,128,{a})" for a in (".35", ".15", ".3", ".12", ".6")
     }

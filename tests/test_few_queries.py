@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from helpers import (
     EMPTY_ROWS,
+    PART_KEYS,
     SCORES,
     Array,
     Problem,
@@ -21,8 +22,6 @@ from helpers import (
 )
 
 import attnext
-
-PART_KEYS = 4096  # of plan_split.c
 
 score_cases = pytest.mark.parametrize("score", SCORES)
 

@@ -1,6 +1,6 @@
 """Every hint is followed: what it advises gives what the library gives that it speaks of.
 
-A hint is what a call with another library's argument is told (csrc/python/py_hints.c). Each is
+A hint is what a call with another library's argument is told (attnext/_hints.py). Each is
 taken out of the message, evaluated as the code it is, and the call made with it. There are as many
 entries as heads and queries, so that whatever broadcasts by accident does.
 """
@@ -20,6 +20,7 @@ from torch.nn import functional
 
 import attnext
 import attnext.torch
+from attnext._hints import FOREIGN
 
 Array = NDArray[Any]
 SIZE = 3  # of batch, heads and queries
@@ -256,7 +257,7 @@ def test_a_hint_gives_what_the_library_gives(number: int) -> None:
 
 def test_every_line_of_the_table_of_hints_is_followed() -> None:
     followed = {(foreign, here) for foreign, here, _ in TABLE} | set(NAMES.items())
-    for foreign, here, _ in attnext._core.FOREIGN:
+    for foreign, here, _ in FOREIGN:
         assert (foreign, here) in followed or foreign in ELSEWHERE
 
 
@@ -304,9 +305,114 @@ def test_what_is_returned() -> None:
 
 
 def test_dropout() -> None:
-    for function in dot:
+    seeds = "which needs a seed", "with a seed from torch's generator if none is given"
+    for function, seed in zip(dot, seeds, strict=True):
         for name in ("dropout", "dropout_rate"):
-            assert told(function, HEADED, name) == "dropout_p, which needs a seed"
+            assert told(function, HEADED, name) == f"dropout_p, {seed}"
         for name in ("dropout_rng", "generator"):
             assert told(function, HEADED, name) == "seed, an int"
         function(*HEADED, dropout_p=0.5, seed=3)
+
+
+def test_lengths_where_others_have_a_mask() -> None:
+    """F.scaled_dot_product_attention has one fourth, a masked softmax second."""
+    bias, pairs = normal(SIZE, KEYS), PAIRS[:, :1]
+    for function in dot:
+        with pytest.raises(TypeError, match="added to the scores are an attention's argument bias"):
+            function(*HEADED, bias)
+        got = function(*HEADED, bias=bias)
+        np.testing.assert_allclose(got, sdpa(HEADED, attn_mask=bias), rtol=2e-5, atol=1e-6)
+        with pytest.raises(TypeError, match="which, says the argument mask$"):
+            function(*HEADED, pairs)
+        got = function(*HEADED, mask=pairs)
+        np.testing.assert_allclose(got, sdpa(HEADED, attn_mask=pairs), rtol=2e-5, atol=1e-6)
+    for layer in layers:
+        with pytest.raises(TypeError, match="added to the scores are an attention's argument bias"):
+            layer(*FLAT, bias)
+        got = np.asarray(getattr(y := layer(*FLAT, bias=bias), "detach", lambda y=y: y)())
+        np.testing.assert_allclose(got, module(attn_mask=bias), rtol=1e-4, atol=1e-6)
+    for function in doors("masked_softmax"):
+        with pytest.raises(TypeError, match="which, says the argument mask$"):
+            function(X, pairs)
+        np.testing.assert_allclose(function(X, mask=pairs), softmax_formula(X, pairs), rtol=1e-5)
+
+
+def test_what_was_meant() -> None:
+    for function in dot:
+        assert "did you mean causal?" in misspelt(function, HEADED)
+        expected = sdpa(HEADED, is_causal=True)
+        np.testing.assert_allclose(function(*HEADED, causal=True), expected, rtol=1e-5, atol=1e-6)
+    for layer in layers:
+        assert "did you mean causal?" in misspelt(layer, FLAT)
+    for softmax in doors("masked_softmax"):
+        with pytest.raises(TypeError, match=r"'empty_row'(: did you mean empty_rows\?)?$"):
+            softmax(X, empty_row="zero")
+
+
+def misspelt(function: Callable[..., Any], inputs: list[Array]) -> str:
+    with pytest.raises(TypeError) as refused:
+        function(*inputs, casual=True)
+    return str(refused.value)
+
+
+LAYERS = {
+    "additive": (attnext.AdditiveAttention, attnext.torch.AdditiveAttention, (4, 4, 8)),
+    "multi_head": (attnext.MultiHeadAttention, attnext.torch.MultiHeadAttention, (4, 4, 4, 8, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", [*LAYERS, "dot_product"])
+def test_a_layer_is_called(kind: str) -> None:
+    """Not its forward, which those of torch have."""
+    layer = LAYERS[kind][0](*LAYERS[kind][2]) if kind in LAYERS else attnext.DotProductAttention()
+
+    class Derived(type(layer)):  # type: ignore[misc]
+        def forward(self, *inputs: Array) -> Any:
+            return self(*inputs)
+
+    inputs = [PLAIN[0], PLAIN[1], PLAIN[2]]
+    missing = f"^'{type(layer).__name__}' object has no attribute 'forward': "
+    for asked in (layer, type(layer)):
+        with pytest.raises(AttributeError, match=missing + r"call the layer itself, layer\(que"):
+            asked.forward(*inputs)
+        assert not hasattr(asked, "forward")
+    assert "forward" not in dir(layer) and "state_dict" in dir(layer)
+    derived = Derived(*(LAYERS[kind][2] if kind in LAYERS else ()))
+    assert derived.forward(*inputs).shape == layer(*inputs).shape
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_biases_for_a_layer_that_has_none(kind: str) -> None:
+    in_c, in_torch, sizes = LAYERS[kind]
+    hint = ": biases are for a layer that is made with bias=True"
+    states = [in_torch(*sizes, bias=True).state_dict()]
+    if kind == "multi_head":
+        states.append(torch.nn.MultiheadAttention(8, 2, kdim=4, vdim=4).state_dict())
+        sizes = (4, 8, 4, 8, 2)
+        states[0] = in_torch(*sizes, bias=True).state_dict()
+    for state in states:
+        with pytest.raises(KeyError, match=hint):
+            in_c(*sizes).load_state_dict(state)
+        in_c(*sizes, bias=True).load_state_dict(state)
+        layer = in_torch(*sizes)
+        with pytest.raises(
+            RuntimeError, match=rf"(?s)^Error\(s\) in loading .*Unexpected.*{hint}$"
+        ):
+            layer.load_state_dict(state)
+        in_torch(*sizes, bias=True).load_state_dict(state)
+
+        # Not strict: torch's own answer, and all that both have is there.
+        missing, unexpected = layer.load_state_dict(state, strict=False)
+        assert not missing and unexpected
+        assert all(name == "b_h" or name.endswith(".bias") for name in unexpected)
+        model = torch.nn.ModuleDict({"attention": in_torch(*sizes)})
+        whole = {f"attention.{name}": x for name, x in state.items()}
+        assert model.load_state_dict(whole, strict=False).unexpected_keys == [
+            f"attention.{name}" for name in unexpected
+        ]
+        with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict"):
+            model.load_state_dict(whole)
+    lost = in_torch(*sizes).state_dict()
+    lost.popitem()
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\)[^:]*: \"[a-zA-Z_.]*\"\. $"):
+        in_torch(*sizes).load_state_dict(lost)

@@ -11,10 +11,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import torch
+from helpers import REPOSITORY
 
 import attnext
 import attnext.dask
 import attnext.torch
+from attnext._hints import FOREIGN
 
 X = np.zeros((2, 3, 4), dtype=np.float32)
 T = torch.zeros(2, 3, 4)
@@ -77,7 +79,7 @@ def test_hints_lead_to_arguments_that_are_there() -> None:
     functions = [getattr(attnext, name) for name in attnext.__all__ if name.islower()]
     known = {name for function in functions for name in inspect.signature(function).parameters}
     known |= {"need_weights", "softcap", "sink"}  # of layers; these two: modifiers of the score
-    for foreign, here, _ in attnext._core.FOREIGN:
+    for foreign, here, _ in FOREIGN:
         assert here in known and foreign != here
 
 
@@ -96,7 +98,9 @@ LENGTHS = {
 def test_float_lengths_are_told_how_they_become_integers(name: str) -> None:
     """In the words of whatever they came in."""
     # attnext.torch's, where other functions have a mask
-    more = "; floats to be added to the scores are the argument bias" * (name == "valid_lens ")
+    more = "; floats to be added to the scores are an attention's argument bias" * (
+        name == "valid_lens "
+    )
     for lens, hint in (
         (torch.ones(2), f": .long(), if these are whole numbers{more}"),
         (np.ones(2), ": .astype(int), if these are whole numbers"),
@@ -133,27 +137,52 @@ def test_swapped_arguments_are_noticed() -> None:
 # ---- numbers -------------------------------------------------------------------------------------
 
 
+NUMBERS = [
+    ("scale", "x", "scale must be a number, got str"),
+    ("scale", {}, "scale must be a number, got dict"),
+    ("scale", 1j, "scale must be a number, got complex"),
+    ("scale", np.ones(2, complex), "scale has dtype complex128, expected real numbers "
+     "(any float or integer dtype)"),
+    ("scale", np.nan, "scale is nan, expected a finite float32 number"),
+    ("dropout_p", 1.5, "dropout_p is 1.5, expected 0 <= dropout_p < 1"),
+    ("dropout_p", "0.5", "dropout_p must be a number, got str"),
+    ("dropout_p", 1 - 1e-12, "dropout_p is 0.999999999999, expected 0 <= dropout_p < 1 in "
+     "float32"),
+    ("seed", "x", "seed must be an int, got str"),
+    ("seed", 10**5000, "seed is a huge int, expected 0 <= seed < 2**64"),
+    ("causal", "yes", "causal must be a bool, got str"),
+    ("causal", np.zeros(3), "causal must be a bool, got numpy.ndarray"),
+    ("enable_gqa", 1, "enable_gqa must be a bool, got int"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [
-        ("scale", "x", "scale must be a number, got str"),
-        ("scale", {}, "scale must be a number, got dict"),
-        ("scale", 1j, "scale must be a number, got complex"),
-        ("scale", np.ones(2, complex), "scale has dtype complex128, expected real numbers "
-         "(any float or integer dtype)"),
-        ("scale", np.nan, "scale is nan, expected a finite float32 number"),
-        ("dropout_p", 1.5, "dropout_p is 1.5, expected 0 <= dropout_p < 1"),
-        ("dropout_p", "0.5", "dropout_p must be a number, got str"),
-        ("dropout_p", 1 - 1e-12, "dropout_p is 0.999999999999, expected 0 <= dropout_p < 1 in "
-         "float32"),
-        ("seed", "x", "seed must be an int, got str"),
-        ("seed", 10**5000, "seed is a huge int, expected 0 <= seed < 2**64"),
-        ("causal", "yes", "causal must be a bool, got str"),
-        ("causal", np.zeros(3), "causal must be a bool, got numpy.ndarray"),
-        ("enable_gqa", 1, "enable_gqa must be a bool, got int"),
-    ],
+    NUMBERS,
     ids=lambda x: x if isinstance(x, str) else "",  # Python does not write out 10**5000
-)  # fmt: skip
+)
 def test_numbers_and_flags_are_told_plainly(name: str, value: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}$"):
         dot(X, X, X, **{name: value})
+
+
+# ---- where a message is said ---------------------------------------------------------------------
+
+
+def test_a_message_is_found_by_grep_as_it_is_shown() -> None:
+    """Words of it that are neither names nor numbers stand together on one line of the source."""
+    files = [*REPOSITORY.glob("csrc/python/*.[ch]"), *REPOSITORY.glob("attnext/*.py")]
+    said = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    shown = [message for _, _, message in NUMBERS] + [
+        UNKNOWN.format("dot_product_attention", "axis"),
+        "keys has shape (2, 5, 3), expected (2, N, 4)",
+        "out shares memory with queries, expected memory of its own",
+        "valid_lens has dtype float64, expected integers: .astype(int), if these are whole numbers",
+        "X holds integers and valid_lens floats, as if they were swapped: expected",
+        "queries cannot be read as an array: its lists have different lengths",
+    ]
+    for message in shown:
+        words = message.split()
+        runs = {" ".join(words[i : i + 3]) for i in range(len(words) - 2)}
+        runs |= {" ".join(words[i : i + 2]) for i in range(len(words) - 1)}
+        assert [run for run in runs if len(run) >= 9 and run in said], message

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from helpers import (
     EMPTY_ROWS,
     SCORES,
@@ -70,62 +69,6 @@ def test_mask_of_queries_of_any_rank(
         lens = rng.integers(0, N + 1, size=(*lead, M))
         mask = random_mask(rng, *shape)
         check(make_problem(score, rng, lead=lead, M=M, N=N, mask=mask, valid_lens=lens))
-
-
-def spread_out(mask: Array) -> Array:
-    """The same bools, not one beside the other."""
-    large = np.ones([2 * n for n in mask.shape], dtype=bool)
-    every_second = tuple(slice(None, None, 2) for _ in mask.shape)
-    large[every_second] = mask
-    return large[every_second]
-
-
-def backwards(mask: Array) -> Array:
-    return np.flip(np.flip(mask).copy())
-
-
-def read_only(mask: Array) -> Array:
-    copy = mask.copy()
-    copy.flags.writeable = False
-    return copy
-
-
-LAYOUTS: dict[str, Any] = {
-    "spread out": spread_out,
-    "backwards": backwards,
-    "Fortran": np.asfortranarray,
-    "swapped axes": lambda mask: np.swapaxes(np.swapaxes(mask, 0, 2).copy(), 0, 2),
-    "rows apart": lambda mask: np.concatenate([mask, ~mask], axis=-1)[..., : mask.shape[-1]],
-    "read-only": read_only,
-    "lists": np.ndarray.tolist,
-    "tensor": torch.from_numpy,
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@score_cases
-def test_mask_in_every_layout(score: str, layout: str, rng: np.random.Generator) -> None:
-    problem = make_problem(score, rng, lead=(2, 3), M=17, N=130)
-    for shape in [(2, 3, 17, 130), (3, 17, 130), (2, 1, 17, 130), (1, 3, 1, 130)]:
-        mask = random_mask(rng, *shape)
-        before = mask.copy()
-        given = mask if mask.ndim != 3 and layout == "tensor" else mask.copy()
-        assert_same_bits(
-            problem.but(mask=LAYOUTS[layout](given)).run(), problem.but(mask=mask).run()
-        )
-        np.testing.assert_array_equal(mask, before)
-
-
-@pytest.mark.parametrize("shape", [(17, 130), (1, 130), (17, 1), (3, 1, 130), (1,), ()], ids=str)
-@score_cases
-def test_mask_expanded_without_memory(
-    score: str, shape: tuple[int, ...], rng: np.random.Generator
-) -> None:
-    """np.broadcast_to has axes with stride 0."""
-    problem = make_problem(score, rng, lead=(2, 3), M=17, N=130)
-    mask = random_mask(rng, *shape)
-    expanded = np.broadcast_to(mask, (2, 3, 17, 130))
-    assert_same_bits(problem.but(mask=expanded).run(), problem.but(mask=mask).run())
 
 
 @score_cases
@@ -201,17 +144,6 @@ def test_causal_offset(score: str, offset: int, rng: np.random.Generator) -> Non
         check(make_problem(score, rng, **sizes, causal_offset=offset, empty_rows="zero", **options))
 
 
-@score_cases
-def test_offsets_as_far_as_numbers_go(score: str, rng: np.random.Generator) -> None:
-    """Beyond all keys on either side it makes no difference how far."""
-    for window in [None, (3, 2), (-1, 5), (5, -1)]:
-        problem = make_problem(score, rng, M=20, N=140, window=window, causal=window is None)
-        for far in (2**40, -(2**40)):
-            expected = problem.but(causal_offset=far).run()
-            for offset in (int(np.sign(far)) * (2**63 - 1), far * 2**40, np.array([far, 2 * far])):
-                assert_same_bits(problem.but(causal_offset=offset).run(), expected)
-
-
 @pytest.mark.parametrize("options", [{"causal": True}, {"window": (20, 3)}], ids=str)
 @pytest.mark.parametrize("lead", [(3,), (3, 2), (3, 1, 2)], ids=str)
 @score_cases
@@ -225,16 +157,6 @@ def test_one_offset_for_each_entry(
     for b, offset in enumerate(offsets):
         alone = problem.but(causal_offset=offset).forward()
         np.testing.assert_array_equal(got["output"][b], alone[b])
-
-
-@pytest.mark.parametrize("dtype", ["int8", "int16", ">i4", "int64", "uint8", "uint64"])
-@score_cases
-def test_offsets_of_any_integer_dtype(score: str, dtype: str, rng: np.random.Generator) -> None:
-    problem = make_problem(score, rng, M=20, N=130, causal=True)
-    expected = problem.but(causal_offset=[100, 7]).run()
-    for given in (np.array([100, 7]), torch.tensor([100, 7]), np.array([100, 0, 7])[::2]):
-        typed = given if isinstance(given, torch.Tensor) else given.astype(dtype)
-        assert_same_bits(problem.but(causal_offset=typed).run(), expected)
 
 
 @score_cases
@@ -331,32 +253,6 @@ def test_masks_that_allow_the_same_pairs_give_the_same_bits(
         assert_same_bits(by_bias, by_mask)
         weights = by_mask["weights"][0][mask.any(axis=1)]
         np.testing.assert_array_equal(weights > 0, mask[mask.any(axis=1)])
-
-
-def jax_mask(
-    B: int, T: int, S: int, local_window_size: tuple[int, int] | None, lengths: list[int] | None
-) -> Array:
-    """The rules of jax.nn.dot_product_attention, pair by pair, as its documentation has them."""
-    mask = np.zeros((B, 1, T, S), dtype=bool)
-    for b, t, s in product(range(B), range(T), range(S)):
-        near = local_window_size is None or (
-            t - local_window_size[0] <= s <= t + local_window_size[1]
-        )
-        mask[b, 0, t, s] = near and (lengths is None or s < lengths[b])
-    return mask
-
-
-@pytest.mark.parametrize("window", [None, (0, 0), (3, 2), (2, 2), (20, 1), (1, 20)], ids=str)
-@score_cases
-def test_local_window_size_and_key_value_seq_lengths_of_jax(
-    score: str, window: tuple[int, int] | None, rng: np.random.Generator
-) -> None:
-    for lengths in (None, [9, 4], [0, 13]):
-        problem = make_problem(score, rng, lead=(2, 2), M=11, N=13, empty_rows="zero")
-        mask = jax_mask(2, 11, 13, window, lengths)
-        got = problem.but(window=window, valid_lens=lengths).run()
-        assert_same_bits(got, problem.but(mask=mask).run())
-        np.testing.assert_array_equal(got["weights"] > 0, np.broadcast_to(mask, (2, 2, 11, 13)))
 
 
 def test_the_window_in_the_documentation_of_jax() -> None:

@@ -9,12 +9,9 @@ from __future__ import annotations
 import collections
 import inspect
 import math
-import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator
-from copy import copy as shallow_copy
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -26,7 +23,7 @@ from helpers import (
     assert_same_bits,
     repr_id,
 )
-from layered import KINDS, SIZES, TAKEN, Layer, call, make_layer, problem_of, run, run_functions
+from layered import KINDS, SIZES, TAKEN, Layer, call, make_layer, problem_of, run
 from numpy.typing import DTypeLike, NDArray
 
 import attnext
@@ -50,29 +47,6 @@ def test_toy_example_of_the_book(layer: Layer, rng: np.random.Generator) -> None
     weights[0, 0, :2], weights[1, 0, :6] = 1 / 2, 1 / 6
     assert layer.attention_weights is not None
     np.testing.assert_allclose(layer.attention_weights, weights, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(("lead", "N"), [((), 9), ((2,), 200), ((2, 3), 9)], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_same_bits_as_the_functions(
-    kind: str,
-    lead: tuple[int, ...],
-    N: int,
-    training: bool,
-    dropout: float,
-    rng: np.random.Generator,
-) -> None:
-    layer = make_layer(kind, dropout).train(training)
-    problem = problem_of(layer, rng, lead=lead, M=7, N=N).but(valid_lens=N - 4)
-    if N > 128:
-        del problem.grads["grad_weights"]  # now the backward uses the saved output and lse
-    got = run(layer, problem)
-    if training and dropout > 0:
-        assert layer.context is not None
-        problem = problem.but(dropout_p=dropout, seed=layer.context.seed)
-    assert_same_bits(got, run_functions(problem))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -113,83 +87,6 @@ def test_no_keys(kind: str, rng: np.random.Generator) -> None:
 # ---- mask and causal -----------------------------------------------------------------------------
 
 
-def masked(problem: Problem, who: str, rng: np.random.Generator) -> Problem:
-    """The problem with some of valid_lens, mask and causal; M = 6, N = 9."""
-    lead = problem.inputs["queries"].shape[:-2]
-    options: dict[str, Any] = {}
-    if "lens" in who:
-        options["valid_lens"] = rng.integers(0, 10, size=(*lead, 6))
-    if "mask" in who:
-        options["mask"] = rng.random((*lead, 6, 9)) < 0.6
-    if "row" in who:
-        options["mask"] = np.broadcast_to(rng.random((lead[0], 1, 1, 9)) < 0.6, (*lead, 6, 9))
-    if "causal" in who:
-        options["causal"] = True
-    return problem.but(**options)
-
-
-WHO = ["mask", "causal", "mask, causal", "lens, row", "lens, mask, causal"]
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("who", WHO)
-@pytest.mark.parametrize("kind", KINDS)
-def test_masked_same_bits_as_the_functions(
-    kind: str, who: str, dropout: float, rng: np.random.Generator
-) -> None:
-    layer = make_layer(kind, dropout)
-    problem = masked(problem_of(layer, rng, lead=(2, 3), M=6, N=9), who, rng)
-    got = run(layer, problem)
-    if dropout > 0:
-        assert layer.context is not None
-        problem = problem.but(dropout_p=dropout, seed=layer.context.seed)
-    assert_same_bits(got, run_functions(problem))
-
-
-@pytest.mark.parametrize("who", WHO)
-@pytest.mark.parametrize("kind", KINDS)
-def test_masked_against_the_reference(kind: str, who: str, rng: np.random.Generator) -> None:
-    layer = make_layer(kind)
-    problem = masked(problem_of(layer, rng, lead=(2, 3), M=6, N=9), who, rng)
-    exact = problem.run(reference)
-    del exact["lse"]
-    assert_all_accurate(run(layer, problem), exact, problem)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_masks_of_every_kind(kind: str, rng: np.random.Generator) -> None:
-    layer = make_layer(kind)
-    problem = problem_of(layer, rng, M=6, N=9)
-    mask = rng.random((6, 9)) < 0.6
-    expected = run(layer, problem.but(mask=np.broadcast_to(mask, (2, 6, 9)).copy()))
-    for given in (mask, mask.tolist(), torch.from_numpy(mask), np.asfortranarray(mask), mask[None]):
-        assert_same_bits(run(layer, problem.but(mask=given)), expected)
-    everyone = run(layer, problem)
-    for none in (None, True):
-        assert_same_bits(run(layer, problem.but(mask=none, causal=False)), everyone)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_contexts_know_their_masks(kind: str, rng: np.random.Generator) -> None:
-    """Backward through several calls, each with masks of its own, in any order."""
-    layer = make_layer(kind)
-    problems = [
-        masked(problem_of(layer, rng, lead=(2, 3), M=6, N=9), who, rng) for who in ("", *WHO)
-    ]
-    contexts = []
-    for problem in problems:
-        call(layer, problem)
-        contexts.append(layer.context)
-    for i in (3, 0, 5, 1, 4, 2):
-        expected = run_functions(problems[i])
-        for name, d in zip(
-            ("queries", "keys", "values"),
-            layer.backward(**problems[i].grads, context=contexts[i]),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(d, expected[f"d_{name}"])
-
-
 def test_a_context_refers_to_its_mask(rng: np.random.Generator) -> None:
     """Once, without a copy, and no longer than it lives."""
     layer = make_layer("dot")
@@ -216,19 +113,6 @@ def test_a_refused_mask_leaves_the_last_call_alone(kind: str, rng: np.random.Gen
             call(layer, problem, mask=mask)
     assert layer.context is context
     assert layer.attention_weights is weights
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_copies_know_nothing_of_masks(kind: str, rng: np.random.Generator) -> None:
-    layer = make_layer(kind)
-    problem = masked(problem_of(layer, rng, lead=(2, 3), M=6, N=9), "mask, causal", rng)
-    saved = pickle.dumps(layer)
-    call(layer, problem)
-    for twin in (pickle.loads(pickle.dumps(layer)), shallow_copy(layer), deepcopy(layer)):
-        assert twin.context is None
-        assert twin.attention_weights is None
-        assert_same_bits(run(twin, problem), run(layer, problem))
-    assert len(pickle.dumps(layer)) == len(saved)
 
 
 # ---- beside torch --------------------------------------------------------------------------------
@@ -974,135 +858,61 @@ def test_load_state_dict_of_no_mapping(state: Any) -> None:
 X = np.zeros((2, 3, 4))
 
 MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (
-        lambda: AdditiveAttention(2, 3),
-        TypeError,
-        "AdditiveAttention() missing required argument 'num_hiddens' (pos 3)",
-    ),
+    (lambda: AdditiveAttention(2, 3), TypeError,
+     "AdditiveAttention() missing required argument 'num_hiddens' (pos 3)"),
     (lambda: AdditiveAttention(2.0, 3, 4), TypeError, "key_size must be an int, got float"),
     (lambda: AdditiveAttention(2, True, 4), TypeError, "query_size must be an int, got bool"),
     (lambda: AdditiveAttention(2, 3, "4"), TypeError, "num_hiddens must be an int, got str"),
     (lambda: AdditiveAttention(-1, 3, 4), ValueError, "key_size is -1, expected key_size >= 0"),
-    (
-        lambda: AdditiveAttention(2, 3, 0),
-        ValueError,
-        "num_hiddens is 0, expected num_hiddens >= 1",
-    ),
-    (
-        lambda: AdditiveAttention(2, -(10**30), 4),
-        ValueError,
-        f"query_size is {-(10**30)}, expected query_size >= 0",
-    ),
-    (
-        lambda: AdditiveAttention(2, 3, 10**30),
-        ValueError,
-        f"key_size is 2, query_size 3 and num_hiddens {10**30}, expected sizes whose products "
-        "do not overflow",
-    ),
-    (
-        lambda: AdditiveAttention(2**62, 3, 8),
-        ValueError,
-        f"key_size is {2**62}, query_size 3 and num_hiddens 8, expected sizes whose products "
-        "do not overflow",
-    ),
-    (
-        lambda: DotProductAttention(1),
-        ValueError,
-        "dropout is 1.0, expected 0 <= dropout < 1",
-    ),
-    (
-        lambda: AdditiveAttention(2, 3, 4, -0.1),
-        ValueError,
-        "dropout is -0.1, expected 0 <= dropout < 1",
-    ),
-    (
-        lambda: DotProductAttention(math.nan),
-        ValueError,
-        "dropout is nan, expected 0 <= dropout < 1",
-    ),
-    (
-        lambda: DotProductAttention(scale=math.inf),
-        ValueError,
-        "scale is inf, expected a finite float32 number",
-    ),
-    (
-        lambda: DotProductAttention(scale=1e39),
-        ValueError,
-        "scale is 1e+39, expected a finite float32 number",
-    ),
-    (
-        lambda: DotProductAttention(rng="x"),
-        TypeError,
-        "rng is not what numpy.random.default_rng takes: "
-        "SeedSequence expects int or sequence of ints for entropy not x",
-    ),
-    (
-        lambda: DotProductAttention(rng=-1),
-        ValueError,
-        "rng is not what numpy.random.default_rng takes: expected non-negative integer",
-    ),
-    (
-        lambda: DotProductAttention(0.0, 1.0),
-        TypeError,
-        "DotProductAttention() takes at most 1 positional argument (2 given)",
-    ),
-    (
-        lambda: DotProductAttention()(X, X),
-        TypeError,
-        "__call__() missing required argument 'values' (position 3)",
-    ),
-    (
-        lambda: DotProductAttention()(X, X, X, None, True),
-        TypeError,
-        "__call__() takes at most 4 positional arguments, got 5",
-    ),
-    (
-        lambda: DotProductAttention()(X, X, X, seed=1),
-        TypeError,
-        "__call__() got an unexpected keyword argument 'seed'",
-    ),
-    (
-        lambda: DotProductAttention()(X, X, X, mask=np.ones((3, 3))),
-        TypeError,
-        "mask has dtype float64, expected bools: floats to be added to the scores are the "
-        "argument bias",
-    ),
-    (
-        lambda: AdditiveAttention(4, 4, 6)(X, X, X, mask=np.ones((3, 4), dtype=bool)),
-        ValueError,
-        "mask has shape (3, 4), expected a shape that broadcasts to (2, 3, 3)",
-    ),
-    (
-        lambda: DotProductAttention()(X, X[:, :, :3], X),
-        ValueError,
-        "keys has shape (2, 3, 3), expected (2, N, 4)",
-    ),
-    (
-        lambda: DotProductAttention()(X, X, X, [1, 2, 3]),
-        ValueError,
-        "valid_lens has shape (3,), expected (2,) or (2, 3)",
-    ),
-    (
-        lambda: AdditiveAttention(4, 5, 6)(X, X, X),
-        ValueError,
-        "queries has shape (2, 3, 4), expected (..., M, 5): query_size is 5",
-    ),
-    (
-        lambda: AdditiveAttention(5, 4, 6)(X, X, X),
-        ValueError,
-        "keys has shape (2, 3, 4), expected (..., N, 5): key_size is 5",
-    ),
-    (
-        lambda: DotProductAttention().backward(),
-        TypeError,
-        "backward() missing required argument 'grad_output' (position 1)",
-    ),
-    (
-        lambda: DotProductAttention().train(True, False),
-        TypeError,
-        "train() takes at most 1 positional argument, got 2",
-    ),
-]
+    (lambda: AdditiveAttention(2, 3, 0), ValueError, "num_hiddens is 0, expected num_hiddens >= 1"),
+    (lambda: AdditiveAttention(2, -(10**30), 4), ValueError,
+     f"query_size is {-(10**30)}, expected query_size >= 0"),
+    (lambda: AdditiveAttention(2, 3, 10**30), ValueError,
+     f"key_size is 2, query_size 3 and num_hiddens {10**30}, expected sizes whose products "
+     "do not overflow"),
+    (lambda: AdditiveAttention(2**62, 3, 8), ValueError,
+     f"key_size is {2**62}, query_size 3 and num_hiddens 8, expected sizes whose products "
+     "do not overflow"),
+    (lambda: DotProductAttention(1), ValueError, "dropout is 1.0, expected 0 <= dropout < 1"),
+    (lambda: AdditiveAttention(2, 3, 4, -0.1), ValueError,
+     "dropout is -0.1, expected 0 <= dropout < 1"),
+    (lambda: DotProductAttention(math.nan), ValueError,
+     "dropout is nan, expected 0 <= dropout < 1"),
+    (lambda: DotProductAttention(scale=math.inf), ValueError,
+     "scale is inf, expected a finite float32 number"),
+    (lambda: DotProductAttention(scale=1e39), ValueError,
+     "scale is 1e+39, expected a finite float32 number"),
+    (lambda: DotProductAttention(rng="x"), TypeError,
+     "rng is not what numpy.random.default_rng takes: "
+     "SeedSequence expects int or sequence of ints for entropy not x"),
+    (lambda: DotProductAttention(rng=-1), ValueError,
+     "rng is not what numpy.random.default_rng takes: expected non-negative integer"),
+    (lambda: DotProductAttention(0.0, 1.0), TypeError,
+     "DotProductAttention() takes at most 1 positional argument (2 given)"),
+    (lambda: DotProductAttention()(X, X), TypeError,
+     "__call__() missing required argument 'values' (position 3)"),
+    (lambda: DotProductAttention()(X, X, X, None, True), TypeError,
+     "__call__() takes at most 4 positional arguments, got 5"),
+    (lambda: DotProductAttention()(X, X, X, seed=1), TypeError,
+     "__call__() got an unexpected keyword argument 'seed'"),
+    (lambda: DotProductAttention()(X, X, X, mask=np.ones((3, 3))), TypeError,
+     "mask has dtype float64, expected bools: floats to be added to the scores are the "
+     "argument bias"),
+    (lambda: AdditiveAttention(4, 4, 6)(X, X, X, mask=np.ones((3, 4), dtype=bool)), ValueError,
+     "mask has shape (3, 4), expected a shape that broadcasts to (2, 3, 3)"),
+    (lambda: DotProductAttention()(X, X[:, :, :3], X), ValueError,
+     "keys has shape (2, 3, 3), expected (2, N, 4)"),
+    (lambda: DotProductAttention()(X, X, X, [1, 2, 3]), ValueError,
+     "valid_lens has shape (3,), expected (2,) or (2, 3)"),
+    (lambda: AdditiveAttention(4, 5, 6)(X, X, X), ValueError,
+     "queries has shape (2, 3, 4), expected (..., M, 5): query_size is 5"),
+    (lambda: AdditiveAttention(5, 4, 6)(X, X, X), ValueError,
+     "keys has shape (2, 3, 4), expected (..., N, 5): key_size is 5"),
+    (lambda: DotProductAttention().backward(), TypeError,
+     "backward() missing required argument 'grad_output' (position 1)"),
+    (lambda: DotProductAttention().train(True, False), TypeError,
+     "train() takes at most 1 positional argument, got 2"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("action", "error", "message"), MESSAGES)

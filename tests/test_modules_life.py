@@ -1,5 +1,6 @@
-"""The life of AdditiveAttention and DotProductAttention objects: construction, subclasses, copies,
-pickles, the garbage collector, threads, and not a block of memory lost on the way."""
+"""The life of AdditiveAttention, DotProductAttention and MultiHeadAttention objects: construction,
+subclasses, copies, pickles, the garbage collector, threads, and not a block of memory lost on the
+way."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ import torch
 from helpers import SLACK, assert_same_bits, in_threads, lost_blocks
 
 import attnext
-from attnext import AdditiveAttention, DotProductAttention
+from attnext import AdditiveAttention, DotProductAttention, MultiHeadAttention
 
-Layer = AdditiveAttention | DotProductAttention
+Layer = AdditiveAttention | DotProductAttention | MultiHeadAttention
 
 QUERIES = np.random.default_rng(0).standard_normal((2, 3, 4), dtype=np.float32)
 KEYS = np.random.default_rng(1).standard_normal((2, 5, 4), dtype=np.float32)
@@ -37,8 +38,16 @@ class SubclassedDot(DotProductAttention):
     pass
 
 
+class SubclassedHeads(MultiHeadAttention):
+    pass
+
+
 def additive(cls: type[AdditiveAttention] = AdditiveAttention, **options: Any) -> AdditiveAttention:
     return cls(4, 4, 6, 0.25, bias=True, rng=5, **options)
+
+
+def heads(cls: type[MultiHeadAttention] = MultiHeadAttention, **options: Any) -> MultiHeadAttention:
+    return cls(4, 4, 4, 4, 2, 0.25, rng=5, **options)
 
 
 MAKERS: dict[str, Callable[[], Layer]] = {
@@ -46,6 +55,8 @@ MAKERS: dict[str, Callable[[], Layer]] = {
     "additive subclass": lambda: additive(SubclassedAdditive),
     "dot": lambda: DotProductAttention(0.25, scale=0.5, rng=5),
     "dot subclass": lambda: SubclassedDot(0.25, rng=5),
+    "multi-head": lambda: heads(bias=True),
+    "multi-head subclass": lambda: heads(SubclassedHeads, num_kv_heads=1),
 }
 
 
@@ -70,7 +81,7 @@ def forward(layer: Layer) -> Any:
 # ---- before, during and after __init__ -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", [AdditiveAttention, DotProductAttention])
+@pytest.mark.parametrize("cls", [AdditiveAttention, DotProductAttention, MultiHeadAttention])
 def test_everything_before_init(cls: type[Layer]) -> None:
     """Only a subclass that forgets super().__init__() gets here."""
     layer = cls.__new__(cls)
@@ -407,8 +418,12 @@ def test_cycles_are_collected() -> None:
         forward(each)
     cycles[2].saved = cycles[2].context
     alive = [weakref.ref(each) for each in cycles]
-    del rng, cycles, each
-    assert all(reference() is not None for reference in alive)
+    gc.disable()  # not a moment before it is called
+    try:
+        del rng, cycles, each
+        assert all(reference() is not None for reference in alive)
+    finally:
+        gc.enable()
     gc.collect()
     assert all(reference() is None for reference in alive)
 
@@ -503,7 +518,8 @@ def raises(error: type[Exception], action: Callable[[], Any]) -> Callable[[], No
 def leak_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Every function and every way for it to fail, on objects that stay alive."""
     a, d, mine = additive(), DotProductAttention(0.25, rng=1), additive(SubclassedAdditive)
-    for name, layer in [("additive", a), ("dot", d), ("subclass", mine)]:
+    m = heads(bias=True)
+    for name, layer in [("additive", a), ("dot", d), ("subclass", mine), ("multi-head", m)]:
         forward(layer)
         context = layer.context
         yield f"{name}: call", lambda layer=layer: forward(layer)
@@ -511,7 +527,9 @@ def leak_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield (
             f"{name}: backward of a context",
             lambda layer=layer, context=context: layer.backward(
-                ONES.tolist(), grad_weights=np.ones((2, 3, 5)), context=context
+                ONES.tolist(),
+                grad_weights=np.ones_like(layer.attention_weights),
+                context=context,
             ),
         )
         for method in ("parameters", "zero_grad", "state_dict", "train", "eval", "__reduce__"):
@@ -778,7 +796,9 @@ def test_init_while_other_threads_call(switching: None) -> None:
 
 
 @pytest.mark.parametrize(
-    "cls", [AdditiveAttention, DotProductAttention, attnext._core.Context], ids=lambda c: c.__name__
+    "cls",
+    [AdditiveAttention, DotProductAttention, MultiHeadAttention, attnext._core.Context],
+    ids=lambda c: c.__name__,
 )
 def test_docstrings_run(cls: type) -> None:
     runner, parser = doctest.DocTestRunner(), doctest.DocTestParser()

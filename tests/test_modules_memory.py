@@ -25,9 +25,10 @@ from helpers import (
     exact_gradients,
     lost_blocks,
     random_masks,
+    random_modifiers,
     textbook,
 )
-from layered import KINDS, Layer, asked, make_layer, problem_of, random_modifiers, run, taken
+from layered import KINDS, Layer, asked, make_layer, problem_of, run, taken
 from numpy.typing import NDArray
 
 import attnext
@@ -72,7 +73,7 @@ def test_same_bits_as_direct_calls(kind: str, rng: np.random.Generator) -> None:
         heads = {"kv_heads": 2} if i % 6 == 2 else {}
         problem = problem_of(layer, rng, lead=lead, M=M, N=N, **heads)
         options = random_masks(rng, lead, M, N) | {"empty_rows": EMPTY_ROWS[i % 3]}
-        options |= random_modifiers(layer, rng, lead, M)
+        options |= random_modifiers(problem.score, rng, lead, M)
         own: dict[str, Any] = {}
         if options.pop("valid_lens", None) is not None:
             own["valid_lens"] = rng.integers(0, N + 3, size=lead[:1] if i % 2 else ())
@@ -362,72 +363,36 @@ M = DOT.memory(K, V)
 OTHER = AdditiveAttention(4, 4, 6)
 HEADS = DOT.memory(np.ones((2, 3, 5, 4)), np.ones((2, 3, 5, 3)))
 MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (
-        lambda: DOT(Q, M, V),
-        TypeError,
-        "values is given beside a memory, expected none: it has its own",
-    ),
-    (
-        lambda: DOT(Q, M, valid_lens=3),
-        TypeError,
-        "valid_lens is given beside a memory, expected none: it has its own",
-    ),
-    (
-        lambda: OTHER(Q, M),
-        ValueError,
-        "the memory was made by another object, expected one that memory() of this object returned",
-    ),
-    (
-        lambda: DOT(Q[:1], M),
-        ValueError,
-        "queries has shape (1, 1, 4), expected (2, M, 4) for a memory with keys of shape (2, 5, 4)",
-    ),
-    (
-        lambda: DOT(Q[..., :3], M),
-        ValueError,
-        "queries has shape (2, 1, 3), expected (2, M, 4) for a memory with keys of shape (2, 5, 4)",
-    ),
-    (
-        lambda: DOT(np.ones((2, 4, 1, 4)), HEADS, enable_gqa=True),
-        ValueError,
-        "queries has shape (2, 4, 1, 4), expected (2, heads, M, 4) for a memory with keys of shape "
-        "(2, 3, 5, 4)",
-    ),
-    (
-        lambda: DOT(np.ones((2, 6, 1, 4)), HEADS),
-        ValueError,
-        "queries has shape (2, 6, 1, 4), expected (2, 3, M, 4) for a memory with keys of shape "
-        "(2, 3, 5, 4); with enable_gqa=True the heads (axis -3) may be fewer",
-    ),
-    (
-        lambda: DOT(Q, M, mask=np.ones(4, bool)),
-        ValueError,
-        "mask has shape (4,), expected a shape that broadcasts to (2, 1, 5)",
-    ),
-    (
-        lambda: DOT.memory(K, V[:, :4]),
-        ValueError,
-        "values has shape (2, 4, 3), expected (2, 5, Dv)",
-    ),
+    (lambda: DOT(Q, M, V), TypeError,
+     "values is given beside a memory, expected none: it has its own"),
+    (lambda: DOT(Q, M, valid_lens=3), TypeError,
+     "valid_lens is given beside a memory, expected none: it has its own"),
+    (lambda: OTHER(Q, M), ValueError,
+     "the memory was made by another object, expected one that memory() of this object returned"),
+    (lambda: DOT(Q[:1], M), ValueError,
+     "queries has shape (1, 1, 4), expected (2, M, 4) for a memory with keys of shape (2, 5, 4)"),
+    (lambda: DOT(Q[..., :3], M), ValueError,
+     "queries has shape (2, 1, 3), expected (2, M, 4) for a memory with keys of shape (2, 5, 4)"),
+    (lambda: DOT(np.ones((2, 4, 1, 4)), HEADS, enable_gqa=True), ValueError,
+     "queries has shape (2, 4, 1, 4), expected (2, heads, M, 4) for a memory with keys of shape "
+     "(2, 3, 5, 4)"),
+    (lambda: DOT(np.ones((2, 6, 1, 4)), HEADS), ValueError,
+     "queries has shape (2, 6, 1, 4), expected (2, 3, M, 4) for a memory with keys of shape "
+     "(2, 3, 5, 4); with enable_gqa=True the heads (axis -3) may be fewer"),
+    (lambda: DOT(Q, M, mask=np.ones(4, bool)), ValueError,
+     "mask has shape (4,), expected a shape that broadcasts to (2, 1, 5)"),
+    (lambda: DOT.memory(K, V[:, :4]), ValueError,
+     "values has shape (2, 4, 3), expected (2, 5, Dv)"),
     (lambda: DOT.memory(K[0, 0], V), ValueError, "keys has shape (4,), expected two axes or more"),
-    (
-        lambda: DOT.memory(K, V, [[1], [2]]),
-        ValueError,
-        "valid_lens has shape (2, 1), expected (2,)",
-    ),
+    (lambda: DOT.memory(K, V, [[1], [2]]), ValueError,
+     "valid_lens has shape (2, 1), expected (2,)"),
     (lambda: DOT.memory(K[0], V[0], [1]), ValueError, "valid_lens has shape (1,), expected an int"),
     (lambda: DOT.memory(K, V, -1), ValueError, "valid_lens is -1, expected a length of 0 or more"),
     (lambda: DOT.memory(K, V, 1.5), TypeError, "valid_lens has dtype float64, expected integers"),
-    (
-        lambda: DOT.memory(K, V, mask=np.ones((2, 2, 5), bool)),
-        ValueError,
-        "mask has shape (2, 2, 5), expected a shape that broadcasts to (2, 1, 5)",
-    ),
-    (
-        lambda: OTHER.memory(V, V),
-        ValueError,
-        "keys has shape (2, 5, 3), expected (..., N, 4): key_size is 4",
-    ),
+    (lambda: DOT.memory(K, V, mask=np.ones((2, 2, 5), bool)), ValueError,
+     "mask has shape (2, 2, 5), expected a shape that broadcasts to (2, 1, 5)"),
+    (lambda: OTHER.memory(V, V), ValueError,
+     "keys has shape (2, 5, 3), expected (..., N, 4): key_size is 4"),
     (lambda: M.append(K[:1], V), ValueError, "keys has shape (1, 5, 4), expected (2, N, 4)"),
     (lambda: M.append(K, K), ValueError, "values has shape (2, 5, 4), expected (2, 5, 3)"),
     (lambda: M.append(K, V[:, :1]), ValueError, "values has shape (2, 1, 3), expected (2, 5, 3)"),
@@ -435,14 +400,11 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: M.append(K, V, [1] * 5), TypeError, "mask has dtype int64, expected bools"),
     (lambda: M.append(K), TypeError, "append() missing required argument 'values' (position 2)"),
     (lambda: Memory(), TypeError, "a Memory is made by an object that reads it: attn.memory("),
-    (
-        lambda: pickle.dumps(M),
-        TypeError,
-        "a Memory cannot be copied or pickled, because it belongs",
-    ),
+    (lambda: pickle.dumps(M), TypeError,
+     "a Memory cannot be copied or pickled, because it belongs"),
     (lambda: copy.deepcopy(M), TypeError, "a Memory cannot be copied or pickled"),
     (lambda: attnext.dot_product_attention(Q, M, V), TypeError, "keys "),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("action", "error", "message"), MESSAGES)

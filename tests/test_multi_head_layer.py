@@ -6,11 +6,7 @@ That it computes the same as the functions is tested bit for bit; these have the
 from __future__ import annotations
 
 import copy
-import gc
-import pickle
 import re
-import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -224,21 +220,6 @@ def test_state_dicts_that_do_not_fit() -> None:
 # ---- its life ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
-)
-def test_copies(duplicate: Callable[[Any], Any], rng: np.random.Generator) -> None:
-    layer = make_layer(kv_heads=2, dropout=0.25).eval()
-    run(layer, problem_of(layer, rng, kv_heads=2))
-    twin = duplicate(layer)
-    assert type(twin) is MultiHeadAttention and repr(twin) == repr(layer)
-    assert not twin.training and twin.context is None and twin.attention_weights is None
-    assert_same_bits(twin.parameters(), layer.parameters())
-    assert_same_bits(twin.grads, layer.grads)
-    twin.W_o += 1
-    assert not np.array_equal(twin.W_o, layer.W_o)
-
-
 def test_repr_and_sizes() -> None:
     text = "MultiHeadAttention(key_size=5, query_size=4, value_size=3, num_hiddens=8, num_heads=4, "
     assert repr(make_layer(dropout=0.1)) == text + "dropout=0.1, bias=True)"
@@ -249,21 +230,6 @@ def test_repr_and_sizes() -> None:
     assert layer.b_q is None
     with pytest.raises(AttributeError, match="bias=False"):
         layer.b_q = 1
-
-
-def test_an_object_dies_with_its_last_reference(rng: np.random.Generator) -> None:
-    layer = make_layer()
-    run(layer, problem_of(layer, rng))
-    memory = layer.memory(np.ones((1, 5)), np.ones((1, 3)))
-    alive = weakref.ref(layer)
-    gc.disable()
-    try:
-        del layer
-        assert alive() is None
-    finally:
-        gc.enable()
-    with pytest.raises(RuntimeError, match="^the object that made this memory is gone"):
-        memory.backward()
 
 
 def test_no_memory_is_lost(rng: np.random.Generator) -> None:
@@ -286,26 +252,6 @@ def test_no_memory_is_lost(rng: np.random.Generator) -> None:
     problem.grads.pop("grad_weights")
     everything()
     assert lost_blocks(everything, 200) < SLACK
-
-
-def test_threads_that_call_one_object(rng: np.random.Generator) -> None:
-    layer = make_layer()
-    problem = problem_of(layer, rng, M=40, N=60, valid_lens=[60, 31])
-    x = [problem.inputs[name] for name in ("queries", "keys", "values")]
-    expected, wrong = layer(*x, [60, 31]), []
-
-    def call() -> None:
-        for _ in range(50):
-            output = layer(*x, [60, 31])
-            layer.backward(problem.grads["grad_output"])
-            wrong.extend([1] * (not np.array_equal(output, expected)))
-
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 def test_bad_input() -> None:

@@ -275,7 +275,8 @@ def test_out(rng: np.random.Generator) -> None:
         ({"causal_offset": [1] * 4}, "causal_offset has shape (4,), expected an int or (2,)"),
         ({"enable_gqa": True}, "multi_head_attention() got an unexpected keyword argument "
          "'enable_gqa'"),
-        ({"widow": 1}, "multi_head_attention() got an unexpected keyword argument 'widow'"),
+        ({"widow": 1}, "multi_head_attention() got an unexpected keyword argument 'widow': did you "
+         "mean window?"),
     ],
     ids=lambda x: "".join(x) if isinstance(x, dict) else "",
 )  # fmt: skip

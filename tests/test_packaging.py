@@ -38,7 +38,7 @@ def test_the_module_runs_with_every_numpy_that_it_asks_for() -> None:
     assert "numpy>=2.0" in PYPROJECT["build-system"]["requires"]  # only this one compiles for older
 
 
-@pytest.mark.parametrize("extra", ["plot", "torch", "dask", "transformers"])
+@pytest.mark.parametrize("extra", ["plot", "torch", "dask", "transformers", "view"])
 def test_an_extra_replaces_nothing_that_is_new_enough(extra: str) -> None:
     for requirement in {*EXTRAS[extra]} - {"attnext[torch]"}:
         assert re.fullmatch(r"[a-z\[\]]+>=[\d.]+", requirement)
@@ -113,7 +113,7 @@ def test_what_a_page_links_to_is_there(page: Path) -> None:
 def test_the_list_of_the_c_files_is_whole(name: str) -> None:
     """A file and its header may stand together: `plan.c  plan.h`, or short `plan.c  .h`."""
     (block,) = re.findall(r"^```\n(csrc/core/.*?)^```", read(name), re.MULTILINE | re.DOTALL)
-    named = set(re.findall(r"\w+\.(?:c|h|def|py)\b", block)) - {"Python.h"}
+    named = set(re.findall(r"\w+\.(?:c|h|def|py|js)\b", block)) - {"Python.h"}
     named |= {f"{stem}.h" for stem in re.findall(r"(\w+)\.c  \.h", block)}
     assert named == {path.name for path in REPOSITORY.glob("csrc/*/*.*")}
 

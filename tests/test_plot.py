@@ -103,6 +103,24 @@ def test_the_first_picture_of_d2l() -> None:
     assert figure.legends == []
 
 
+def test_the_labels_have_defaults() -> None:
+    picture, _ = show_heatmaps(np.eye(3)).axes
+    assert (picture.get_xlabel(), picture.get_ylabel()) == ("Keys", "Queries")
+
+
+def test_weights_of_a_layer_that_was_not_called() -> None:
+    layer = attnext.DotProductAttention()
+    with pytest.raises(TypeError) as refused:
+        show_heatmaps(layer.attention_weights)
+    assert str(refused.value) == (
+        "matrices has the value None, expected real numbers: the attention_weights of a layer are "
+        "None until it is called, and after a call with need_weights=False"
+    )
+    X = np.ones((1, 2, 3))
+    layer(X, X, X)
+    assert cells_of(show_heatmaps(layer.attention_weights).axes[0]).tolist() == [[0.5, 0.5]] * 2
+
+
 @pytest.mark.parametrize(
     ("shape", "grid"),
     [((4, 6), (1, 1)), ((3, 4, 6), (1, 3)), ((2, 3, 4, 6), (2, 3)), ((1, 1, 1, 10), (1, 1))],

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import PHILOX_KNOWN
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
@@ -375,19 +376,8 @@ def test_sequence_mask() -> None:
 # ---- dropout -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "counter, key, expected",
-    [
-        ("00000000 00000000 00000000 00000000", "00000000 00000000",
-         "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
-         "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
-         "d16cfe09 94fdcceb 5001e420 24126ea1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("counter, key, expected", PHILOX_KNOWN)
 def test_philox_known_answers(counter: str, key: str, expected: str) -> None:
-    """The vectors of Random123's kat_vectors."""
     c, k, words = ([int(word, 16) for word in text.split()] for text in (counter, key, expected))
     assert philox4x32(c, (k[0], k[1])).tolist() == words
     assert philox4x32([[c, c]], (k[0], k[1])).tolist() == [[words, words]]

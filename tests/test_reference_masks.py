@@ -15,14 +15,13 @@ import pytest
 import torch
 from helpers import (
     EMPTY_ROWS,
-    FUNCTION,
     SCORES,
     Array,
     Problem,
     check_padding,
-    keep_pattern,
     make_problem,
     random_masks,
+    random_modifiers,
     textbook,
 )
 from numpy.testing import assert_allclose, assert_array_equal
@@ -48,7 +47,8 @@ def as_float64(problem: Problem) -> Problem:
 
 
 def random_problem(case: int, **options: Any) -> Problem:
-    """Any score, leading axes and composition of masks; in turn heads in groups and dropout."""
+    """Any score, leading axes, composition of masks and of modifiers; in turn heads in groups and
+    dropout."""
     rng = np.random.default_rng([4, case])
     score, lead = SCORES[case % 4], LEADS[rng.integers(len(LEADS))]
     M, N = int(rng.integers(1, 5)), int(rng.integers(1, 6))
@@ -61,9 +61,9 @@ def random_problem(case: int, **options: Any) -> Problem:
         options |= {"dropout_p": 0.3, "seed": case}
     if dropout >= 2:
         options |= {"dropout_mask": rng.random((M, N)) < 0.7, "dropout_p": (dropout - 2) / 2}
-    masks = random_masks(rng, lead, M, N)
+    options |= random_masks(rng, lead, M, N) | random_modifiers(score, rng, lead, M)
     sizes = {"M": M, "N": N, "D": 3, "Dv": 2, "H": 3}
-    return as_float64(make_problem(score, rng, lead=lead, **sizes, **masks, **options))
+    return as_float64(make_problem(score, rng, lead=lead, **sizes, **options))
 
 
 def with_array(problem: Problem, name: str, x: Any) -> Problem:
@@ -73,10 +73,18 @@ def with_array(problem: Problem, name: str, x: Any) -> Problem:
     return problem.but(**{name: x})
 
 
+def is_empty(problem: Problem) -> Array:
+    """(..., M): the rows without a key or a sink."""
+    live = problem.takes_part()
+    sink = problem.options.get("sink")
+    sinks = np.broadcast_to(-inf if sink is None else sink, live.shape[:-1])
+    return np.asarray(~live.any(axis=-1) & np.isneginf(sinks))
+
+
 def loss(problem: Problem) -> float:
     """A sum over output, weights and lse, of which problem.grads are the gradients."""
     output, weights, lse = problem.forward(ref, return_weights=True, return_lse=True)
-    live = problem.takes_part().any(axis=-1)  # the lse of an empty row is -inf, whatever goes in
+    live = ~is_empty(problem)  # the lse of an empty row is -inf, whatever goes in
     assert_array_equal(np.isfinite(lse), live)
     g = problem.grads
     through_lse = np.sum((g["grad_lse"] * lse)[live])
@@ -106,43 +114,9 @@ def assert_gradients_are_those_of_differences(problem: Problem, *names: str) -> 
 
 @pytest.mark.parametrize("case", cases(32, of=64))
 def test_gradients_of_any_composition(case: int) -> None:
-    """Through output, weights and lse together, into inputs, parameters and bias."""
+    """Through output, weights and lse together, into inputs, parameters, bias, sink and scale."""
     empty_rows = ["uniform", "zero"][case // 4 % 2]
     assert_gradients_are_those_of_differences(random_problem(case, empty_rows=empty_rows))
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [(), (1,), (4,), (3, 1), (1, 4), (3, 4), (2, 3, 4), (1, 1, 4), (2, 1, 1), (2, 2, 3, 4),
-     (2, 1, 3, 1), (1, 2, 1, 4), (1, 1, 1, 1)],
-)  # fmt: skip
-@score_cases
-def test_bias_gradient_in_every_shape(
-    score: str, shape: tuple[int, ...], rng: np.random.Generator
-) -> None:
-    """That of the bias written out in full, summed over the axes along which it was broadcast."""
-    bias = np.array(rng.normal(size=shape))
-    problem = as_float64(make_problem(score, rng, lead=(2, 2), M=3, N=4, bias=bias))
-    d_bias = problem.run(ref)["d_bias"]
-    d_full = problem.but(bias=np.broadcast_to(bias, (2, 2, 3, 4))).run(ref)["d_bias"]
-    for axis, size in enumerate((1,) * (4 - len(shape)) + shape):
-        if size == 1:
-            d_full = d_full.sum(axis=axis, keepdims=True)
-    assert d_bias.shape == shape
-    assert_allclose(d_bias, d_full.reshape(shape), rtol=1e-12, atol=1e-14)
-    assert_gradients_are_those_of_differences(problem, "bias")
-
-
-def test_bias_gradient_comes_last_and_only_when_asked_for(rng: np.random.Generator) -> None:
-    for score in SCORES:
-        problem = make_problem(score, rng, bias=np.zeros(5))
-        backward = getattr(ref, FUNCTION[score] + "_backward")
-        arguments = {**problem.grads, **problem.inputs, **problem.options}
-        plain, asked = backward(**arguments), backward(**arguments, return_grad_bias=True)
-        *others, d_bias = asked
-        assert_gradients_close(others[0] if score == "additive" else tuple(others), plain)
-        assert isinstance(d_bias, np.ndarray) and d_bias.shape == (5,)
-        assert backward(**arguments | {"bias": None}, return_grad_bias=True)[-1] is None
 
 
 @pytest.mark.parametrize("eps", [1e-8, 2.0, 100.0])
@@ -323,27 +297,6 @@ def test_any_composition_is_one_mask(case: int) -> None:
         assert_array_equal(got[name], x, err_msg=name)
 
 
-@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
-@pytest.mark.parametrize(
-    "masks",
-    [
-        {"mask": [[[True]], [[False]]]},
-        {"bias": [[[0.0]], [[-inf]]]},
-        {"causal": True, "causal_offset": [9, -9]},
-        {"window": (99, 0), "causal_offset": [9, -9]},
-    ],
-    ids=str,
-)
-@score_cases
-def test_rows_emptied_by_any_mask_are_those_emptied_by_lengths(
-    score: str, masks: dict[str, Any], empty_rows: str, rng: np.random.Generator
-) -> None:
-    problem = as_float64(make_problem(score, rng, M=3, N=4, empty_rows=empty_rows))
-    got, expected = problem.but(**masks).run(ref), problem.but(valid_lens=[4, 0]).run(ref)
-    for name, x in expected.items():
-        assert_array_equal(got[name], x, err_msg=name)
-
-
 def test_masks_and_bias_of_any_kind_that_are_never_written(rng: np.random.Generator) -> None:
     q, k, v = rng.normal(size=(3, 3, 4, 2))
     mask, bias = rng.random((4, 4)) < 0.7, rng.normal(size=(4, 4)).round(1).astype(np.float16)
@@ -383,7 +336,7 @@ def test_what_takes_no_part_is_never_read(case: int) -> None:
     dirty.inputs["keys"][unused] = dirty.inputs["values"][unused] = poison
     dirty.inputs["queries"][empty] = poison
     dirty.grads["grad_weights"][~live] = poison
-    dirty.grads["grad_output"][empty] = dirty.grads["grad_lse"][empty] = poison
+    dirty.grads["grad_output"][empty] = dirty.grads["grad_lse"][is_empty(problem)] = poison
     if "bias" in problem.options:
         bias = np.broadcast_to(problem.options["bias"], live.shape)
         dirty = dirty.but(bias=np.where(live, bias, poison), mask=live)
@@ -423,31 +376,6 @@ def test_a_row_of_scores_that_overflow_is_nan_not_empty() -> None:
 # ---- heads in groups ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
-@score_cases
-def test_grouped_heads_are_repeated_heads(
-    score: str, kv_heads: int, rng: np.random.Generator
-) -> None:
-    lead, M, N = (2, 6), 3, 4
-    masks = random_masks(rng, lead, M, N)
-    dropout = {"dropout_p": 0.3, "seed": 5}
-    problem = as_float64(
-        make_problem(score, rng, lead=lead, M=M, N=N, kv_heads=kv_heads, **masks, **dropout)
-    )
-    repeated = problem.but(enable_gqa=False)
-    repeated.inputs = dict(problem.inputs)
-    for name in ("keys", "values"):
-        each = [problem.inputs[name][:, head * kv_heads // 6] for head in range(6)]
-        repeated.inputs[name] = np.stack(each, axis=1)
-    got, expected = problem.run(ref), repeated.run(ref)
-    for name in ("d_keys", "d_values"):
-        x = expected[name]
-        groups = [x[:, g * 6 // kv_heads : (g + 1) * 6 // kv_heads] for g in range(kv_heads)]
-        expected[name] = np.stack([group.sum(axis=1) for group in groups], axis=1)
-    for name, x in expected.items():
-        assert_allclose(got[name], x, rtol=1e-12, atol=1e-14, err_msg=name)
-
-
 def test_no_heads_at_all(rng: np.random.Generator) -> None:
     for kv_heads in (0, 3):
         problem = make_problem("dot", rng, lead=(2, 0), kv_heads=kv_heads)
@@ -457,17 +385,6 @@ def test_no_heads_at_all(rng: np.random.Generator) -> None:
 
 
 # ---- a dropout mask ----------------------------------------------------------------------------
-
-
-@score_cases
-def test_a_dropout_mask_does_what_the_seed_does(score: str, rng: np.random.Generator) -> None:
-    problem = as_float64(make_problem(score, rng, lead=(2,), M=3, N=4, valid_lens=[0, 3]))
-    keep = keep_pattern((2, 3, 4), 0.4, 7)
-    by_seed = problem.but(dropout_p=0.4, seed=7).run(ref)
-    by_mask = problem.but(dropout_p=0.4, dropout_mask=keep).run(ref)
-    assert 0 < keep.sum() < keep.size
-    for name, x in by_seed.items():
-        assert_array_equal(by_mask[name], x, err_msg=name)
 
 
 def test_a_dropout_mask_alone_scales_nothing() -> None:

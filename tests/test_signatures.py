@@ -23,7 +23,10 @@ import attnext.torch
 from attnext import _core, _options
 
 # As torch.nn.Module.state_dict has it, whose callers of old gave everything by position.
-WITH_REST = {"attnext.torch.MultiHeadAttention.state_dict": ["args"]}
+WITH_REST = {
+    "attnext.torch.MultiHeadAttention.state_dict": ["args"],
+    "attnext.view.show": ["args", "arguments"],  # those of whatever is shown
+}
 
 
 def public_callables() -> list[str]:
@@ -96,8 +99,9 @@ def in_c() -> dict[str, Any]:
         if callable(value) and not name.startswith("_"):
             found[name] = value
             for member in vars(value) if inspect.isclass(value) else ():
-                if callable(getattr(value, member)) and (member[0] != "_" or member == "__call__"):
-                    found[f"{name}.{member}"] = getattr(value, member)
+                method = getattr(value, member, None)  # some only say that they are not there
+                if callable(method) and (member[0] != "_" or member == "__call__"):
+                    found[f"{name}.{member}"] = method
     return found
 
 
@@ -141,7 +145,8 @@ def parameters_of(node: ast.FunctionDef) -> list[Parameter]:
     if args.kwarg is not None:
         assert isinstance(args.kwarg.annotation, ast.Subscript)
         for name in options_of(ast.unparse(args.kwarg.annotation.slice)):
-            default = _options.OPTIONS[name].default
+            own = _options.own_options(node.name)
+            default = own[name][0] if name in own else _options.OPTIONS[name].default
             made.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default))
     return made
 

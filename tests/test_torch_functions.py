@@ -311,7 +311,7 @@ def test_no_gradient_is_made_up_for_extras_that_the_loss_leaves_out(
     calls = spy(monkeypatch, "dot_product_attention_backward")
     problem = make_problem("dot", rng)
     forward(problem, leaves(problem))[used].sum().backward()
-    extras = {name: calls[0][f"grad_{name}"] is not None for name in ("weights", "lse")}
+    extras = {name: calls[0].get(f"grad_{name}") is not None for name in ("weights", "lse")}
     assert extras == {"weights": used == "weights", "lse": used == "lse"}
 
 
@@ -585,6 +585,7 @@ def test_merging_gives_gradients_only_where_they_are_wanted(rng: np.random.Gener
 def spy(monkeypatch: pytest.MonkeyPatch, name: str) -> list[dict[str, Any]]:
     """The arguments, by name, and the "result" of every call of this function in C."""
     calls: list[dict[str, Any]] = []
+    name = f"_{name}" if hasattr(_core, f"_{name}") else name  # attnext.torch's own
     function = getattr(_core, name)
 
     def spied(*args: Any, **kwargs: Any) -> Any:
@@ -598,6 +599,14 @@ def spy(monkeypatch: pytest.MonkeyPatch, name: str) -> list[dict[str, Any]]:
 
 def address(x: Any) -> int:
     return int(x.data_ptr() if isinstance(x, Tensor) else x.ctypes.data)
+
+
+def is_of(tensor: Tensor, array: Array) -> bool:
+    """Is the tensor the array's own memory? Few numbers may have been copied."""
+    few = array.nbytes <= 4096
+    return address(tensor) == address(array) or (
+        few and np.array_equal(tensor.detach().numpy(), array)
+    )
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -614,7 +623,7 @@ def test_one_call_into_c_each_way_on_the_tensors_own_memory(
     for name, tensor in {**x, "mask": problem.options["mask"]}.items():
         assert address(first[name]) == address(tensor), name
     for tensor, array in zip(made.values(), first["result"], strict=True):
-        assert address(tensor) == address(array)
+        assert is_of(tensor, array)
 
     grads = [torch.from_numpy(problem.grads[f"grad_{name}"]) for name in made]
     d = torch.autograd.grad(list(made.values()), list(x.values()), grads)
@@ -626,7 +635,7 @@ def test_one_call_into_c_each_way_on_the_tensors_own_memory(
         assert address(second[f"grad_{name}"]) == address(grad), name
     for name, tensor in zip(x, d, strict=True):
         if name != "w":  # a number
-            assert address(tensor) in map(address, second["result"]), name
+            assert any(a is not None and is_of(tensor, a) for a in second["result"]), name
 
 
 @pytest.mark.parametrize(
@@ -649,9 +658,20 @@ def test_one_call_into_c_each_way_of_the_others(
     assert len(forwards) == 1
     assert address(x) in map(address, (v for v in forwards[0].values() if hasattr(v, "ctypes")))
     made = forwards[0]["result"]
-    assert address(output) == address(made[0] if isinstance(made, tuple) else made)
+    assert is_of(output, made[0] if isinstance(made, tuple) else made)
     output.backward(torch.ones_like(output))
     assert len(backwards) == (2 if backwards is forwards else 1)
+
+
+def test_large_results_are_of_the_memory_that_c_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    forwards, backwards = (
+        spy(monkeypatch, f"dot_product_attention{way}") for way in ("", "_backward")
+    )
+    x = torch.randn(2, 64, 16, requires_grad=True)
+    output = ours.dot_product_attention(x, x.detach(), x.detach())
+    (d,) = torch.autograd.grad(output, x, torch.ones_like(output))
+    assert address(output) == address(forwards[0]["result"][0])
+    assert address(d) == address(backwards[0]["result"][0])
 
 
 # ---- what autograd asks --------------------------------------------------------------------------
@@ -996,7 +1016,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         lambda: dot(Q, K, V, torch.tensor([1.0, 2.0])),
         TypeError,
         "valid_lens has dtype torch.float32, expected integers: .long(), if these are whole "
-        "numbers; floats to be added to the scores are the argument bias",
+        "numbers; floats to be added to the scores are an attention's argument bias",
     ),
     (
         lambda: dot(Q, K, V, torch.tensor([1, 2, 3])),

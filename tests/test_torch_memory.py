@@ -334,6 +334,114 @@ def test_a_step_of_the_optimizer_ends_a_memory() -> None:
     assert torch.equal(layer(queries, memory), layer(queries, keys, values))
 
 
+def _set(layer: Any, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    weight = getattr(layer, name).weight
+    weight.data = change(weight.data)
+
+
+def _one_row_of_a_view(layer: Any) -> None:
+    layer.W_k.weight.detach().numpy()[1] += 1
+
+
+def _one_column_past_the_count(layer: Any) -> None:
+    layer.W_k.weight.data[:, 1] += 1
+
+
+def _a_step(layer: Any) -> None:
+    layer.W_k.weight.grad = torch.ones_like(layer.W_k.weight)
+    torch.optim.SGD([layer.W_k.weight], 0.1).step()
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "one number in place": lambda layer: layer.W_k.weight.detach()[0, 1].add_(1),
+    "an optimizer": _a_step,
+    "a state dict": lambda layer: layer.load_state_dict(
+        {name: x + 1 for name, x in layer.state_dict().items()}
+    ),
+    "another parameter": lambda layer: setattr(
+        layer.W_k, "weight", torch.nn.Parameter(layer.W_k.weight + 1)
+    ),
+    "other data": lambda layer: _set(layer, "W_k", lambda x: x + 1),
+    "other data, twice": lambda layer: [_set(layer, "W_k", lambda x: x + 1) for _ in range(2)],
+    "its transpose": lambda layer: _set(layer, "W_k", lambda x: x.flip(0).T.contiguous().T),
+    "data, all of it": lambda layer: layer.W_k.weight.data.mul_(2),
+    "data, a column": _one_column_past_the_count,
+    "an array, a row": _one_row_of_a_view,
+    "another layer": lambda layer: setattr(
+        layer, "W_k", torch.nn.Linear(*layer.W_k.weight.shape[::-1], bias=False)
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", ["additive", "multi_head"])
+def test_a_change_of_what_projected_the_keys_is_noticed(kind: str, change: str) -> None:
+    layer = make_layer(kind)
+    queries, keys, values = make_inputs(layer)
+    memory = layer.memory(keys, values)
+    before = layer(queries, memory), layer(queries, memory)
+    assert torch.equal(*before)
+    with torch.no_grad():
+        CHANGES[change](layer)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="^W_k has changed since the memory projected"):
+            layer(queries, memory)
+
+
+def test_parameters_with_the_same_numbers_are_the_same() -> None:
+    """Wherever they are, and whatever became of them between."""
+    layer = make_layer("multi_head")
+    queries, keys, values = make_inputs(layer)
+    with torch.no_grad():
+        layer.W_k.weight[0, 0] = torch.nan
+    for change in (
+        lambda x: x,
+        lambda x: x.clone(),
+        lambda x: x.T.contiguous().T,
+    ):
+        memory = layer.memory(keys, values)
+        expected = layer(queries, memory)
+        _set(layer, "W_k", change)
+        for _ in range(2):
+            torch.testing.assert_close(layer(queries, memory), expected, equal_nan=True)
+    with torch.inference_mode():
+        inferred = make_layer("additive")
+        memory = inferred.memory(keys := torch.randn(2, 7, 4), keys)
+        queries = torch.randn(2, 3, 3)
+        inferred(queries, memory)
+        inferred.W_k.weight[0, 1] += 1
+        with pytest.raises(RuntimeError, match="W_k has changed"):
+            inferred(queries, memory)
+
+
+def test_a_parameter_that_is_still_the_same_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But once after each change that torch counts."""
+    layer = make_layer("multi_head")
+    queries, keys, values = make_inputs(layer)
+    memory = layer.memory(keys, values)
+    compared: list[list[str]] = []
+
+    class Rows:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(rows, name)
+
+        def _check(self, parameters: dict[str, Any]) -> None:
+            compared.append(sorted(parameters))
+            rows._check(parameters)
+
+    rows = memory._rows
+    monkeypatch.setattr(memory, "_rows", Rows())
+    for _ in range(3):
+        layer(queries, memory)
+    with torch.no_grad():
+        layer.W_v.weight.mul_(1)
+    for _ in range(3):
+        layer(queries, memory)
+    assert compared == [["W_k", "W_v"], ["W_v"]]
+
+
 def cases() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
     layer, other = make_layer("additive"), make_layer("additive")
     queries, keys, values = make_inputs(layer)

@@ -239,7 +239,7 @@ def test_hints_of_a_layers_call() -> None:
                 call(x, x, x, **{name: torch.tensor([1, 2])})
         with pytest.raises(TypeError, match="'casual': did you mean causal"):
             call(x, x, x, casual=True)
-        with pytest.raises(TypeError, match="added to the scores are the argument bias"):
+        with pytest.raises(TypeError, match="added to the scores are an attention's argument bias"):
             call(x, x, x, torch.zeros(5, 5))
 
 
@@ -280,13 +280,13 @@ def test_weights_that_are_not_needed_are_not_formed(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    function = attnext._core.dot_product_attention
+    function = attnext._core._dot_product_attention
 
     def spied(**arguments: Any) -> Any:
         asked.append(arguments.get("return_weights", False))
         return function(**arguments)
 
-    monkeypatch.setattr(attnext._core, "dot_product_attention", spied)
+    monkeypatch.setattr(attnext._core, "_dot_product_attention", spied)
     layer, _ = make_pair("dot")
     layer(**inputs("dot", rng))
     layer(**inputs("dot", rng), need_weights=False)

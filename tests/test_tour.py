@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
+import math
 import os
 import re
 import signal
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from touring import Terminal, check_layout, run, spoiled, trained, without, without_training
 
 import attnext
@@ -25,8 +28,9 @@ from attnext._data import motorcycle
 from attnext._tour import gradients, masks, scores, timings
 from attnext._tour import motorcycle as data_part
 from attnext._tour.canvas import Canvas
-from attnext._tour.page import Check, Page, Tour, numbers_text, weights_text
+from attnext._tour.page import Page, numbers_text, weights_text
 from attnext._tour.peer import Peer, load_peer
+from attnext._tour.tour import Check, Tour
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 TITLES = [
@@ -264,6 +268,41 @@ def test_a_wrong_answer_is_missed_by_name(
     assert f"MISSED {missed}" in text  # where it happened
     assert re.search(r"✗ MISSED \d+ of \d+ checks", text)
     assert f"part 1, {missed}" in text.split("✗ MISSED")[-1]  # and at the end
+
+
+def test_times_that_say_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One second for each look at the clock, and whatever a contender takes."""
+    clock = itertools.count()
+    monkeypatch.setattr(timings, "BUDGET", 0.0)
+    monkeypatch.setattr(timings.time, "perf_counter", lambda: next(clock))
+
+    def taking(*seconds: int) -> Callable[[], object]:
+        rest = iter(seconds)
+        return lambda: [next(clock) for _ in range(next(rest))]
+
+    steady, busy = timings._fastest([taking(9, 1, 2), taking(1, 9, 9)])
+    assert steady == 2 and math.isnan(busy)
+    assert timings._number(busy) == "-" and timings._ratio(busy, steady) == ""
+    assert timings._number(steady) == "2000" and timings._ratio(5.0, steady) == "x2.5"
+
+
+def test_timings_take_one_thread_and_give_the_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(*arguments: Any) -> list[float]:
+        seen.append((attnext.get_num_threads(), torch.get_num_threads()))
+        return [1.0, 2.0, 3.0]
+
+    seen: list[tuple[int, int]] = []
+    before = attnext.get_num_threads(), torch.get_num_threads()
+    monkeypatch.setattr(timings, "_fastest", counted)
+    attnext.set_num_threads(3)
+    torch.set_num_threads(2)
+    try:
+        run(timings.timings)
+        assert set(seen) == {(1, 1)} and len(seen) == 4
+        assert (attnext.get_num_threads(), torch.get_num_threads()) == (3, 2)
+    finally:
+        attnext.set_num_threads(before[0])
+        torch.set_num_threads(before[1])
 
 
 def test_a_part_that_cannot_finish_is_missed_and_the_tour_goes_on() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import textwrap
 
 import numpy as np
@@ -26,7 +27,8 @@ from attnext import _tour
 from attnext import _width as width
 from attnext.__main__ import main
 from attnext._tour import gradients, masks, motorcycle, scores
-from attnext._tour.page import Check, Page
+from attnext._tour.page import Page
+from attnext._tour.tour import Check
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 PUNCTUATION = "。，、；：！？）》"
@@ -42,12 +44,12 @@ TITLES = [
 ]
 # What is called the same in either language: code, formulas, units and names.
 SAME_IN_BOTH = """
-    AdditiveAttention DotProductAttention NWKernelRegression NaN NumPy Python PyTorch Silverman
-    additive_attention attention_weights attnext avx avx2 avx512 backward code dropout error
-    examples fill float32 float64 generic grad_output grads help import ipynb keys key_size layer
-    leave_one_out loss masked_softmax masked_softmax_backward net num_hiddens output png queries
-    query_size scalar scoring_functions sequence_mask softmax sqrt sse2 sum tanh torch valid_len
-    valid_lens value values w_v weights W_k W_q
+    AdditiveAttention BLAS DotProductAttention NWKernelRegression NaN NumPy Python PyTorch
+    Silverman additive_attention attention_weights attnext avx avx2 avx512 backward code dropout
+    error examples fill float32 float64 generic grad_output grads help import ipynb keys key_size
+    layer leave_one_out loss masked_softmax masked_softmax_backward net num_hiddens output png
+    queries query_size scalar scoring_functions sequence_mask softmax sqrt sse2 sum tanh torch
+    valid_len valid_lens value values w_v weights W_k W_q
 """.split()
 
 
@@ -151,6 +153,28 @@ def test_the_language_is_chosen_by_the_argument_alone(
     monkeypatch.setattr(_tour, "PARTS", (masks.sequence_mask,))
     assert main(arguments) == 0
     assert bool(CHINESE.search(capsys.readouterr().out)) is chinese
+
+
+@pytest.mark.parametrize("words", [["--lang", "zh", "--help"], ["lab", "-h", "--lang=zh"]])
+def test_help_in_chinese(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Every sentence of it, in lines that fit: a Chinese character takes two columns."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stopped:
+        patch.setenv("COLUMNS", "80")
+        main(words)
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("用法：attnext") and "显示本帮助并退出" in text
+    assert not re.search("[a-z]+ [a-z]+ [a-z]+", text)  # no English sentence
+    assert max(map(columns, text.splitlines())) <= 80
+
+
+def test_help_where_the_output_has_no_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(SystemExit):
+        main(["--lang", "zh", "--help"])
+    stream.seek(0)
+    assert stream.read().startswith("usage: attnext")
 
 
 def test_another_language(capsys: pytest.CaptureFixture[str]) -> None:

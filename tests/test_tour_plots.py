@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import matplotlib.image
+import matplotlib.text
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -20,8 +22,10 @@ from attnext import __main__ as script
 from attnext import kernel_regression
 from attnext.__main__ import main
 from attnext._data import motorcycle as measurements
+from attnext._tour import figures as figures_part
 from attnext._tour import gradients, masks, motorcycle, scores, timings
-from attnext._tour.figures import Figures
+from attnext._tour.figures import Figures, chinese_font
+from attnext._tour.page import Language
 
 FILES = [
     "1-masked-softmax.png",
@@ -39,6 +43,10 @@ FILES = [
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
     """Every figure of the tour by the name of its file."""
+    return draw(tmp_path_factory.mktemp("unused"), "en")
+
+
+def draw(folder: Path, language: Language) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
 
     def keep(self: Figures, name: str, figure: Figure) -> None:
@@ -53,7 +61,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
             scores.dot_product_attention,
             gradients.scaling,
             motorcycle.kernel_regression,
-            plots=tmp_path_factory.mktemp("unused"),
+            language=language,
+            plots=folder,
         )
     assert code == 0
     return figures
@@ -99,6 +108,39 @@ def test_named_in_chinese_too(tmp_path: Path) -> None:
     assert code == 0
     assert "      图：1-masked-softmax.png\n" in text
     assert f"      1张图，保存在 {tmp_path}\n" in text
+
+
+def test_in_chinese_where_a_font_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every word of every figure, but for names in code."""
+    monkeypatch.setattr(figures_part, "chinese_font", lambda: "DejaVu Sans")  # not drawn here
+    for name, figure in draw(tmp_path, "zh").items():
+        words = [text.get_text() for text in figure.findobj(matplotlib.text.Text)]
+        english = [word for word in words if re.search("[A-Za-z]{4}", word)]
+        assert {word for word in english if not re.search("valid_lens|sqrt|masked", word)} <= {
+            "摩托车碰撞（Silverman 1985）"
+        }, name
+        assert any(re.search("[\u4e00-\u9fff]", word) for word in words), name
+
+
+def test_without_a_chinese_font_the_tour_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures_part, "chinese_font", lambda: "")
+    code, text = run(masks.masked_softmax, plots=tmp_path, language="zh")
+    assert code == 0 and "没有找到含中文字符的字体：图中的文字为英文。" in text
+    code, text = run(masks.masked_softmax, plots=tmp_path)
+    assert code == 0 and "没有找到" not in text
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [(["DejaVu Sans", "SimHei", "Noto Sans CJK SC"], "Noto Sans CJK SC"), ([], "")],
+)
+def test_the_font_is_one_that_is_there(
+    there: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures_part.font_manager, "get_font_names", lambda: there)
+    assert chinese_font() == chosen
 
 
 def test_a_folder_that_the_terminal_cannot_write(tmp_path: Path) -> None:

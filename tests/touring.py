@@ -15,7 +15,8 @@ import pytest
 from attnext import _tour
 from attnext._data import motorcycle as measurements
 from attnext._tour import motorcycle, timings
-from attnext._tour.page import Check, Language, Page, Tour
+from attnext._tour.page import Language, Page
+from attnext._tour.tour import Check, Tour
 
 
 class Terminal(io.StringIO):

@@ -199,10 +199,10 @@ backward_projected_late(attn_gradients d, const attn_grad_outputs *grad,
     attn_gradients walk = d, through = d;
     bool projects = false;
     walk.keys = NULL;
-    walk.projected = nan_floats(keys * attn_key_width(p));
+    walk.projected = nan_floats(keys * attn_keys_of_score.key_width(p));
     walk.key_use = nan_bytes((size_t)keys);
     for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        if (attn_projects_keys(p->score, i)) {
+        if (attn_keys_of_score.has(p->score, i)) {
             projects = true;
             walk.parameters[i] = NULL;
         }
@@ -217,8 +217,8 @@ backward_projected_late(attn_gradients d, const attn_grad_outputs *grad,
     through.projected = walk.projected;
     through.key_use = walk.key_use;
     run = (attn_run){.threads = c->threads};
-    work = nan_bytes(attn_projected_backward_workspace(p));
-    attn_projected_backward(&through, &in->keys, p, work, &run);
+    work = nan_bytes(attn_keys_of_score.backward_workspace(p));
+    attn_keys_of_score.backward(&through, d.values, in, p, work, &run);
 }
 
 static void

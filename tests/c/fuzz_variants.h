@@ -312,17 +312,17 @@ check_prepared(const problem *c, const results *r)
 {
     const attn_problem *p = &c->p;
     const int64_t capacity = p->N + 3, half = p->N / 2;
-    const size_t size = attn_prepared_size(p, capacity);
-    const attn_operand keys = inputs_of(c).keys;
+    const size_t size = attn_keys_of_score.size(p, capacity);
+    const attn_inputs in = inputs_of(c);
     if (size == 0) {
         return;
     }
     attn_run run = {.threads = c->threads};
     problem prepared = *c;
     void *memory = nan_bytes(size);
-    attn_prepare_start(memory, p, capacity);
-    attn_prepare_keys(memory, &keys, NULL, half, p->N, p, &run);
-    attn_prepare_keys(memory, &keys, NULL, 0, half, p, &run);
+    attn_keys_of_score.start(memory, p, capacity);
+    attn_keys_of_score.make(memory, &in, NULL, half, p->N, p, &run);
+    attn_keys_of_score.make(memory, &in, NULL, 0, half, p, &run);
     void *before = memcpy(nan_bytes(size), memory, size);
     prepared.p.prepared = memory;
     const results once = compute(&prepared, r->set);

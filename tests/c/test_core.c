@@ -157,7 +157,8 @@ check_prepared_memory(void)
     p.H = 64;
     check((double)attn_forward_workspace(&p, false, 1) > 256.0 * MIB,
           "keys take no memory");
-    check((double)attn_prepared_size(&p, p.N) > 256.0 * MIB, "keys take no memory");
+    check((double)attn_keys_of_score.size(&p, p.N) > 256.0 * MIB,
+          "keys take no memory");
     p.prepared = &p; /* only whether there are any counts */
     check((double)attn_forward_workspace(&p, false, 1) < MIB,
           "prepared keys take memory");
@@ -181,12 +182,14 @@ check_overflow(void)
     p.B = p.group = 1;
     p.M = 1;
     check(attn_forward_workspace(&p, false, 1) != SIZE_MAX, "nothing overflows");
-    check(attn_prepared_size(&p, 8) != SIZE_MAX, "nothing overflows");
-    check(attn_prepared_size(&p, INT64_MAX / 2) == SIZE_MAX, "the capacity overflows");
+    check(attn_keys_of_score.size(&p, 8) != SIZE_MAX, "nothing overflows");
+    check(attn_keys_of_score.size(&p, INT64_MAX / 2) == SIZE_MAX,
+          "the capacity overflows");
     p.B = 4;
-    check(attn_prepared_size(&p, INT64_MAX / 2) == SIZE_MAX, "rows of keys overflow");
+    check(attn_keys_of_score.size(&p, INT64_MAX / 2) == SIZE_MAX,
+          "rows of keys overflow");
     p.H = INT64_C(1) << 31;
-    check(attn_prepared_size(&p, 8) == SIZE_MAX,
+    check(attn_keys_of_score.size(&p, 8) == SIZE_MAX,
           "hidden units are too many for an int");
     p.score = &attn_score_dot;
     p.H = 0;
@@ -203,7 +206,7 @@ check_overflow(void)
           "nothing overflows");
     p.H = INT64_C(1) << 31;
     check(attn_multi_head_workspace(&p, false, false, 1) == SIZE_MAX &&
-              attn_multi_head_prepared_size(&p, 8) == SIZE_MAX,
+              attn_keys_of_heads.size(&p, 8) == SIZE_MAX,
           "hidden units are too many for an int");
 }
 

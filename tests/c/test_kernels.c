@@ -5,6 +5,7 @@
  *
  *     ./a.out              names the kernels, one a line
  *     ./a.out matmul       runs one of them: every set must give the bits of the scalar table
+ *     ./a.out matmul avx2  likewise, this set alone
  *     ./a.out accuracy     exp, tanh and softcap of every set, against libm in double precision
  *
  * Each kernel runs over sizes around the vector lengths, in heap buffers of exactly the size
@@ -182,14 +183,18 @@ compare_case(int kernel, const run *what, const attn_kernels *const sets[], int 
 }
 
 static void
-compare(int kernel)
+compare(int kernel, const char *only)
 {
     const char *names[SETS];
     const attn_kernels *sets[SETS];
     int64_t compared[SETS] = {0};
-    int count = attn_cpu_available(names, SETS);
-    for (int s = 0; s < count; s++) {
-        sets[s] = set_named(names[s]);
+    int count = 0, available = attn_cpu_available(names, SETS);
+    for (int s = 0; s < available; s++) {
+        if (s == 0 || only == NULL ||
+            strcmp(names[s], only) == 0) { /* the first is scalar */
+            names[count] = names[s];
+            sets[count++] = set_named(names[s]);
+        }
     }
     run r = {0};
     for (const int *a = kernels[kernel].a; *a != END; a++) {
@@ -361,8 +366,8 @@ main(int argc, char **argv)
         return 0;
     }
     for (int kernel = 0; kernel < KERNELS; kernel++) {
-        if (argc == 2 && strcmp(argv[1], kernels[kernel].name) == 0) {
-            compare(kernel);
+        if (argc >= 2 && strcmp(argv[1], kernels[kernel].name) == 0) {
+            compare(kernel, argc == 3 ? argv[2] : NULL);
             return 0;
         }
         if (argc < 2) {

@@ -1,0 +1,92 @@
+"""What an editable install compiles: what a change touches, and no more.
+
+The compiler is a stand-in that writes down what it was asked to compile, and preprocesses it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from compiling import compiler
+from helpers import REPOSITORY
+
+STAND_IN = """#!/bin/sh
+case " $* " in
+*" -c "*)
+    printf '%s\\n' "$*" >>"$COMPILED"
+    exec {compiler} "$@" -E ;;
+*" -shared "*)
+    for object; do :; done
+    while [ "$1" != -o ]; do shift; done
+    exec touch "$2" ;;
+esac
+exec {compiler} "$@"
+"""
+BUILD = "from setuptools.build_meta import build_editable; build_editable('wheels')"
+
+
+def includes(file: Path) -> set[Path]:
+    """The file and what it includes, and so on."""
+    found, new = {file}, {file}
+    while new:
+        one = new.pop()
+        names = re.findall(r'^\s*#\s*include "([^"]+)"', one.read_text(), re.MULTILINE)
+        new |= {(one.parent / name).resolve() for name in names} - found
+        found |= new
+    return found
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Callable[..., list[str]]:
+    """In a copy of the clone: the files that an editable install compiles, in order."""
+    clone = tmp_path / "clone with a space"
+    for name in ("csrc", "attnext"):
+        ignore = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(REPOSITORY / name, clone / name, ignore=ignore)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, clone)
+    stand_in, log = tmp_path / "cc", tmp_path / "log"
+    stand_in.write_text(STAND_IN.format(compiler=" ".join(compiler())))
+    stand_in.chmod(0o755)
+
+    def install(**environment: str) -> list[str]:
+        log.write_text("")
+        own = {"CC": str(stand_in), "COMPILED": str(log), "LD_PRELOAD": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD],
+            cwd=clone,
+            env=os.environ | own | environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return sorted(re.findall(r" -c csrc/(\S+)", log.read_text()))
+
+    install.clone = clone  # type: ignore[attr-defined]
+    return install
+
+
+def test_an_editable_install_compiles_what_a_change_touches(
+    compiled: Callable[..., list[str]],
+) -> None:
+    csrc: Path = compiled.clone.resolve() / "csrc"  # type: ignore[attr-defined]
+    everything = sorted(str(file.relative_to(csrc)) for file in csrc.glob("*/*.c"))
+    everything = [name for name in everything if not name.startswith("web/")]  # a door to pages
+    assert compiled() == everything
+    touched = {csrc / name for name in ("core/pairs.h", "python/py_options.def", "os/memory.c")}
+    for file in touched:
+        file.touch()
+    (csrc / "core" / "new.c").write_text('#include "pairs.h"\n')
+    dependants = [name for name in everything if touched & includes(csrc / name)]
+    assert 20 < len(dependants) < len(everything) - 20
+    assert compiled() == sorted([*dependants, "core/new.c"])
+    (csrc / "core" / "new.c").unlink()
+    assert compiled() == []
+    assert compiled(CFLAGS="-DOTHER") == everything  # as objects of two commands do not mix
