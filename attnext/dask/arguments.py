@@ -94,7 +94,6 @@ def make_problem(function: str, arguments: Mapping[str, Any]) -> Problem:
     """
     rest = dict(arguments)
     inputs, pairs, parameters = ({x: rest.pop(x) for x in some if x in rest} for some in _ARRAYS)
-    parameters = {name: x for name, x in parameters.items() if x is not None}
     _check_in_memory(rest | parameters)
     q, k, v = (as_dask(name, x) for name, x in inputs.items())
     pairs = {name: as_dask(name, x) for name, x in pairs.items() if x is not None}
@@ -118,6 +117,8 @@ def make_problem(function: str, arguments: Mapping[str, Any]) -> Problem:
     )
     _add_inputs(problem, q, k, v)
     for name, parameter in parameters.items():
+        if parameter is None:  # b_h; another None was refused above
+            continue
         whole = da.from_array(np.array(parameter), chunks=-1)  # a copy: it may be trained meanwhile
         problem.arrays[name] = whole, ("n", "f")[-whole.ndim :]
     _add_lengths(problem, valid_lens)
