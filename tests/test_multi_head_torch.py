@@ -387,7 +387,6 @@ def test_linear_layers_that_do_more(change: Callable[[Any], None], bias: bool) -
 # ---- compiled, autocast, refused -----------------------------------------------------------------
 
 
-@pytest.mark.skipif(not ours.operators.AVAILABLE, reason="before torch 2.4")
 @pytest.mark.filterwarnings("ignore")
 def test_compiled() -> None:
     """One graph, sizes left open, the bits of eager, forward and backward."""

@@ -96,7 +96,6 @@ def test_a_tensor() -> None:
     assert_array_equal(encoding.numpy(), attnext.positional_encoding(5, 7))
 
 
-@pytest.mark.skipif(not attnext.torch.operators.AVAILABLE, reason="before torch 2.4")
 @pytest.mark.filterwarnings("ignore")
 def test_a_tensor_in_a_compiled_graph() -> None:
     def add(x: torch.Tensor) -> torch.Tensor:

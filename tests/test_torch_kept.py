@@ -106,8 +106,6 @@ def test_its_size_is_told_without_computing_it(H: int, kv_heads: int) -> None:
 
 @pytest.mark.parametrize("sizes", [(M, N), (M, 1), (1, N), (64, 33)])
 def test_a_compiled_graph_knows_its_size(sizes: tuple[int, int]) -> None:
-    if not hasattr(torch.library, "register_autograd"):
-        pytest.skip("before torch 2.4 calls are not part of a graph")
     layer, _ = make()
     x = [torch.randn(B, rows, E, requires_grad=True) for rows in (sizes[0], *sizes[1:] * 2)]
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)

@@ -8,8 +8,8 @@ parameters and calls, so that a notebook changes one import and loads its old st
 A contiguous tensor is not copied on its way into C, and what comes back lies in the memory that C
 wrote. A forward is one call into C, a backward another one.
 
-- ``torch.compile(..., fullgraph=True)`` takes a call into its graph as an operator, sizes left open
-  (from torch 2.4 on; before, the graph breaks there). Results and gradients have the bits of eager.
+- ``torch.compile(..., fullgraph=True)`` takes a call into its graph as an operator, sizes left
+  open. Results and gradients have the bits of eager.
   ``torch.jit.trace`` records it likewise; who loads what it saved imports ``attnext.torch`` first.
 - Under ``torch.autocast`` inputs of bfloat16 and float16 are computed in float32; elsewhere they
   are a TypeError.

@@ -40,6 +40,7 @@ _NOTHING_TO_DO = {"causal": True, "causal_offset": -(2**40), "empty_rows": "zero
 # ---- calls ---------------------------------------------------------------------------------------
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def run(described: Described, tensors: Sequence[Tensor]) -> list[Tensor]:
     """What the function makes. A graph of torch.compile breaks here."""
     call = call_of(*described)
@@ -49,10 +50,6 @@ def run(described: Described, tensors: Sequence[Tensor]) -> list[Tensor]:
         x = {**call.options, **by_argument(call.names, tensors)}
         made = _FUNCTIONS[call.function](x, asked)
     return [made[name] for name in asked]
-
-
-if hasattr(torch, "compiler"):  # not before torch 2.1
-    run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
 
 
 def gradients(

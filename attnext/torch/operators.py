@@ -1,8 +1,7 @@
 """The functions as operators of torch, which torch.compile puts into its graph as they are.
 
 Two operators, forward and backward, are enough for all functions: a call goes along as its tensors,
-a text and its numbers. Outside of torch.compile nothing of this is used. Before torch 2.4 there is
-nothing to build them with, and torch.compile breaks its graph at each call.
+a text and its numbers. Outside of torch.compile nothing of this is used.
 """
 
 from __future__ import annotations
@@ -21,22 +20,18 @@ from .calls import Call, Described, backward, call_of, forward, keep, shapes
 from .composite import second_gradients
 from .rules import may_stand_for_more, stand_for_more
 
-AVAILABLE = hasattr(torch.library, "custom_op") and hasattr(torch.library, "register_autograd")
-_may_stand_for_more = may_stand_for_more
-if AVAILABLE:  # answered while the graph is made
-    _may_stand_for_more = torch.compiler.assume_constant_result(may_stand_for_more)  # type: ignore[no-untyped-call]
+# Answered while the graph is made.
+_may_stand_for_more = torch.compiler.assume_constant_result(may_stand_for_more)  # type: ignore[no-untyped-call]
 
 
 def is_compiling() -> bool:
     """Is this call being traced, to become part of a compiled graph?"""
-    return AVAILABLE and torch.compiler.is_compiling()
+    return torch.compiler.is_compiling()
 
 
 def are_wanted() -> bool:
     """The same, or is it recorded by torch.jit.trace?"""
-    return AVAILABLE and (
-        torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    )
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def stand_for(tensors: Sequence[Tensor]) -> bool:
@@ -120,87 +115,93 @@ def _parsed(text: str) -> tuple[str, tuple[str, ...], tuple[str, ...], list[tupl
 
 # ---- the operators -------------------------------------------------------------------------------
 
-# Before torch 2.5 annotations are not read if they are text.
 _SCHEMAS = (
     "(Tensor[] tensors, str call, SymInt[] integers, float[] floats) -> Tensor[]",
     "(Tensor[] saved, Tensor[] grads, bool[] flows, bool[] needed, str call, SymInt[] integers, "
     "float[] floats) -> Tensor[]",
 )
 
-if AVAILABLE:
 
-    @torch.library.custom_op("attnext::forward", mutates_args=(), schema=_SCHEMAS[0])
-    def _forward(
-        tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
-    ) -> list[Tensor]:
-        return list(forward(_decoded(call, integers, floats), tensors))
+@torch.library.custom_op("attnext::forward", mutates_args=(), schema=_SCHEMAS[0])
+def _forward(
+    tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
+) -> list[Tensor]:
+    return list(forward(_decoded(call, integers, floats), tensors))
 
-    @_forward.register_fake
-    def _(
-        tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
-    ) -> list[Tensor]:
-        decoded = _decoded(call, integers, floats)
-        return [torch.empty(shape, dtype=torch.float32) for shape in shapes(decoded, tensors)]
 
-    @torch.library.custom_op("attnext::backward", mutates_args=(), schema=_SCHEMAS[1])
-    def _backward(
-        saved: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        flows: Sequence[bool],
-        needed: Sequence[bool],
-        call: str,
-        integers: Sequence[int],
-        floats: Sequence[float],
-    ) -> list[Tensor]:
-        given = iter(grads)
-        flow = [next(given) if flows_in else None for flows_in in flows]
-        # Where nothing flows into an extra, a graph may have zeros; C takes a shorter way without.
-        flow[1:] = [x if x is not None and x.any() else None for x in flow[1:]]
-        d = backward(_decoded(call, integers, floats), saved, flow, needed)
-        return [x for x in d if x is not None]
+@_forward.register_fake
+def _(
+    tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
+) -> list[Tensor]:
+    decoded = _decoded(call, integers, floats)
+    return [torch.empty(shape, dtype=torch.float32) for shape in shapes(decoded, tensors)]
 
-    @_backward.register_fake
-    def _(
-        saved: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        flows: Sequence[bool],
-        needed: Sequence[bool],
-        call: str,
-        integers: Sequence[int],
-        floats: Sequence[float],
-    ) -> list[Tensor]:
-        decoded = _decoded(call, integers, floats)
-        known = dict(zip(decoded.kind.kept, saved, strict=True))
-        wanted = [name for name, need in zip(decoded.names, needed, strict=True) if need]
-        # An input that is not kept has the shape of the one result.
-        like = [known.get(name, grads[0]) for name in wanted]
-        return [torch.empty(x.shape, dtype=torch.float32) for x in like]
 
-    def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-        tensors, *ctx.call = inputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*keep(_decoded(*ctx.call), tensors, output))
+@torch.library.custom_op("attnext::backward", mutates_args=(), schema=_SCHEMAS[1])
+def _backward(
+    saved: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    flows: Sequence[bool],
+    needed: Sequence[bool],
+    call: str,
+    integers: Sequence[int],
+    floats: Sequence[float],
+) -> list[Tensor]:
+    given = iter(grads)
+    flow = [next(given) if flows_in else None for flows_in in flows]
+    # Where nothing flows into an extra, a graph may have zeros; C takes a shorter way without.
+    flow[1:] = [x if x is not None and x.any() else None for x in flow[1:]]
+    d = backward(_decoded(call, integers, floats), saved, flow, needed)
+    return [x for x in d if x is not None]
 
-    def _go_back(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        needed = ctx.needs_input_grad[0]
-        flows = [x is not None for x in grads]
-        present = [x for x in grads if x is not None]
-        made = iter(_backward(list(ctx.saved_tensors), present, flows, needed, *ctx.call))
-        return [next(made) if need else None for need in needed], None, None, None
 
-    def _setup_again(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-        saved, grads, ctx.flows, ctx.needed, *ctx.call = inputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*saved, *grads)
+@_backward.register_fake
+def _(
+    saved: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    flows: Sequence[bool],
+    needed: Sequence[bool],
+    call: str,
+    integers: Sequence[int],
+    floats: Sequence[float],
+) -> list[Tensor]:
+    decoded = _decoded(call, integers, floats)
+    known = dict(zip(decoded.kind.kept, saved, strict=True))
+    wanted = [name for name, need in zip(decoded.names, needed, strict=True) if need]
+    # An input that is not kept has the shape of the one result.
+    like = [known.get(name, grads[0]) for name in wanted]
+    return [torch.empty(x.shape, dtype=torch.float32) for x in like]
 
-    def _go_back_again(ctx: Any, flow: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors[: len(ctx.saved_tensors) - sum(ctx.flows)]
-        given = iter(ctx.saved_tensors[len(saved) :])
-        grads = [next(given) if flows_in else None for flows_in in ctx.flows]
-        call = _decoded(*ctx.call)
-        d = second_gradients(call, saved, grads, ctx.needed, flow)
-        of_grads = compress(d[len(saved) :], ctx.flows)
-        return list(d[: len(saved)]), list(of_grads), None, None, None, None, None
 
-    _forward.register_autograd(_go_back, setup_context=_setup_context)
-    _backward.register_autograd(_go_back_again, setup_context=_setup_again)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    tensors, *ctx.call = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*keep(_decoded(*ctx.call), tensors, output))
+
+
+def _go_back(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    needed = ctx.needs_input_grad[0]
+    flows = [x is not None for x in grads]
+    present = [x for x in grads if x is not None]
+    made = iter(_backward(list(ctx.saved_tensors), present, flows, needed, *ctx.call))
+    return [next(made) if need else None for need in needed], None, None, None
+
+
+def _setup_again(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    saved, grads, ctx.flows, ctx.needed, *ctx.call = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*saved, *grads)
+
+
+def _go_back_again(ctx: Any, flow: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    saved = ctx.saved_tensors[: len(ctx.saved_tensors) - sum(ctx.flows)]
+    given = iter(ctx.saved_tensors[len(saved) :])
+    grads = [next(given) if flows_in else None for flows_in in ctx.flows]
+    call = _decoded(*ctx.call)
+    d = second_gradients(call, saved, grads, ctx.needed, flow)
+    of_grads = compress(d[len(saved) :], ctx.flows)
+    return list(d[: len(saved)]), list(of_grads), None, None, None, None, None
+
+
+_forward.register_autograd(_go_back, setup_context=_setup_context)
+_backward.register_autograd(_go_back_again, setup_context=_setup_again)

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnext import _positions
 
 from .attention import OTHER
-from .operators import AVAILABLE, is_compiling
+from .operators import is_compiling
 from .tensors import to_tensor
 
 
@@ -18,8 +18,8 @@ def _encoding(num_steps: int, num_hiddens: int) -> Tensor:
     return to_tensor(_positions.positional_encoding(num_steps, num_hiddens))
 
 
-if AVAILABLE:  # computed while the graph is made
-    _encoding = torch.compiler.assume_constant_result(_encoding)  # type: ignore[no-untyped-call]
+# Computed while the graph is made.
+_encoding = torch.compiler.assume_constant_result(_encoding)  # type: ignore[no-untyped-call]
 
 
 @OTHER.spelled_out

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from attnext._options import OPTIONS, type_name
 
-# Of torch.func; where a torch lacks them, its own messages have to do.
+# Of torch.func, and private: where a later torch lacks them, its own messages have to do.
 _functorch: Any = getattr(torch._C, "_functorch", None)
 _innermost = getattr(_functorch, "peek_interpreter_stack", lambda: None)
 _is_functorch = getattr(_functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
@@ -26,7 +26,6 @@ _NUMPY_DTYPES = frozenset(
     getattr(torch, name)
     for name in ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
     + ("float16", "float32", "float64", "complex64", "complex128")
-    if hasattr(torch, name)
 )
 _INTEGERS = {"valid_lens", "valid_len"} | {
     name for name, option in OPTIONS.items() if "array_like of integers" in option.type
@@ -118,10 +117,7 @@ def _as_real(name: str, value: Tensor) -> Tensor:
 
 
 def _is_autocast() -> bool:
-    try:
-        return torch.is_autocast_enabled("cpu")
-    except TypeError:  # before torch 2.4
-        return torch.is_autocast_cpu_enabled()
+    return torch.is_autocast_enabled("cpu")
 
 
 def check_order(function: str, X: object, lens: object, name: str) -> None:
