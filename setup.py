@@ -1,5 +1,6 @@
 """Build the one extension module, attnext._core; everything else is in pyproject.toml."""
 
+import gzip
 import json
 import os
 import platform
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
@@ -18,6 +20,7 @@ import numpy as np
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 # Without -g, which CPython's own flags ask for, the build takes half the time and the module
 # an eighth of the space. CFLAGS=-g in the environment keeps it.
@@ -189,4 +192,40 @@ class build_notebooks(build_py):
                 json.dump(notebook, file, ensure_ascii=False)
 
 
-setup(ext_modules=[core], cmdclass={"build_ext": build_files, "build_py": build_notebooks})
+class sdist_of_one_date(sdist):
+    """Packs the sdist so that the same files are the same bytes, whoever has them, and where.
+
+    All has the date SOURCE_DATE_EPOCH, as in a wheel, where setuptools takes that of each file and,
+    for the compressed whole, the time of day.
+    """
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owners):
+        if format != "gztar":
+            return super().make_archive(base_name, format, root_dir, base_dir, **owners)
+        date = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+
+        def plain(member):
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mtime = date
+            return member
+
+        name = f"{base_name}.tar.gz"
+        with (
+            open(name, "wb") as file,
+            gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=date) as packed,
+            tarfile.open(fileobj=packed, mode="w") as tar,
+        ):
+            tar.add(base_dir, filter=plain)  # which goes through folders in order of names
+        return name
+
+
+setup(
+    ext_modules=[core],
+    cmdclass={
+        "build_ext": build_files,
+        "build_py": build_notebooks,
+        "sdist": sdist_of_one_date,
+    },
+)

@@ -1,8 +1,9 @@
-"""What a release consists of: python -P .ci/packages.py same | whole | bill, and files.
+"""What a release consists of: python -P .ci/packages.py COMMAND and files.
 
-same ONE OTHER          two wheels of the same source are the same bytes
+same ONE OTHER          two wheels, or sdists, of the same source are the same bytes
 whole SDIST WHEEL       both hold what the clone has, and what is made of it, nothing else
 wheels FOLDER           runs cibuildwheel, with the date of the commit for what is in them
+sdist FOLDER            builds the sdist, with the same date
 bill FOLDER             beside each wheel WHEEL.cdx.json, its bill of materials (CycloneDX 1.6)
 """
 
@@ -29,12 +30,20 @@ def fail(message: str) -> None:
     sys.exit(f"packages.py: {message}")
 
 
+def contents(package: Path) -> dict[str, bytes]:
+    """The files in a wheel, or in an sdist."""
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+    with tarfile.open(package) as tar:
+        files = [(member, tar.extractfile(member)) for member in tar if member.isfile()]
+        return {member.name.partition("/")[2]: file.read() for member, file in files if file}
+
+
 def same(one: Path, other: Path) -> None:
-    """Where two wheels differ, if they do."""
+    """Where two of them differ, if they do."""
     if one.read_bytes() != other.read_bytes():
-        with zipfile.ZipFile(one) as a, zipfile.ZipFile(other) as b:
-            contents = [{name: x.read(name) for name in x.namelist()} for x in (a, b)]
-        names = {name for name, _ in contents[0].items() ^ contents[1].items()}
+        names = {name for name, _ in contents(one).items() ^ contents(other).items()}
         fail(f"two builds of one source differ in {sorted(names) or 'their dates'}")
     print(f"built twice in two places, the same bytes: {one.name}, sha256 {digest(one)}")
 
@@ -58,25 +67,27 @@ def compare(what: str, found: dict[str, bytes], known: dict[str, bytes], made: s
     print(f"the {what} has the {len(known)} files of the clone, and {len(found) - len(rest)} made")
 
 
-def whole(sdist: Path, wheel: Path) -> None:
+def whole(source: Path, wheel: Path) -> None:
     """Files of the clone that are missing in either, or that the clone does not have."""
     known = clone()
-    with tarfile.open(sdist) as tar:
-        files = [(member, tar.extractfile(member)) for member in tar if member.isfile()]
-        found = {member.name.partition("/")[2]: file.read() for member, file in files if file}
-    compare("sdist", found, known, MADE_SDIST.pattern)
-    with zipfile.ZipFile(wheel) as archive:
-        found = {name: archive.read(name) for name in archive.namelist()}
+    compare("sdist", contents(source), known, MADE_SDIST.pattern)
     package = {name: content for name, content in known.items() if name.startswith("attnext/")}
-    compare("wheel", found, package, MADE_WHEEL.pattern + r"|attnext-[^/]*\.dist-info/.*")
+    compare("wheel", contents(wheel), package, MADE_WHEEL.pattern + r"|attnext-[^/]*\.dist-info/.*")
+
+
+def run_dated(*command: str) -> None:
+    """With the date of the commit for all that is packed, as .ci/run wheel builds it twice."""
+    date = subprocess.check_output(["git", "-C", ROOT, "log", "-1", "--format=%ct"], text=True)
+    epoch = {"SOURCE_DATE_EPOCH": date.strip(), "CIBW_ENVIRONMENT_PASS_LINUX": "SOURCE_DATE_EPOCH"}
+    sys.exit(subprocess.run([sys.executable, "-m", *command], env=os.environ | epoch).returncode)
 
 
 def wheels(folder: Path) -> None:
-    """The wheels of this system: as reproducible as the one that .ci/run wheel builds twice."""
-    date = subprocess.check_output(["git", "-C", ROOT, "log", "-1", "--format=%ct"], text=True)
-    epoch = {"SOURCE_DATE_EPOCH": date.strip(), "CIBW_ENVIRONMENT_PASS_LINUX": "SOURCE_DATE_EPOCH"}
-    command = [sys.executable, "-m", "cibuildwheel", "--output-dir", str(folder)]
-    sys.exit(subprocess.run(command, env=os.environ | epoch).returncode)
+    run_dated("cibuildwheel", "--output-dir", str(folder))
+
+
+def sdist(folder: Path) -> None:
+    run_dated("build", "--sdist", "--outdir", str(folder))
 
 
 def digest(file: Path) -> str:
@@ -139,7 +150,7 @@ def write_bill(wheel: Path) -> None:
 
 
 if __name__ == "__main__":
-    commands = {"same": same, "whole": whole, "wheels": wheels, "bill": bill}
+    commands = {f.__name__: f for f in (same, whole, wheels, sdist, bill)}
     if len(sys.argv) < 3 or sys.argv[1] not in commands:
         sys.exit(__doc__)
     commands[sys.argv[1]](*map(Path, sys.argv[2:]))
