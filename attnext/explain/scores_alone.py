@@ -19,13 +19,7 @@ from attnext._options import (
 )
 from attnext.explain.accuracy import gamma
 from attnext.explain.attention import Problem, softcap_step
-from attnext.explain.chain import (
-    forward,
-    multiplied,
-    of_scale,
-    shared_steps,
-    softcap_backward,
-)
+from attnext.explain.chain import forward, multiplied, of_scale, shared_steps, softcap_backward
 from attnext.explain.gradients import BACKWARDS, Gradient
 from attnext.explain.options import SCORES, SCORES_BACKWARD, UNSCALED_SCORES_BACKWARD
 from attnext.explain.scores import SCORES as STEPS_OF
@@ -217,9 +211,9 @@ def _explain_backward(score: str, *, lang: str, options: Any, **arguments: Any) 
     with np.errstate(all="ignore"):
         p = _problem(arguments)
         check_size(p.inputs.live.shape)
-        before = forward(
-            p, *STEPS_OF[f"{score}_attention"](p.inputs, Steps(name, "en"), arguments), arguments
-        )
+        # the steps of the forward are those of another trace
+        scores = STEPS_OF[f"{score}_attention"](p.inputs, Steps(name, "en"), arguments)
+        before = forward(p, *scores, arguments)
         grad = as_float64(arguments["grad_output"])
         steps.add("grad_scores", grad, p.inputs.pairs)
         d = Gradient(grad, np.abs(grad), np.zeros(grad.shape))
