@@ -19,29 +19,43 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
+from attnext._core_attention import (
+    additive_attention as additive_attention,
+)
+from attnext._core_attention import (
+    cosine_attention as cosine_attention,
+)
+from attnext._core_attention import (
+    dot_product_attention as dot_product_attention,
+)
+from attnext._core_attention import (
+    gaussian_attention as gaussian_attention,
+)
+from attnext._core_attention import (
+    multi_head_attention as multi_head_attention,
+)
+from attnext._core_backward import (
+    additive_attention_backward as additive_attention_backward,
+)
+from attnext._core_backward import (
+    cosine_attention_backward as cosine_attention_backward,
+)
+from attnext._core_backward import (
+    dot_product_attention_backward as dot_product_attention_backward,
+)
+from attnext._core_backward import (
+    gaussian_attention_backward as gaussian_attention_backward,
+)
+from attnext._core_backward import (
+    multi_head_attention_backward as multi_head_attention_backward,
+)
 from attnext._options import (
-    Additive,
-    AdditiveForward,
     AdditiveScores,
-    Cosine,
-    CosineForward,
     CosineScores,
-    DotProduct,
-    DotProductForward,
     DotProductScores,
-    Dropout,
-    Gaussian,
-    GaussianForward,
     GaussianScores,
     HeadsLayer,
     Layer,
-    Masks,
-    MultiHead,
-    MultiHeadForward,
-    Pairs,
-    Saved,
-    Scores,
-    Sink,
 )
 
 _Array: TypeAlias = NDArray[np.float32]
@@ -73,278 +87,13 @@ def masked_softmax_backward(
 ) -> _Array: ...
 def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: _Number = 0.0) -> _Array: ...
 
-# ---- attention ----------------------------------------------------------------------------
-
-# What the functions below share: each option stands once, in attnext/_options.py. Overloads tell
-# what is returned, so they write out the flags that ask for it.
-class _Out(TypedDict, total=False):
-    out: _Array | None
-
-class _Backward(Scores, Masks, Sink, Dropout, Saved, total=False): ...
-class _DotProductForward(DotProductForward, _Out, total=False): ...
-class _CosineForward(CosineForward, _Out, total=False): ...
-class _GaussianForward(GaussianForward, _Out, total=False): ...
-class _AdditiveForward(AdditiveForward, _Out, total=False): ...
-class _MultiHeadForward(MultiHeadForward, _Out, total=False): ...
-class _DotProductBackward(DotProduct, _Backward, total=False): ...
-class _CosineBackward(Cosine, _Backward, total=False): ...
-class _GaussianBackward(Gaussian, _Backward, total=False): ...
-class _AdditiveBackward(Additive, _Backward, total=False): ...
-class _MultiHeadBackward(MultiHead, Scores, Pairs, Sink, Dropout, Saved, total=False): ...
+# ---- scores, and gradients by name; attentions are in files of their own ------------------------
 
 # default, takers; names of parameters and of gradients, own keywords with their defaults, and
 # of each parameter: name, letters of its shape, is it optional?, letter of its fan-in
 OPTIONS: dict[str, tuple[Any, tuple[str, ...]]]
 SCORES: dict[str, _Row]
 ATTENTIONS: dict[str, _Row]  # and multi-head
-
-# ---- dot-product attention ------------------------------------------------------------
-
-@overload
-def dot_product_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[False] = False,
-    **options: Unpack[_DotProductForward],
-) -> _Array: ...
-@overload
-def dot_product_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[False] = False,
-    **options: Unpack[_DotProductForward],
-) -> tuple[_Array, _Array]: ...
-@overload
-def dot_product_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[True],
-    **options: Unpack[_DotProductForward],
-) -> tuple[_Array, _Array]: ...
-@overload
-def dot_product_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[True],
-    **options: Unpack[_DotProductForward],
-) -> tuple[_Array, _Array, _Array]: ...
-@overload
-def dot_product_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    **options: Unpack[_DotProductForward],
-) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
-@overload
-def dot_product_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike | None = None,
-    return_grad_bias: Literal[False] = False,
-    return_grad_sink: Literal[False] = False,
-    return_grad_scale: Literal[False] = False,
-    **options: Unpack[_DotProductBackward],
-) -> tuple[_Array, _Array, _Array]: ...
-@overload
-def dot_product_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike,
-    return_grad_bias: Literal[True],
-    return_grad_sink: Literal[False] = False,
-    return_grad_scale: Literal[False] = False,
-    **options: Unpack[_DotProductBackward],
-) -> tuple[_Array, _Array, _Array, _Array]: ...
-@overload
-def dot_product_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike | None = None,
-    return_grad_bias: bool = False,
-    return_grad_sink: bool = False,
-    return_grad_scale: bool = False,
-    **options: Unpack[_DotProductBackward],
-) -> tuple[_Array, _Array, _Array, *tuple[_Array | np.float32 | None, ...]]: ...
-def dot_product_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    **options: Unpack[DotProductScores],
-) -> _Array: ...
-@overload
-def dot_product_scores_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    *,
-    return_grad_scale: Literal[False] = False,
-    **options: Unpack[DotProductScores],
-) -> tuple[_Array, _Array]: ...
-@overload
-def dot_product_scores_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    *,
-    return_grad_scale: bool,
-    **options: Unpack[DotProductScores],
-) -> tuple[_Array, _Array, *tuple[_Array | np.float32, ...]]: ...
-
-# ---- cosine attention -----------------------------------------------------------------
-
-@overload
-def cosine_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[False] = False,
-    **options: Unpack[_CosineForward],
-) -> _Array: ...
-@overload
-def cosine_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[False] = False,
-    **options: Unpack[_CosineForward],
-) -> tuple[_Array, _Array]: ...
-@overload
-def cosine_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[True],
-    **options: Unpack[_CosineForward],
-) -> tuple[_Array, _Array]: ...
-@overload
-def cosine_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[True],
-    **options: Unpack[_CosineForward],
-) -> tuple[_Array, _Array, _Array]: ...
-@overload
-def cosine_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    **options: Unpack[_CosineForward],
-) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
-@overload
-def cosine_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike | None = None,
-    return_grad_bias: Literal[False] = False,
-    return_grad_sink: Literal[False] = False,
-    return_grad_scale: Literal[False] = False,
-    **options: Unpack[_CosineBackward],
-) -> tuple[_Array, _Array, _Array]: ...
-@overload
-def cosine_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike,
-    return_grad_bias: Literal[True],
-    return_grad_sink: Literal[False] = False,
-    return_grad_scale: Literal[False] = False,
-    **options: Unpack[_CosineBackward],
-) -> tuple[_Array, _Array, _Array, _Array]: ...
-@overload
-def cosine_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike | None = None,
-    return_grad_bias: bool = False,
-    return_grad_sink: bool = False,
-    return_grad_scale: bool = False,
-    **options: Unpack[_CosineBackward],
-) -> tuple[_Array, _Array, _Array, *tuple[_Array | np.float32 | None, ...]]: ...
-def cosine_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    **options: Unpack[CosineScores],
-) -> _Array: ...
-@overload
-def cosine_scores_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    *,
-    return_grad_scale: Literal[False] = False,
-    **options: Unpack[CosineScores],
-) -> tuple[_Array, _Array]: ...
-@overload
-def cosine_scores_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    *,
-    return_grad_scale: bool,
-    **options: Unpack[CosineScores],
-) -> tuple[_Array, _Array, *tuple[_Array | np.float32, ...]]: ...
-
-# ---- additive attention ---------------------------------------------------------------
 
 class AdditiveGradients(NamedTuple):
     queries: _Array
@@ -355,124 +104,61 @@ class AdditiveGradients(NamedTuple):
     w_v: _Array
     b_h: _Array | None
 
-@overload
-def additive_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    w_v: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[False] = False,
-    **options: Unpack[_AdditiveForward],
+class MultiHeadGradients(NamedTuple):
+    queries: _Array
+    keys: _Array
+    values: _Array
+    W_q: _Array
+    W_k: _Array
+    W_v: _Array
+    W_o: _Array
+    b_q: _Array | None
+    b_k: _Array | None
+    b_v: _Array | None
+    b_o: _Array | None
+
+def dot_product_scores(
+    queries: ArrayLike, keys: ArrayLike, **options: Unpack[DotProductScores]
 ) -> _Array: ...
 @overload
-def additive_attention(
+def dot_product_scores_backward(
+    grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    w_v: ArrayLike,
-    valid_lens: _Lens = None,
     *,
-    return_weights: Literal[True],
-    return_lse: Literal[False] = False,
-    **options: Unpack[_AdditiveForward],
+    return_grad_scale: Literal[False] = False,
+    **options: Unpack[DotProductScores],
 ) -> tuple[_Array, _Array]: ...
 @overload
-def additive_attention(
+def dot_product_scores_backward(
+    grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    w_v: ArrayLike,
-    valid_lens: _Lens = None,
     *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[True],
-    **options: Unpack[_AdditiveForward],
+    return_grad_scale: bool,
+    **options: Unpack[DotProductScores],
+) -> tuple[_Array, _Array, *tuple[_Array | np.float32, ...]]: ...
+def cosine_scores(
+    queries: ArrayLike, keys: ArrayLike, **options: Unpack[CosineScores]
+) -> _Array: ...
+@overload
+def cosine_scores_backward(
+    grad_output: ArrayLike,
+    queries: ArrayLike,
+    keys: ArrayLike,
+    *,
+    return_grad_scale: Literal[False] = False,
+    **options: Unpack[CosineScores],
 ) -> tuple[_Array, _Array]: ...
 @overload
-def additive_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    w_v: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[True],
-    **options: Unpack[_AdditiveForward],
-) -> tuple[_Array, _Array, _Array]: ...
-@overload
-def additive_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    w_v: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    **options: Unpack[_AdditiveForward],
-) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
-@overload
-def additive_attention_backward(
+def cosine_scores_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
     keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    w_v: ArrayLike,
-    valid_lens: _Lens = None,
     *,
-    bias: ArrayLike | None = None,
-    return_grad_bias: Literal[False] = False,
-    return_grad_sink: Literal[False] = False,
-    **options: Unpack[_AdditiveBackward],
-) -> AdditiveGradients: ...
-@overload
-def additive_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    w_v: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike,
-    return_grad_bias: Literal[True],
-    return_grad_sink: Literal[False] = False,
-    **options: Unpack[_AdditiveBackward],
-) -> tuple[AdditiveGradients, _Array]: ...
-@overload
-def additive_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    w_v: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike | None = None,
-    return_grad_bias: bool = False,
-    return_grad_sink: bool = False,
-    **options: Unpack[_AdditiveBackward],
-) -> AdditiveGradients | tuple[AdditiveGradients, *tuple[_Array | None, ...]]: ...
+    return_grad_scale: bool,
+    **options: Unpack[CosineScores],
+) -> tuple[_Array, _Array, *tuple[_Array | np.float32, ...]]: ...
 def additive_scores(
     queries: ArrayLike,
     keys: ArrayLike,
@@ -490,107 +176,8 @@ def additive_scores_backward(
     w_v: ArrayLike,
     **options: Unpack[AdditiveScores],
 ) -> AdditiveGradients: ...
-
-# ---- Gaussian attention ---------------------------------------------------------------
-
-@overload
-def gaussian_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[False] = False,
-    **options: Unpack[_GaussianForward],
-) -> _Array: ...
-@overload
-def gaussian_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[False] = False,
-    **options: Unpack[_GaussianForward],
-) -> tuple[_Array, _Array]: ...
-@overload
-def gaussian_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[True],
-    **options: Unpack[_GaussianForward],
-) -> tuple[_Array, _Array]: ...
-@overload
-def gaussian_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: Literal[True],
-    return_lse: Literal[True],
-    **options: Unpack[_GaussianForward],
-) -> tuple[_Array, _Array, _Array]: ...
-@overload
-def gaussian_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    **options: Unpack[_GaussianForward],
-) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
-@overload
-def gaussian_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike | None = None,
-    return_grad_bias: Literal[False] = False,
-    return_grad_sink: Literal[False] = False,
-    **options: Unpack[_GaussianBackward],
-) -> tuple[_Array, _Array, _Array, np.float32]: ...
-@overload
-def gaussian_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike,
-    return_grad_bias: Literal[True],
-    return_grad_sink: Literal[False] = False,
-    **options: Unpack[_GaussianBackward],
-) -> tuple[_Array, _Array, _Array, np.float32, _Array]: ...
-@overload
-def gaussian_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    bias: ArrayLike | None = None,
-    return_grad_bias: bool = False,
-    return_grad_sink: bool = False,
-    **options: Unpack[_GaussianBackward],
-) -> tuple[_Array, _Array, _Array, np.float32, *tuple[_Array | None, ...]]: ...
 def gaussian_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    **options: Unpack[GaussianScores],
+    queries: ArrayLike, keys: ArrayLike, **options: Unpack[GaussianScores]
 ) -> _Array: ...
 def gaussian_scores_backward(
     grad_output: ArrayLike,
@@ -598,159 +185,6 @@ def gaussian_scores_backward(
     keys: ArrayLike,
     **options: Unpack[GaussianScores],
 ) -> tuple[_Array, _Array, np.float32]: ...
-
-# ---- multi-head attention -------------------------------------------------------------
-
-class MultiHeadGradients(NamedTuple):
-    queries: _Array
-    keys: _Array
-    values: _Array
-    W_q: _Array
-    W_k: _Array
-    W_v: _Array
-    W_o: _Array
-    b_q: _Array | None
-    b_k: _Array | None
-    b_v: _Array | None
-    b_o: _Array | None
-
-@overload
-def multi_head_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    num_heads: SupportsIndex,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[False] = False,
-    **options: Unpack[_MultiHeadForward],
-) -> _Array: ...
-@overload
-def multi_head_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    num_heads: SupportsIndex,
-    return_weights: Literal[True],
-    return_lse: Literal[False] = False,
-    **options: Unpack[_MultiHeadForward],
-) -> tuple[_Array, _Array]: ...
-@overload
-def multi_head_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    num_heads: SupportsIndex,
-    return_weights: Literal[False] = False,
-    return_lse: Literal[True],
-    **options: Unpack[_MultiHeadForward],
-) -> tuple[_Array, _Array]: ...
-@overload
-def multi_head_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    num_heads: SupportsIndex,
-    return_weights: Literal[True],
-    return_lse: Literal[True],
-    **options: Unpack[_MultiHeadForward],
-) -> tuple[_Array, _Array, _Array]: ...
-@overload
-def multi_head_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    num_heads: SupportsIndex,
-    return_weights: bool = False,
-    return_lse: bool = False,
-    **options: Unpack[_MultiHeadForward],
-) -> _Array | tuple[_Array, _Array] | tuple[_Array, _Array, _Array]: ...
-@overload
-def multi_head_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    num_heads: SupportsIndex,
-    bias: ArrayLike | None = None,
-    return_grad_bias: Literal[False] = False,
-    return_grad_sink: Literal[False] = False,
-    return_grad_scale: Literal[False] = False,
-    **options: Unpack[_MultiHeadBackward],
-) -> MultiHeadGradients: ...
-@overload
-def multi_head_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    num_heads: SupportsIndex,
-    bias: ArrayLike,
-    return_grad_bias: Literal[True],
-    return_grad_sink: Literal[False] = False,
-    return_grad_scale: Literal[False] = False,
-    **options: Unpack[_MultiHeadBackward],
-) -> tuple[MultiHeadGradients, _Array]: ...
-@overload
-def multi_head_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: _Lens = None,
-    *,
-    num_heads: SupportsIndex,
-    bias: ArrayLike | None = None,
-    return_grad_bias: bool = False,
-    return_grad_sink: bool = False,
-    return_grad_scale: bool = False,
-    **options: Unpack[_MultiHeadBackward],
-) -> MultiHeadGradients | tuple[MultiHeadGradients, *tuple[_Array | np.float32 | None, ...]]: ...
 
 # ---- merging attentions over disjoint keys ------------------------------------------------
 
@@ -877,6 +311,29 @@ class _Layer:
     @staticmethod
     def _read(value: ArrayLike, name: str, shape: tuple[int, ...], /) -> _Array: ...
 
+@type_check_only
+class _ScaledLayer(_Layer):
+    def backward(
+        self,
+        grad_output: ArrayLike,
+        *,
+        grad_weights: ArrayLike | None = None,
+        return_grad_bias: bool = False,
+        return_grad_sink: bool = False,
+        return_grad_scale: bool = False,
+        context: Context | None = None,
+    ) -> tuple[_Array, _Array, _Array] | Any: ...
+
+@type_check_only
+class _Parameter:
+    def __get__(self, layer: _Layer, kind: type[_Layer], /) -> _Array: ...
+    def __set__(self, layer: _Layer, value: ArrayLike, /) -> None: ...
+
+@type_check_only
+class _OptionalParameter:  # None of a layer without biases
+    def __get__(self, layer: _Layer, kind: type[_Layer], /) -> _Array | None: ...
+    def __set__(self, layer: _Layer, value: ArrayLike, /) -> None: ...
+
 @disjoint_base
 class AdditiveAttention(_Layer):
     def __init__(
@@ -906,25 +363,13 @@ class AdditiveAttention(_Layer):
         need_weights: bool = True,
         **options: Unpack[Layer],
     ) -> _Array: ...
-    @property
-    def W_q(self) -> _Array: ...
-    @W_q.setter
-    def W_q(self, value: ArrayLike) -> None: ...
-    @property
-    def W_k(self) -> _Array: ...
-    @W_k.setter
-    def W_k(self, value: ArrayLike) -> None: ...
-    @property
-    def w_v(self) -> _Array: ...
-    @w_v.setter
-    def w_v(self, value: ArrayLike) -> None: ...
-    @property
-    def b_h(self) -> _Array | None: ...
-    @b_h.setter
-    def b_h(self, value: ArrayLike) -> None: ...
+    W_q: _Parameter
+    W_k: _Parameter
+    w_v: _Parameter
+    b_h: _OptionalParameter
 
 @disjoint_base
-class DotProductAttention(_Layer):
+class DotProductAttention(_ScaledLayer):
     def __init__(
         self,
         dropout: _Number = 0.0,
@@ -946,19 +391,9 @@ class DotProductAttention(_Layer):
         need_weights: bool = True,
         **options: Unpack[Layer],
     ) -> _Array: ...
-    def backward(
-        self,
-        grad_output: ArrayLike,
-        *,
-        grad_weights: ArrayLike | None = None,
-        return_grad_bias: bool = False,
-        return_grad_sink: bool = False,
-        return_grad_scale: bool = False,
-        context: Context | None = None,
-    ) -> tuple[_Array, _Array, _Array] | Any: ...
 
 @disjoint_base
-class MultiHeadAttention(_Layer):
+class MultiHeadAttention(_ScaledLayer):
     def __init__(
         self,
         key_size: SupportsIndex,
@@ -984,38 +419,14 @@ class MultiHeadAttention(_Layer):
     def num_heads(self) -> int: ...
     @property
     def num_kv_heads(self) -> int: ...
-    @property
-    def W_q(self) -> _Array: ...
-    @W_q.setter
-    def W_q(self, value: ArrayLike) -> None: ...
-    @property
-    def W_k(self) -> _Array: ...
-    @W_k.setter
-    def W_k(self, value: ArrayLike) -> None: ...
-    @property
-    def W_v(self) -> _Array: ...
-    @W_v.setter
-    def W_v(self, value: ArrayLike) -> None: ...
-    @property
-    def W_o(self) -> _Array: ...
-    @W_o.setter
-    def W_o(self, value: ArrayLike) -> None: ...
-    @property
-    def b_q(self) -> _Array | None: ...
-    @b_q.setter
-    def b_q(self, value: ArrayLike) -> None: ...
-    @property
-    def b_k(self) -> _Array | None: ...
-    @b_k.setter
-    def b_k(self, value: ArrayLike) -> None: ...
-    @property
-    def b_v(self) -> _Array | None: ...
-    @b_v.setter
-    def b_v(self, value: ArrayLike) -> None: ...
-    @property
-    def b_o(self) -> _Array | None: ...
-    @b_o.setter
-    def b_o(self, value: ArrayLike) -> None: ...
+    W_q: _Parameter
+    W_k: _Parameter
+    W_v: _Parameter
+    W_o: _Parameter
+    b_q: _OptionalParameter
+    b_k: _OptionalParameter
+    b_v: _OptionalParameter
+    b_o: _OptionalParameter
     def state_dict(self, layout: Literal["d2l", "torch"] = "d2l") -> dict[str, _Array]: ...
     def __call__(
         self,
@@ -1028,16 +439,6 @@ class MultiHeadAttention(_Layer):
         need_weights: bool = True,
         **options: Unpack[HeadsLayer],
     ) -> _Array: ...
-    def backward(
-        self,
-        grad_output: ArrayLike,
-        *,
-        grad_weights: ArrayLike | None = None,
-        return_grad_bias: bool = False,
-        return_grad_sink: bool = False,
-        return_grad_scale: bool = False,
-        context: Context | None = None,
-    ) -> tuple[_Array, _Array, _Array] | Any: ...
 
 # ---- for attnext.torch alone ---------------------------------------------------------------
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from attnext._core import ATTENTIONS
 
 SHARED = ("bias", "sink", "scale")  # whose gradients are returned if return_grad_... says so
+
+
+def asked_for(arguments: Mapping[str, Any]) -> list[str]:
+    """Those of `SHARED` whose gradients these arguments of a backward ask for."""
+    return [name for name in SHARED if arguments.get(f"return_grad_{name}")]
 
 
 @cache

@@ -686,6 +686,19 @@ def test_inputs_of_any_kind() -> None:
     assert biased.output == 2 and biased["takes_part"].values.tolist() == [[False, True]]
 
 
+def test_the_call_leaves_out_what_is_as_by_default() -> None:
+    """Of the options of all attentions, and of a score's own."""
+    x, inputs = [[3, 4]], "queries=[[3, 4]], keys=[[3, 4]]"
+    assert explain.cosine_scores(x, x).call == f"cosine_scores({inputs})"
+    given = explain.cosine_scores(x, x, scale=1.0, eps=1e-3)
+    assert given.call == f"cosine_scores({inputs}, eps=0.001)"
+    attended = explain.cosine_attention(x, x, x, causal=False, softcap=None)
+    assert attended.call == f"cosine_attention({inputs}, values=[[3, 4]])"
+    back = explain.cosine_attention_backward([[1, 1]], x, x, x)
+    assert back.call.endswith(f"_backward(grad_output=[[1, 1]], {inputs}, values=[[3, 4]])")
+    assert explain.sequence_mask(x, [1]).call == "sequence_mask(X=[[3, 4]], valid_len=[1])"
+
+
 def test_inputs_are_not_written_and_results_share_no_memory(rng: np.random.Generator) -> None:
     problem = make_problem("dot", rng, valid_lens=[2, 4], bias=np.zeros((3, 5), np.float32))
     before = {name: x.copy() for name, x in problem.inputs.items()}

@@ -1,4 +1,4 @@
-"""Signatures: everything public shows one, and in C it is that of the stub, _core.pyi.
+"""Signatures: everything public shows one, and in C it is that of the stub, attnext/_core*.pyi.
 
 stubtest compares them too, but for overloads that take Unpack[...], of which it sees too little
 (.ci/stubtest-allowlist.txt).
@@ -88,8 +88,9 @@ def test_a_constructor_takes_what_it_shows(kind: type, given: tuple[Any, ...]) -
 
 # ---- the stub ------------------------------------------------------------------------------------
 
-STUB = ast.parse(Path(attnext.__file__).with_name("_core.pyi").read_text(encoding="utf-8"))
-CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
+FILES = sorted(Path(attnext.__file__).parent.glob("_core*.pyi"))
+STUB = [node for file in FILES for node in ast.parse(file.read_text(encoding="utf-8")).body]
+CLASSES = {node.name: node for node in STUB if isinstance(node, ast.ClassDef)}
 
 
 def in_c() -> dict[str, Any]:
@@ -157,9 +158,9 @@ def in_the_stub(name: str) -> list[list[Parameter]]:
     if home:
         return [parameters_of(node)[1:] for node in inherited(CLASSES[home], member)]
     if name not in CLASSES:
-        return [parameters_of(node) for node in defined(STUB.body, name)]
-    fields = [line for line in CLASSES[name].body if isinstance(line, ast.AnnAssign)]
-    if fields:  # a named tuple
+        return [parameters_of(node) for node in defined(STUB, name)]
+    if "NamedTuple" in map(ast.unparse, CLASSES[name].bases):
+        fields = [line for line in CLASSES[name].body if isinstance(line, ast.AnnAssign)]
         kind = Parameter.POSITIONAL_OR_KEYWORD
         return [[Parameter(ast.unparse(line.target), kind) for line in fields]]
     return [parameters_of(node)[1:] for node in inherited(CLASSES[name], "__init__")] or [[]]
@@ -191,6 +192,6 @@ def test_the_stub_has_every_argument_and_its_default(name: str) -> None:
 
 
 def test_the_stub_has_every_function_and_class() -> None:
-    functions = {node.name for node in STUB.body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name for node in STUB if isinstance(node, ast.FunctionDef)}
     classes = {name for name in CLASSES if not name.startswith("_")}
     assert functions | classes == {name for name in IN_C if "." not in name}

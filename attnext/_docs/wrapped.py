@@ -26,6 +26,7 @@ class Voice(NamedTuple):
     results: tuple[tuple[str, str], ...] = ()  # likewise, of what is returned and said of it
     returns: str = ""  # in the place of what C returns
     raises: str = ""  # in the place of what C raises
+    notes: str = ""  # of a function without any; {attention} is that of which it is a part
     arguments: Mapping[str, str] = {}  # paragraphs in the place of those of C
 
 
@@ -77,6 +78,7 @@ def complete(
         "Parameters": "\n".join(dict.fromkeys(said[x] for x in names if x in said)),
         "Returns": voice.returns.format(name=name) or of_c.get("Returns", ""),
         "Raises": voice.raises or of_c.get("Raises", ""),
+        "Notes": voice.notes.format(attention=name.replace("_scores", "_attention")),
         "See Also": f"attnext.{name} : {voice.see}" if twin else "",
         **own,
     }

@@ -101,6 +101,18 @@ def explain_attention(function: str, arguments: Arguments, lang: str) -> Trace:
         return steps.trace(arguments, output, weights, compared)
 
 
+def softcap_step(
+    x: Inputs, scores: Array, error: Array, arguments: Arguments, steps: Steps
+) -> tuple[Array, Array]:
+    """Scores under the cap, if there is one, and the bound of their error."""
+    if arguments["softcap"] is None:
+        return scores, error
+    cap = number(arguments["softcap"])
+    scores = cap * np.tanh(scores / cap)
+    steps.add("softcap", scores, x.pairs, ~x.live, cap=cap)
+    return scores, error + gamma(1) * np.abs(scores)  # tanh is nowhere steeper than 1
+
+
 def softmax_steps(
     p: Problem,
     scores: Array,
@@ -111,11 +123,7 @@ def softmax_steps(
 ) -> tuple[Array, Array]:
     """From scores to weights: those in float64 and the bound of their error, both (..., M, N)."""
     x = p.inputs
-    if arguments["softcap"] is not None:
-        cap = number(arguments["softcap"])
-        scores = cap * np.tanh(scores / cap)
-        score_error = score_error + gamma(1) * np.abs(scores)  # tanh is nowhere steeper than 1
-        steps.add("softcap", scores, x.pairs, ~x.live, cap=cap)
+    scores, score_error = softcap_step(x, scores, score_error, arguments, steps)
     if arguments["bias"] is not None:
         biased = scores + p.pairs.bias
         score_error = score_error + gamma(1) * (np.abs(scores) + np.abs(p.pairs.bias))

@@ -8,21 +8,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnext import _core
-from attnext._gradients import SHARED, by_name
+from attnext._gradients import asked_for, by_name
 from attnext._options import AdditiveBackward, CosineBackward, DotProductBackward, GaussianBackward
 from attnext.explain.attention import is_dropped, read_problem
 from attnext.explain.chain import (
     Incoming,
     forward,
+    multiplied,
     of_scale,
     of_values,
     shared_steps,
-    softcap_step,
+    softcap_backward,
     softmax_steps,
 )
 from attnext.explain.gradients import BACKWARDS
 from attnext.explain.options import BACKWARD
-from attnext.explain.scores import SCORES, norms, number
+from attnext.explain.scores import SCORES
 from attnext.explain.steps import Steps, as_float64, check_size
 from attnext.explain.trace import Trace
 
@@ -155,7 +156,7 @@ def _explain(function: str, *, lang: str, options: Any, **arguments: Any) -> Tra
     arguments |= BACKWARD.completed(name, options)
     steps = Steps(name, lang)
     returned: Any = getattr(_core, name)(**arguments)  # its checks are the ones
-    results = by_name(function, returned, False, *_asked(arguments))
+    results = by_name(function, returned, False, *asked_for(arguments))
     with np.errstate(all="ignore"):
         p = read_problem(arguments)
         check_size(p.inputs.live.shape)
@@ -163,7 +164,7 @@ def _explain(function: str, *, lang: str, options: Any, **arguments: Any) -> Tra
         scores = SCORES[function](p.inputs, Steps(function, "en"), arguments)
         of, g = forward(p, *scores, arguments), Incoming(as_float64(arguments["grad_output"]))
         d_scores, d_sink = softmax_steps(p, of, g, arguments, steps)
-        d_raw = softcap_step(p, d_scores, of.slope, arguments, steps)
+        d_raw = softcap_backward(p, d_scores, of.slope, arguments, steps)
         compared = BACKWARDS[function](p, d_raw, arguments, steps, results)
         shown = "kept" if is_dropped(arguments) else "weights"
         axes = (*p.inputs.lead, "key", "feature")
@@ -171,15 +172,8 @@ def _explain(function: str, *, lang: str, options: Any, **arguments: Any) -> Tra
         d_values = of_values(p, of, g).shared(results["values"].shape)
         compared.append(d_values.compared("v", results["values"]))
         of_shared = {"bias": d_scores, "sink": d_sink}
-        products, q, k = "queries @ keys^T", p.inputs.queries, p.inputs.keys
-        if function == "cosine_attention":
-            eps = number(arguments["eps"])
-            products, q, k = "unit_q @ unit_k^T", q / norms(q, eps), k / norms(k, eps)
+        products, *vectors = multiplied(function.removesuffix("_attention"), p, arguments)
         if "scale" in arguments:
-            of_shared["scale"] = of_scale(p, d_raw, q, k)
+            of_shared["scale"] = of_scale(p, d_raw, *vectors)
         compared += shared_steps(p, of_shared, products, arguments, steps, results)
         return steps.trace(arguments, returned, of.weights, compared)
-
-
-def _asked(arguments: dict[str, Any]) -> list[str]:
-    return [name for name in SHARED if arguments.get(f"return_grad_{name}")]

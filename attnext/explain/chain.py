@@ -13,7 +13,7 @@ import numpy as np
 from attnext.explain.accuracy import TINY, Array, gamma, in_range, rounded
 from attnext.explain.attention import Problem, add_empty_rows, is_dropped, pool
 from attnext.explain.gradients import Gradient, Results, pooled
-from attnext.explain.scores import number, transposed
+from attnext.explain.scores import norms, number, transposed
 from attnext.explain.steps import Arguments, Compared, Steps, as_float64
 from attnext.reference.sharing import broadcast_backward
 
@@ -105,7 +105,7 @@ def softmax_steps(
     return Gradient(d_scores, size, np.where(live, error, 0.0)), Gradient(*of_rows)
 
 
-def softcap_step(
+def softcap_backward(
     p: Problem, d: Gradient, slope: Slope, arguments: Arguments, steps: Steps
 ) -> Gradient:
     """From the gradient of the scores under the cap to that of the scores, if there is a cap."""
@@ -159,6 +159,15 @@ def shared_steps(
         bound = errors + rounded(sizes, d.values.size)
         compared.append((f"d{name}", result, exact, bound))
     return compared
+
+
+def multiplied(score: str, p: Problem, arguments: Arguments) -> tuple[str, Array, Array]:
+    """What the scale multiplies: how it is written, and of which vectors it is the product."""
+    q, k = p.inputs.queries, p.inputs.keys
+    if score != "cosine":
+        return "queries @ keys^T", q, k
+    eps = number(arguments["eps"])
+    return "unit_q @ unit_k^T", q / norms(q, eps), k / norms(k, eps)
 
 
 def of_scale(p: Problem, d: Gradient, q: Array, k: Array, off: Array | float = 0.0) -> Gradient:

@@ -165,7 +165,7 @@ def _multi_head(attn: Any, inputs: Arguments, lang: str) -> Trace:
 def _regression(attn: Any, inputs: Arguments, lang: str) -> Trace:
     """n attentions of one query each, over N keys of its own."""
     for name in ("valid_lens", "scale", *CALL.defaults):
-        if not is_default(name, inputs.pop(name, None)):
+        if not is_default(inputs.pop(name, None), CALL.defaults.get(name)):
             raise TypeError(f"{type(attn).__name__} takes queries, keys and values, got {name}")
     copy.deepcopy(attn)(**inputs)  # its checks are the ones for these arguments
     q, k, v = (np.asarray(x, np.float32) for x in inputs.values())

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnext import _core
-from attnext._gradients import SHARED, by_name
+from attnext._gradients import asked_for, by_name
 from attnext._options import MultiHeadBackward
 from attnext.explain.accuracy import TINY, Array, rounded
 from attnext.explain.attention import Problem, is_dropped, pool, pool_steps
@@ -22,7 +22,7 @@ from attnext.explain.chain import (
     of_scale,
     of_values,
     shared_steps,
-    softcap_step,
+    softcap_backward,
     softmax_steps,
 )
 from attnext.explain.gradients import Gradient, Results, as_nan, pooled
@@ -83,8 +83,7 @@ def _explain(name: str, arguments: Arguments, options: Any, lang: str) -> Trace:
     arguments |= HEADS_BACKWARD.completed(name, options)
     steps = Steps(name, lang)
     returned: Any = _core.multi_head_attention_backward(**arguments)  # its checks are the ones
-    asked = [x for x in SHARED if arguments[f"return_grad_{x}"]]
-    results = by_name("multi_head_attention", returned, False, *asked)
+    results = by_name("multi_head_attention", returned, False, *asked_for(arguments))
     with np.errstate(all="ignore"):
         a, p, (q, k, v), options = heads_of(arguments)
         check_size(p.inputs.live.shape)
@@ -96,7 +95,7 @@ def _explain(name: str, arguments: Arguments, options: Any, lang: str) -> Trace:
         grad = as_float64(arguments["grad_output"])
         g = _to_heads(grad, a, p, v, steps)
         d_scores, d_sink = softmax_steps(p, of, g, options, steps)
-        d_raw = softcap_step(p, d_scores, of.slope, options, steps)
+        d_raw = softcap_backward(p, d_scores, of.slope, options, steps)
         heads = _in_heads(p, of, g, d_raw.times(scale), q, k, v)
         compared = _projections(a, p, heads, options, steps, results, scale_text(options, d))
         compared += _last_projection(a, p, of, grad, v, dummy, options, steps, results)

@@ -33,5 +33,9 @@ BACKWARD = Taken(Backward.__annotations__ | Scaled.__annotations__, VOICE, behin
 HEADS = Taken(HeadsShared.__annotations__, VOICE, behind=_LAST)
 CALL = Taken(Layer.__annotations__, VOICE, behind=_LAST)
 HEADS_BACKWARD = Taken(MultiHeadBackward.__annotations__, VOICE, behind=_LAST)
-SCORES = Taken(Scores.__annotations__, VOICE, behind=_LAST)
-SCORES_BACKWARD = Taken(Scores.__annotations__ | Scaled.__annotations__, VOICE, behind=_LAST)
+
+_FIRST_STEPS = VOICE._replace(notes="The first steps of `{attention}`, over all pairs.")
+_LAST_STEPS = VOICE._replace(notes="The last steps of `{attention}`, over all pairs.")
+SCORES = Taken(Scores.__annotations__, _FIRST_STEPS, behind=_LAST)
+UNSCALED_SCORES_BACKWARD = Taken(Scores.__annotations__, _LAST_STEPS, behind=_LAST)
+SCORES_BACKWARD = Taken(Scores.__annotations__ | Scaled.__annotations__, _LAST_STEPS, behind=_LAST)

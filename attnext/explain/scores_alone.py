@@ -18,12 +18,12 @@ from attnext._options import (
     GaussianScores,
 )
 from attnext.explain.accuracy import gamma
-from attnext.explain.attention import Problem
-from attnext.explain.chain import forward, of_scale, shared_steps, softcap_step
+from attnext.explain.attention import Problem, softcap_step
+from attnext.explain.chain import forward, multiplied, of_scale, shared_steps, softcap_backward
 from attnext.explain.gradients import BACKWARDS, Gradient
-from attnext.explain.options import SCORES, SCORES_BACKWARD
+from attnext.explain.options import SCORES, SCORES_BACKWARD, UNSCALED_SCORES_BACKWARD
 from attnext.explain.scores import SCORES as STEPS_OF
-from attnext.explain.scores import Inputs, norms, number
+from attnext.explain.scores import Inputs
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
 from attnext.reference.attention import all_pairs
@@ -32,17 +32,9 @@ from attnext.reference.options import Options
 
 @SCORES.spelled_out
 def dot_product_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    *,
-    lang: str = "en",
-    **options: Unpack[DotProductScores],
+    queries: ArrayLike, keys: ArrayLike, *, lang: str = "en", **options: Unpack[DotProductScores]
 ) -> Trace:
     """Explain `attnext.dot_product_scores`: dot products, and the scale.
-
-    Notes
-    -----
-    The first steps of `dot_product_attention`, over all pairs.
 
     Examples
     --------
@@ -55,17 +47,9 @@ def dot_product_scores(
 
 @SCORES.spelled_out
 def cosine_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    *,
-    lang: str = "en",
-    **options: Unpack[CosineScores],
+    queries: ArrayLike, keys: ArrayLike, *, lang: str = "en", **options: Unpack[CosineScores]
 ) -> Trace:
     """Explain `attnext.cosine_scores`: vectors of length 1, and their dot products.
-
-    Notes
-    -----
-    The first steps of `cosine_attention`, over all pairs.
 
     Examples
     --------
@@ -78,17 +62,9 @@ def cosine_scores(
 
 @SCORES.spelled_out
 def gaussian_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    *,
-    lang: str = "en",
-    **options: Unpack[GaussianScores],
+    queries: ArrayLike, keys: ArrayLike, *, lang: str = "en", **options: Unpack[GaussianScores]
 ) -> Trace:
     """Explain `attnext.gaussian_scores`: distances, and the logarithm of the kernel.
-
-    Notes
-    -----
-    The first steps of `gaussian_attention`, over all pairs.
 
     Examples
     --------
@@ -112,10 +88,6 @@ def additive_scores(
 ) -> Trace:
     """Explain `attnext.additive_scores`: projections, broadcast sum, tanh.
 
-    Notes
-    -----
-    The first steps of `additive_attention`, over all pairs.
-
     Examples
     --------
     >>> from attnext import explain
@@ -136,10 +108,6 @@ def dot_product_scores_backward(
     **options: Unpack[DotProductScoresBackward],
 ) -> Trace:
     """Explain `attnext.dot_product_scores_backward`, in the order of the chain rule.
-
-    Notes
-    -----
-    The last steps of `dot_product_attention_backward`, over all pairs.
 
     Examples
     --------
@@ -162,10 +130,6 @@ def cosine_scores_backward(
 ) -> Trace:
     """Explain `attnext.cosine_scores_backward`, in the order of the chain rule.
 
-    Notes
-    -----
-    The last steps of `cosine_attention_backward`, over all pairs.
-
     Examples
     --------
     >>> from attnext import explain
@@ -176,7 +140,7 @@ def cosine_scores_backward(
     return _explain_backward("cosine", **locals())
 
 
-@SCORES.spelled_out
+@UNSCALED_SCORES_BACKWARD.spelled_out
 def gaussian_scores_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -187,10 +151,6 @@ def gaussian_scores_backward(
 ) -> Trace:
     """Explain `attnext.gaussian_scores_backward`, in the order of the chain rule.
 
-    Notes
-    -----
-    The last steps of `gaussian_attention_backward`, over all pairs.
-
     Examples
     --------
     >>> from attnext import explain
@@ -200,7 +160,7 @@ def gaussian_scores_backward(
     return _explain_backward("gaussian", **locals())
 
 
-@SCORES.spelled_out
+@UNSCALED_SCORES_BACKWARD.spelled_out
 def additive_scores_backward(
     grad_output: ArrayLike,
     queries: ArrayLike,
@@ -213,10 +173,6 @@ def additive_scores_backward(
     **options: Unpack[AdditiveScores],
 ) -> Trace:
     """Explain `attnext.additive_scores_backward`, in the order of the chain rule.
-
-    Notes
-    -----
-    The last steps of `additive_attention_backward`, over all pairs.
 
     Examples
     --------
@@ -238,11 +194,7 @@ def _explain(score: str, *, lang: str, options: Any, **arguments: Any) -> Trace:
     with np.errstate(all="ignore"):
         p = _problem(arguments)
         exact, bound = STEPS_OF[f"{score}_attention"](p.inputs, steps, arguments)
-        if arguments["softcap"] is not None:
-            cap = number(arguments["softcap"])
-            exact = cap * np.tanh(exact / cap)
-            bound = bound + gamma(1) * np.abs(exact)  # tanh is nowhere steeper than 1
-            steps.add("softcap", exact, p.inputs.pairs, cap=cap)
+        exact, bound = softcap_step(p.inputs, exact, bound, arguments, steps)
         bound = bound + gamma(1) * np.abs(exact)
         steps.steps[-1] = replace(steps.steps[-1], values=result)
         return steps.trace(arguments, result, result, [("scores", result, exact, bound)])
@@ -259,28 +211,20 @@ def _explain_backward(score: str, *, lang: str, options: Any, **arguments: Any) 
     with np.errstate(all="ignore"):
         p = _problem(arguments)
         check_size(p.inputs.live.shape)
-        of = forward(
-            p, *STEPS_OF[f"{score}_attention"](p.inputs, Steps(name, "en"), arguments), arguments
-        )
+        # the steps of the forward are those of another trace
+        scores = STEPS_OF[f"{score}_attention"](p.inputs, Steps(name, "en"), arguments)
+        before = forward(p, *scores, arguments)
         grad = as_float64(arguments["grad_output"])
         steps.add("grad_scores", grad, p.inputs.pairs)
         d = Gradient(grad, np.abs(grad), np.zeros(grad.shape))
-        d = softcap_step(p, d, of.slope, arguments, steps)
+        d = softcap_backward(p, d, before.slope, arguments, steps)
         compared = BACKWARDS[f"{score}_attention"](p, d, arguments, steps, results)
         if arguments.get("return_grad_scale"):
-            compared += _of_scale(p, d, score, arguments, steps, results)
+            products, *vectors = multiplied(score, p, arguments)
+            of = {"scale": of_scale(p, d, *vectors)}
+            without_lse = {**arguments, "grad_lse": None}
+            compared += shared_steps(p, of, products, without_lse, steps, results)
         return steps.trace(arguments, returned, grad, compared)
-
-
-def _of_scale(
-    p: Problem, d: Gradient, score: str, arguments: Arguments, steps: Steps, results: Any
-) -> Any:
-    products, q, k = "queries @ keys^T", p.inputs.queries, p.inputs.keys
-    if score == "cosine":
-        eps = number(arguments["eps"])
-        products, q, k = "unit_q @ unit_k^T", q / norms(q, eps), k / norms(k, eps)
-    of = {"scale": of_scale(p, d, q, k)}
-    return shared_steps(p, of, products, {**arguments, "grad_lse": None}, steps, results)
 
 
 def _problem(arguments: Arguments) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Collection
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnext import _core
 from attnext._options import OPTIONS
 from attnext.explain.accuracy import largest_difference
 from attnext.explain.trace import Step, Summary, Trace, summarise
@@ -117,13 +119,25 @@ def call_text(function: str, arguments: Arguments, shown: Collection[str] = ()) 
 
     shown: what is said in any case, because it has another default in this call.
     """
-    given = {n: x for n, x in arguments.items() if n in shown or not is_default(n, x)}
+    defaults = _defaults(function)
+    given = {
+        name: x
+        for name, x in arguments.items()
+        if name in shown or not is_default(x, defaults.get(name))
+    }
     return f"{function}({', '.join(_argument(name, x) for name, x in given.items())})"
 
 
-def is_default(name: str, x: Any) -> bool:
-    """Is the argument of that name what it is when it is not given?"""
-    default = OPTIONS[name].default if name in OPTIONS else None
+def _defaults(function: str) -> dict[str, Any]:
+    """Of its arguments; those of a layer's call are those of all attentions."""
+    twin = vars(_core).get(function)
+    if twin is None or isinstance(twin, type):
+        return {name: option.default for name, option in OPTIONS.items()}
+    return {p.name: p.default for p in inspect.signature(twin).parameters.values()}
+
+
+def is_default(x: Any, default: Any) -> bool:
+    """Is an argument what it is when it is not given?"""
     return x is None or (isinstance(x, type(default)) and bool(x == default))
 
 

@@ -109,10 +109,28 @@ def _leave_one_out(x: Array, y: Array) -> tuple[Array, ...]:
 
 
 EMPTY_AS_ZERO: dict[str, Any] = {"empty_rows": "zero"}
-QKV = "queries, keys, values"
-PARAMETERS = "W_q, W_k, w_v"
-GRADIENTS = ("dqueries", "dkeys", "dvalues")
-OF_PARAMETERS = ("dW_q", "dW_k", "dw_v")
+
+
+def _attends(score: str, *parameters: str) -> Iterator[Task]:
+    """Scores and attention, each with its backward."""
+    for verb, values, returned in ("scores", (), "scores"), ("attention", ("values",), "output"):
+        arrays = ("queries", "keys", *values, *parameters)
+        gradients = tuple(f"d{name}" for name in arrays)
+        for back, given, returns in (
+            ("", (), (returned,)),
+            ("_backward", ("grad_output",), gradients),
+        ):
+            name = f"{score}_{verb}{back}"
+            yield Task(
+                name,
+                ", ".join([*given, *arrays, *["valid_lens=None"] * len(values)]),
+                partial(getattr(cases, verb + back), additive=bool(parameters)),
+                getattr(reference, name),
+                returns,
+                getattr(attnext, name),
+                also_right=(EMPTY_AS_ZERO,) * len(values),
+            )
+
 
 _TASKS = [
     Task(
@@ -141,74 +159,8 @@ _TASKS = [
         ("dX",),
         attnext.masked_softmax_backward,
     ),
-    Task(
-        "dot_product_scores",
-        "queries, keys",
-        partial(cases.scores, additive=False),
-        reference.dot_product_scores,
-        ("scores",),
-        attnext.dot_product_scores,
-    ),
-    Task(
-        "dot_product_scores_backward",
-        "grad_output, queries, keys",
-        partial(cases.scores_backward, additive=False),
-        reference.dot_product_scores_backward,
-        GRADIENTS[:2],
-        attnext.dot_product_scores_backward,
-    ),
-    Task(
-        "dot_product_attention",
-        f"{QKV}, valid_lens=None",
-        partial(cases.attention, additive=False),
-        reference.dot_product_attention,
-        ("output",),
-        attnext.dot_product_attention,
-        also_right=(EMPTY_AS_ZERO,),
-    ),
-    Task(
-        "dot_product_attention_backward",
-        f"grad_output, {QKV}, valid_lens=None",
-        partial(cases.attention_backward, additive=False),
-        reference.dot_product_attention_backward,
-        GRADIENTS,
-        attnext.dot_product_attention_backward,
-        also_right=(EMPTY_AS_ZERO,),
-    ),
-    Task(
-        "additive_scores",
-        f"queries, keys, {PARAMETERS}",
-        partial(cases.scores, additive=True),
-        reference.additive_scores,
-        ("scores",),
-        attnext.additive_scores,
-    ),
-    Task(
-        "additive_scores_backward",
-        f"grad_output, queries, keys, {PARAMETERS}",
-        partial(cases.scores_backward, additive=True),
-        reference.additive_scores_backward,
-        (*GRADIENTS[:2], *OF_PARAMETERS),
-        attnext.additive_scores_backward,
-    ),
-    Task(
-        "additive_attention",
-        f"{QKV}, {PARAMETERS}, valid_lens=None",
-        partial(cases.attention, additive=True),
-        reference.additive_attention,
-        ("output",),
-        attnext.additive_attention,
-        also_right=(EMPTY_AS_ZERO,),
-    ),
-    Task(
-        "additive_attention_backward",
-        f"grad_output, {QKV}, {PARAMETERS}, valid_lens=None",
-        partial(cases.attention_backward, additive=True),
-        reference.additive_attention_backward,
-        (*GRADIENTS, *OF_PARAMETERS),
-        attnext.additive_attention_backward,
-        also_right=(EMPTY_AS_ZERO,),
-    ),
+    *_attends("dot_product"),
+    *_attends("additive", "W_q", "W_k", "w_v"),
     Task(
         "gaussian_kernel",
         "queries, keys, sigma",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from attnext._docs.wrapped import Voice, complete, entries
 from attnext._labels import as_texts
 from attnext.reference.arguments import as_index, shown
 
@@ -18,7 +20,31 @@ from .figures import LINES, POINTS, TRUTH, axes_to_draw_in, finish, whole_number
 
 _FEW = 20  # so many losses are drawn as points too, a single one as nothing else
 
+_F = TypeVar("_F", bound=Callable[..., Figure])
+_RESULT = Voice(
+    see="",
+    returns="matplotlib.figure.Figure\n    The picture; with `ax`, the Figure these are part of.",
+)
+_ARGUMENTS = """\
+xlabel, ylabel : str, optional
+    The names of the axes.
+title : str, optional
+    A heading.
+figsize : tuple of two floats, default {figsize}
+    Width and height of a new Figure, in inches.
+ax : matplotlib.axes.Axes, optional
+    Where to draw instead of in a new Figure."""
 
+
+def _told(function: _F) -> _F:
+    """The function itself; its docstring also says what all of these take and return."""
+    parameters = inspect.signature(function).parameters
+    shared = entries(_ARGUMENTS.format(figsize=parameters["figsize"].default))
+    function.__doc__ = complete(function, parameters, shared, _RESULT)
+    return function
+
+
+@_told
 def plot_kernel_regression(
     x_train: ArrayLike,
     y_train: ArrayLike,
@@ -48,19 +74,6 @@ def plot_kernel_regression(
         has a gap where the prediction is NaN.
     labels : sequence of three str, optional
         What truth, prediction and training examples are called in the legend.
-    xlabel, ylabel : str, optional
-        The names of the axes.
-    title : str, optional
-        A heading.
-    figsize : tuple of two floats, default (4.5, 3.0)
-        Width and height of a new Figure, in inches.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw instead of in a new Figure.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The picture; with `ax`, the Figure these are part of.
 
     Raises
     ------
@@ -108,6 +121,7 @@ def plot_kernel_regression(
     return _label(axes, xlabel, ylabel, title)
 
 
+@_told
 def plot_loss(
     losses: ArrayLike | Mapping[str, ArrayLike],
     *,
@@ -127,19 +141,6 @@ def plot_loss(
         names they have in the legend. A list of numbers or of tensors does.
     log : bool, default False
         Whether the axis of the loss is logarithmic.
-    xlabel, ylabel : str, optional
-        The names of the axes.
-    title : str, optional
-        A heading.
-    figsize : tuple of two floats, default (4.5, 3.0)
-        Width and height of a new Figure, in inches.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw instead of in a new Figure.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The picture; with `ax`, the Figure these are part of.
 
     Raises
     ------
@@ -182,6 +183,7 @@ def plot_loss(
     return _label(axes, xlabel, ylabel, title)
 
 
+@_told
 def plot_positional_encoding(
     encoding: ArrayLike,
     columns: Sequence[int] = (6, 7, 8, 9),
@@ -200,19 +202,6 @@ def plot_positional_encoding(
         What `attnext.positional_encoding` returns, or another: learned ones do.
     columns : sequence of int, optional
         Which columns; those of d2l's picture by default.
-    xlabel, ylabel : str, optional
-        The names of the axes.
-    title : str, optional
-        A heading.
-    figsize : tuple of two floats, default (6.0, 2.5)
-        Width and height of a new Figure, in inches.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw instead of in a new Figure.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The picture; with `ax`, the Figure these are part of.
 
     Raises
     ------

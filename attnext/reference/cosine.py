@@ -118,11 +118,7 @@ def cosine_attention_backward(
 
 
 @SCORES.spelled_out
-def cosine_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    **options: Unpack[CosineScores],
-) -> Array:
+def cosine_scores(queries: ArrayLike, keys: ArrayLike, **options: Unpack[CosineScores]) -> Array:
     """Scaled cosine of the angle between every query and every key.
 
     Notes

@@ -108,9 +108,7 @@ def dot_product_attention_backward(
 
 @SCORES.spelled_out
 def dot_product_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    **options: Unpack[DotProductScores],
+    queries: ArrayLike, keys: ArrayLike, **options: Unpack[DotProductScores]
 ) -> Array:
     """Scaled dot product of every query with every key.
 

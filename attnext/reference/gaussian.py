@@ -100,9 +100,7 @@ def gaussian_attention_backward(
 
 @SCORES.spelled_out
 def gaussian_scores(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    **options: Unpack[GaussianScores],
+    queries: ArrayLike, keys: ArrayLike, **options: Unpack[GaussianScores]
 ) -> Array:
     """Logarithm of a Gaussian kernel of the distance of every query to every key.
 
@@ -121,10 +119,7 @@ def gaussian_scores(
 
 @SCORES_BACKWARD.spelled_out
 def gaussian_scores_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    **options: Unpack[GaussianScores],
+    grad_output: ArrayLike, queries: ArrayLike, keys: ArrayLike, **options: Unpack[GaussianScores]
 ) -> tuple[Array, Array, np.float64]:
     """Gradients of `gaussian_scores`.
 

@@ -22,14 +22,17 @@ typedef struct {
     float *dots; /* [parts]  its lses; backward: doutput . output_i */
 } merge_scratch;
 
-typedef struct {
+typedef struct merge_job merge_job;
+
+struct merge_job {
+    void (*merge)(const merge_job *, const merge_scratch *, int64_t row);
     float *output, *lse;
     float *const *doutputs, *const *dlses;
     const float *doutput, *dlse;
     const float *const *outputs, *const *lses;
     int64_t parts, rows, Dv;
     merge_scratch *scratch; /* one per worker */
-} merge_job;
+};
 
 /* w = softmax of the row's lses; false if every part is empty. */
 static bool
@@ -115,17 +118,7 @@ merge_task(void *ctx, int64_t task, int worker)
     const merge_job *job = ctx;
     int64_t row = task * TASK_ROWS, end = row + TASK_ROWS;
     for (; row < job->rows && row < end; row++) {
-        merge_row(job, &job->scratch[worker], row);
-    }
-}
-
-static void
-merge_backward_task(void *ctx, int64_t task, int worker)
-{
-    const merge_job *job = ctx;
-    int64_t row = task * TASK_ROWS, end = row + TASK_ROWS;
-    for (; row < job->rows && row < end; row++) {
-        merge_row_backward(job, &job->scratch[worker], row);
+        job->merge(job, &job->scratch[worker], row);
     }
 }
 
@@ -150,7 +143,7 @@ attn_merge_workspace(int64_t parts, int threads)
 }
 
 static int
-run_rows(merge_job *job, attn_task *task, void *memory, attn_run *run)
+run_rows(merge_job *job, void *memory, attn_run *run)
 {
     attn_arena a = attn_arena_within(memory, run->room);
     lay_out(job, &a, run->threads);
@@ -160,7 +153,7 @@ run_rows(merge_job *job, attn_task *task, void *memory, attn_run *run)
     double us = attn_us(ATTN_WORK_NUMBER *
                         attn_work(job->rows, job->parts, job->Dv + 16));
     int64_t tasks = attn_ceil_div(job->rows, TASK_ROWS);
-    return attn_parallel_for(run, tasks, us, task, job) ? 0 : ATTN_INTERRUPTED;
+    return attn_parallel_for(run, tasks, us, merge_task, job) ? 0 : ATTN_INTERRUPTED;
 }
 
 int
@@ -168,14 +161,15 @@ attn_merge(float *output, float *lse, const float *const *outputs,
            const float *const *lses, int64_t parts, int64_t rows, int64_t Dv,
            void *memory, attn_run *run)
 {
-    merge_job job = {.output = output,
+    merge_job job = {.merge = merge_row,
+                     .output = output,
                      .lse = lse,
                      .outputs = outputs,
                      .lses = lses,
                      .parts = parts,
                      .rows = rows,
                      .Dv = Dv};
-    return run_rows(&job, merge_task, memory, run);
+    return run_rows(&job, memory, run);
 }
 
 int
@@ -184,7 +178,8 @@ attn_merge_backward(float *const *doutputs, float *const *dlses, const float *do
                     const float *const *lses, int64_t parts, int64_t rows, int64_t Dv,
                     void *memory, attn_run *run)
 {
-    merge_job job = {.doutputs = doutputs,
+    merge_job job = {.merge = merge_row_backward,
+                     .doutputs = doutputs,
                      .dlses = dlses,
                      .doutput = doutput,
                      .dlse = dlse,
@@ -193,5 +188,5 @@ attn_merge_backward(float *const *doutputs, float *const *dlses, const float *do
                      .parts = parts,
                      .rows = rows,
                      .Dv = Dv};
-    return run_rows(&job, merge_backward_task, memory, run);
+    return run_rows(&job, memory, run);
 }
