@@ -279,6 +279,18 @@ def test_backward_with_what_the_forward_returned(
 
 
 @pytest.mark.parametrize("score", SCORES)
+def test_of_few_keys_output_and_lse_are_of_no_use(score: str, rng: np.random.Generator) -> None:
+    """So the layers keep neither (attn_reads_saved): 128 keys are one tile."""
+    for N in (1, 128, 129):
+        problem = make_problem(score, rng, M=20, N=N, dropout_p=0.4, seed=5, extra_grads=False)
+        expected = problem.backward()
+        output, lse = (np.full_like(x, np.nan) for x in problem.forward(return_lse=True))
+        got = problem.backward(output=output, lse=lse)
+        same = [np.array_equal(got[name], expected[name], equal_nan=True) for name in expected]
+        assert all(same) == (N < 129)
+
+
+@pytest.mark.parametrize("score", SCORES)
 def test_handed_output_and_lse_beside_grad_weights(score: str, rng: np.random.Generator) -> None:
     problem = make_problem(score, rng, M=20, N=140, valid_lens=[30, 140])
     output, lse = problem.forward(return_lse=True)

@@ -249,6 +249,10 @@ typedef struct {
     const float *lse;     /* (B, M) the forward's lse, or NULL */
 } attn_saved;
 
+/* Are output and lse of any use? Not where all keys are one tile, as of a small call, whose
+ * softmax is computed again either way: the same bits. */
+bool attn_reads_saved(const attn_problem *p);
+
 size_t attn_backward_workspace(const attn_problem *p, const attn_gradients *d,
                                const attn_grad_outputs *grad, int threads);
 int attn_backward(const attn_gradients *d, const attn_grad_outputs *grad,

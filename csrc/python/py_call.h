@@ -84,7 +84,8 @@ typedef struct {
 
     PyObject *plain; /* keeps those of given that were made plain; or NULL */
     py_options options;
-    bool keeps_inputs;       /* the caller keeps them, so lens has to be an array */
+    bool keeps_inputs;       /* for a backward: lens has to be an array, and lse is made
+                              * only if it is of use there */
     const py_memory *memory; /* in the place of keys and values; NULL: they are given */
 
     /* The same arguments after conversion, owned, NULL where absent; keep what you like by

@@ -183,12 +183,13 @@ enum { MEMORY_METHODS = 8 };
 extern PyMethodDef memory_methods[MEMORY_METHODS];
 
 /* py_layer_memory_check.c. Is the memory this layer's, and are its keys those that the
- * layer, whose core is held once, would project now? ValueError, RuntimeError. */
+ * layer would project now? Its core is held once, or is the layer's own. ValueError,
+ * RuntimeError. */
 int layer_memory_check(const layer_object *layer, const layer_core *core,
                        memory_object *memory);
 
-/* *held = the core of a memory's layer, checked so. RuntimeError if that is gone. */
-int layer_memory_hold(memory_object *memory, layer_core *held);
+/* A memory's layer, a new reference, checked so. RuntimeError if that is gone. */
+layer_object *layer_memory_layer(memory_object *memory);
 
 /* The same of a memory that may have no layer. */
 int layer_memory_check_own(memory_object *memory);

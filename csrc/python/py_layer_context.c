@@ -2,8 +2,9 @@
  * py_layer_context.c -- the type Context: what a forward keeps for its backward.
  *
  * The inputs are kept by reference, but for those whose memory an object owns that may
- * have attributes. The output is copied, because the caller got it and may write into it
- * before the backward (`error = attn(...); error -= y; attn.backward(error)`). The
+ * have attributes. The output, where the backward reads it, is copied, because the caller
+ * got it and may write into it before (`error = attn(...); error -= y;
+ * attn.backward(error)`). The
  * parameters are not kept: the layer has them, and a context is of use with its layer
  * only, which it knows by the layer's identity. So nothing here leads back to the layer,
  * and dropping the layer frees both at once, without the garbage collector.
@@ -20,7 +21,7 @@ typedef struct {
     int end;                               /* the inputs from here on are NULL */
     py_options options;
     py_memory memory; /* without a mask and lengths, which inputs has; or all NULL */
-    PyArrayObject *output, *lse;
+    PyArrayObject *output, *lse; /* NULL, both: of no use (attn_reads_saved) */
     PyArrayObject *kept; /* of multi-head attention, which then needs no output */
 } context_object;
 
@@ -125,10 +126,10 @@ layer_context_new(const attnext_state *state, const layer_core *core,
         memory.arrays[MEMORY_MASK] = memory.arrays[MEMORY_LENS] = NULL;
         layer_memory_share(&context->memory, &memory);
     }
-    context->lse = (PyArrayObject *)Py_NewRef(outputs->lse);
+    context->lse = (PyArrayObject *)Py_XNewRef(outputs->lse);
     context->kept = (PyArrayObject *)Py_XNewRef(outputs->kept);
-    context->output = outputs->kept == NULL ? copy_of(outputs->output) : NULL;
-    if (context->output == NULL && outputs->kept == NULL) {
+    if (outputs->lse != NULL && outputs->kept == NULL &&
+        (context->output = copy_of(outputs->output)) == NULL) {
         Py_CLEAR(context);
     }
     return (PyObject *)context;

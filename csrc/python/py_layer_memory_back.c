@@ -234,9 +234,11 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     memory_object *memory = (memory_object *)self;
     PyObject *result = NULL;
+    layer_object *layer = layer_memory_layer(memory);
     layer_core held;
     py_memory now;
-    if (layer_memory_hold(memory, &held) < 0) {
+    if (layer == NULL || layer_hold_to_read(layer, &held) < 0) {
+        Py_XDECREF(layer);
         return NULL;
     }
     memory_sums sums = memory->sums, spare = memory->spare;
@@ -253,5 +255,6 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     layer_memory_clear_sums(&sums);
     layer_memory_release(&now);
     layer_core_clear(&held);
+    Py_DECREF(layer);
     return result;
 }

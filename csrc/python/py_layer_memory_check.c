@@ -21,14 +21,14 @@ is_nobody_elses(PyArrayObject *a, Py_ssize_t references)
     return Py_REFCNT(a) == references && *weak == NULL;
 }
 
-/* The layer and who holds its core have the live array, and that has its memory
+/* The live array, which the layer has and whoever holds its core, has its memory
  * (made_live), as whatever is made of it in NumPy, a view, say, does or has itself. */
 static bool
-is_the_layers(PyArrayObject *live)
+is_the_layers(PyArrayObject *live, Py_ssize_t references)
 {
     PyObject *memory = PyArray_BASE(live);
-    return is_nobody_elses(live, 2) && memory != NULL && PyArray_CheckExact(memory) &&
-           is_nobody_elses((PyArrayObject *)memory, 1);
+    return is_nobody_elses(live, references) && memory != NULL &&
+           PyArray_CheckExact(memory) && is_nobody_elses((PyArrayObject *)memory, 1);
 }
 
 /* Have the parameters, of those that are given, the numbers that projected the keys?
@@ -67,61 +67,54 @@ int
 layer_memory_check(const layer_object *layer, const layer_core *core,
                    memory_object *memory)
 {
-    PyObject *live[ATTN_PARAMETERS] = {NULL};
+    const Py_ssize_t references = core == &layer->core ? 1 : 2;
+    PyObject *live[ATTN_PARAMETERS];
     bool nobody_elses = true;
     if (memory->core.identity != core->identity) {
         return py_wrong("memory_of_another", "()");
     }
-    if (layer_check_parameters(core) < 0) {
-        return -1;
-    }
-    for (int i = 0; i < core->score->parameters; i++) {
-        nobody_elses = nobody_elses && (memory->core.parameters[i] == NULL ||
-                                        is_the_layers(core->parameters[i]));
-        live[i] = (PyObject *)core->parameters[i];
+    for (int i = 0; nobody_elses && i < core->score->parameters; i++) {
+        nobody_elses = memory->core.parameters[i] == NULL ||
+                       is_the_layers(core->parameters[i], references);
     }
     if (nobody_elses && memory->checked == layer->revision) {
         return 0;
     }
-    if (check_parameters(memory, live) < 0) {
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        live[i] = (PyObject *)core->parameters[i];
+    }
+    if (layer_check_parameters(core) < 0 || check_parameters(memory, live) < 0) {
         return -1;
     }
     memory->checked = nobody_elses ? layer->revision : memory->checked;
     return 0;
 }
 
-int
-layer_memory_hold(memory_object *memory, layer_core *held)
+layer_object *
+layer_memory_layer(memory_object *memory)
 {
-    PyObject *layer = memory->layer == NULL ? Py_NewRef(Py_None)
-                                            : PyObject_CallNoArgs(memory->layer);
-    int result = -1;
-    if (layer == Py_None) {
+    PyObject *object = memory->layer == NULL ? Py_NewRef(Py_None)
+                                             : PyObject_CallNoArgs(memory->layer);
+    layer_object *layer = (layer_object *)object;
+    bool gone = object == Py_None;
+    if (gone) {
         PyErr_SetString(PyExc_RuntimeError,
                         "the object that made this memory is gone, and its parameters "
                         "with it");
-    } else if (layer != NULL && layer_hold_to_read((layer_object *)layer, held) == 0) {
-        result = layer_memory_check((layer_object *)layer, held, memory);
-        if (result < 0) {
-            layer_core_clear(held);
-        }
     }
-    Py_XDECREF(layer);
-    return result;
+    if (gone ||
+        (object != NULL && layer_memory_check(layer, &layer->core, memory) < 0)) {
+        Py_CLEAR(object);
+    }
+    return (layer_object *)object;
 }
 
 int
 layer_memory_check_own(memory_object *memory)
 {
-    layer_core held;
-    if (memory->layer == NULL) {
-        return 0;
-    }
-    if (layer_memory_hold(memory, &held) < 0) {
-        return -1;
-    }
-    layer_core_clear(&held);
-    return 0;
+    layer_object *layer = memory->layer == NULL ? NULL : layer_memory_layer(memory);
+    Py_XDECREF(layer);
+    return layer == NULL && memory->layer != NULL ? -1 : 0;
 }
 
 /* ---- calls ----------------------------------------------------------------------- */

@@ -78,6 +78,8 @@ py_make_outputs(py_call *call)
 {
     const py_options *o = &call->options;
     py_outputs *to = &call->outputs;
+    const bool lse = o->return_lse &&
+                     (!call->keeps_inputs || attn_reads_saved(&call->problem));
     npy_intp dims[PY_MAX_AXES];
     py_query_shape(call, call->problem.M, py_output_width(call), dims);
     if (to->output == NULL) { /* else it is that given as out */
@@ -87,7 +89,7 @@ py_make_outputs(py_call *call)
     }
     return to->output == NULL ||
                    (o->return_weights && make_pairs(call, true, &to->weights) < 0) ||
-                   (o->return_lse && make_pairs(call, false, &to->lse) < 0) ||
+                   (lse && make_pairs(call, false, &to->lse) < 0) ||
                    (o->return_kept && make_kept(call) < 0)
                ? -1
                : 0;
