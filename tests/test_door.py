@@ -25,6 +25,7 @@ AS_THEY_ARE = {"py_read", "layer_memory_layer"}
 # What words a message asks Python for it; nothing is looked at after that.
 RAISES = {"py_wrong", "py_dims", "py_repr", "py_shape_error", "py_type_name", "py_notice_swapped"}
 RAISES |= {"PyErr_Clear", "PyErr_Format", "PyErr_NoMemory", "PyErr_Occurred", "PyErr_SetString"}
+RAISES |= {"Py_FatalError"}  # of a build with assertions, where the end is not quiet
 
 ALLOWED = {
     # counts and looks

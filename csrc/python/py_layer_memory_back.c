@@ -8,6 +8,7 @@
  * happens under the GIL, where threads do it one after another.
  */
 #include "py_layer.h"
+#include "py_quiet.h"
 #include "py_run.h"
 
 #include <string.h>
@@ -241,6 +242,7 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
         Py_XDECREF(layer);
         return NULL;
     }
+    py_quiet_begin();
     memory_sums sums = memory->sums, spare = memory->spare;
     memory->sums = memory->spare = no_sums;
     layer_memory_clear_sums(&spare);

@@ -21,6 +21,7 @@
  */
 #define ATTNEXT_IMPORTS_NUMPY
 #include "py_attnext.h"
+#include "py_quiet.h"
 
 #include <stdlib.h>
 
@@ -105,9 +106,10 @@ module_exec(PyObject *module)
 
     import_array1(-1);
     py_read_setting();
-    if (select_instruction_set() < 0 || read_settings(state) < 0 ||
-        py_intern_names(state) < 0 || add_functions(module, state) < 0 ||
-        py_scores_exec(module, state) < 0 || py_tensors_exec(module) < 0) {
+    if (py_quiet_exec() < 0 || select_instruction_set() < 0 ||
+        read_settings(state) < 0 || py_intern_names(state) < 0 ||
+        add_functions(module, state) < 0 || py_scores_exec(module, state) < 0 ||
+        py_tensors_exec(module) < 0) {
         return -1;
     }
     if (py_layers_exec(module, state) < 0) {

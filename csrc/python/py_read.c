@@ -8,6 +8,7 @@
  * none changes between two looks. tests/test_door.py follows all calls to see it.
  */
 #include "py_attnext.h"
+#include "py_quiet.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -233,9 +234,9 @@ make_ready(const attnext_state *state, const py_signature *signature, py_arg arg
     return 0;
 }
 
-int
-py_make_plain(const attnext_state *state, const py_signature *signature,
-              PyObject **given, PyObject **owned)
+static int
+make_plain(const attnext_state *state, const py_signature *signature, PyObject **given,
+           PyObject **owned)
 {
     char done[ARG_COUNT];
     bool ready = given[ARG_OUT] == NULL &&
@@ -258,4 +259,13 @@ py_make_plain(const attnext_state *state, const py_signature *signature,
         }
     }
     return 0;
+}
+
+int
+py_make_plain(const attnext_state *state, const py_signature *signature,
+              PyObject **given, PyObject **owned)
+{
+    int result = make_plain(state, signature, given, owned);
+    py_quiet_begin();
+    return result;
 }

@@ -2,6 +2,7 @@
  * py_run.c -- one call into the core: how many threads, with or without the GIL, where
  * its scratch lies, and how Ctrl-C gets through.
  */
+#include "py_quiet.h"
 #include "py_run.h"
 
 /* Multiply-adds below which a call keeps the GIL and one thread. Getting the GIL back
@@ -26,7 +27,7 @@ interrupted(void *arg)
     released_run *r = arg;
     PyEval_RestoreThread(r->thread);
     int collects = PyGC_Disable(); /* or CPython 3.12 runs finalisers here */
-    r->raised = PyErr_CheckSignals() < 0;
+    r->raised = py_quiet_but(PyErr_CheckSignals()) < 0;
     if (collects) {
         PyGC_Enable();
     }
@@ -110,12 +111,13 @@ py_run(const attnext_state *state, double work, py_workspace *workspace,
        py_core_call *call, const void *context)
 {
     const bool worth = work >= WORTH_RELEASING;
-    return run_core(state, worth, worth, workspace, call, context);
+    return py_quiet_end(run_core(state, worth, worth, workspace, call, context));
 }
 
 int
 py_run_alone(const attnext_state *state, double work, py_workspace *workspace,
              py_core_call *call, const void *context)
 {
-    return run_core(state, work >= WORTH_RELEASING, false, workspace, call, context);
+    return py_quiet_end(
+        run_core(state, work >= WORTH_RELEASING, false, workspace, call, context));
 }

@@ -1,0 +1,77 @@
+/*
+ * py_quiet.c -- what py_quiet.h promises, in a build with assertions: frames of Python code
+ * are counted where CPython evaluates them, collections where it says that one starts.
+ * Types of C that an argument may have are not seen: tests/test_door.py reads for them.
+ */
+#include "py_quiet.h"
+
+#ifdef NDEBUG
+typedef int py_quiet_is_nothing; /* C has no empty files */
+#else
+#include "py_attnext.h"
+
+static _Thread_local unsigned long long runs, runs_at_the_gate;
+
+unsigned long long
+py_quiet_runs(void)
+{
+    return runs;
+}
+
+int
+py_quiet_forget(unsigned long long before, int result)
+{
+    runs = before;
+    return result;
+}
+
+void
+py_quiet_begin(void)
+{
+    runs_at_the_gate = runs;
+}
+
+int
+py_quiet_end(int result)
+{
+    if (result == 0 && runs != runs_at_the_gate) {
+        Py_FatalError("Python code ran, or the collector, between the last reading of "
+                      "the arguments and the end of the core");
+    }
+    return result;
+}
+
+static PyObject *
+evaluate(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throws)
+{
+    runs++;
+    return _PyEval_EvalFrameDefault(thread, frame, throws);
+}
+
+/* gc.callbacks: of the beginning of a collection, and of its end */
+static PyObject *
+collecting(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
+{
+    runs++;
+    return Py_NewRef(Py_None);
+}
+
+int
+py_quiet_exec(void)
+{
+    static PyMethodDef method = {"collecting", collecting, METH_VARARGS, NULL};
+    PyObject *gc = PyImport_ImportModule("gc"),
+             *callback = PyCFunction_New(&method, NULL);
+    PyObject *callbacks = gc == NULL ? NULL : PyObject_GetAttrString(gc, "callbacks");
+    int result = callbacks == NULL || callback == NULL
+                     ? -1
+                     : PyList_Append(callbacks, callback);
+    Py_XDECREF(callbacks);
+    Py_XDECREF(callback);
+    Py_XDECREF(gc);
+    if (result == 0) {
+        _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluate);
+    }
+    return result;
+}
+#endif
