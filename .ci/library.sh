@@ -25,9 +25,9 @@ copy_clone() { # DIRECTORY
         tar -C "$1" -xf -
 }
 
-# A command that succeeds where something is installed, and the Debian packages that install it.
-# One step at a time may ask apt-get.
-need() { # CHECK PACKAGE...
+# A command that succeeds where something is installed, and the Debian packages that install it:
+# whether it is there then. One step at a time may ask apt-get.
+has() { # CHECK PACKAGE...
     local check=$1 lock
     shift
     if eval "$check" >/dev/null 2>&1; then
@@ -42,11 +42,22 @@ need() { # CHECK PACKAGE...
         DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" || true
         exec {lock}>&-
     fi
-    if ! eval "$check"; then
-        echo "This step cannot run here: it needs $*, and apt-get did not install that."
+    eval "$check"
+}
+
+need() { # CHECK PACKAGE...
+    if ! has "$@"; then
+        echo "This step cannot run here: it needs ${*:2}, and apt-get did not install that."
         return 1
     fi
 }
+
+# What one step of a run has compiled no other compiles again: attnext is built in several
+# environments, of the same files with the same flags. Where ccache cannot be had, they are.
+if [ -n "${CI_WORK:-}" ] && has "command -v ccache" ccache; then
+    export CCACHE_DIR=$work/ccache CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
+    PATH=/usr/lib/ccache:$PATH # where gcc is ccache
+fi
 
 # The environment of the README's commands first on the PATH, with the tools of the steps; made
 # here if the step readme did not run. One step at a time may make it.
@@ -77,11 +88,25 @@ side_env() { # NAME
 }
 
 # -P: not the folder attnext/ of the clone but the installed package, also for `python -m`. One
-# process, as another step has the other CPU.
+# process, as another step has the other CPU. The limit is for a hang.
 run_pytest() {
     python -P -c 'import attnext; print("testing", attnext.__file__)'
-    timeout 900 python -P -m pytest -x -p no:cacheprovider -n 0 "$@"
+    timeout 3600 python -P -m pytest -x -p no:cacheprovider -n 0 "$@"
 }
+
+# The files of tests/ by what they are about: each is in one group, which test_packaging.py holds.
+# A step that runs a part of the suite takes groups, so that a new file needs no step's attention.
+declare -A groups=(
+    [arguments]="inputs inputs_masks inputs_messages options modules_options attacks"
+    [numbers]="attention softmax cosine regimes merge dropout few_queries goldens bits rules
+        scores_backward accuracy known_bugs_elsewhere kernel_regression positional_encoding"
+    [masks]="masks mask_rules"
+    [modifiers]="modifiers bias softcap sink scale"
+    [heads]="multi_head multi_head_wide"
+    [layers]="layers modules modules_life multi_head_layer multi_head_kept"
+    [memories]="memory memory_data memory_parameters modules_memory"
+    [finalisers]="memory_finalisers attacks_finalisers attacks_hostile"
+)
 
 # What a compiler is told to let the scalar kernels use this CPU's fused multiply-add. The C library's
 # rounds as that does, and takes fifty times as long: minutes, where they are the specification.

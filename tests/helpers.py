@@ -660,9 +660,11 @@ def repr_id(x: Any) -> str:
 
 # ---- other processes -----------------------------------------------------------------------------
 
+HANG = 900  # seconds: what has not come by then never will; a slow machine is no error
+
 
 def run_python(
-    *arguments: str | Path, timeout: float = 120, check: bool = True, **environment: str
+    *arguments: str | Path, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """A Python process outside the source tree, with these environment variables."""
     return subprocess.run(
@@ -671,7 +673,7 @@ def run_python(
         cwd=TESTS,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=HANG,
         check=check,
     )
 
