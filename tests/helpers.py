@@ -633,7 +633,7 @@ def settle() -> None:
     gc.freeze()
 
 
-def lost_blocks(call: Callable[[], Any], calls: int = 1000) -> float:
+def lost_blocks(call: Callable[[], Any], calls: int = 200) -> float:
     """Blocks a call that are there after so many calls and were not before; the least of three."""
     for _ in range(20):
         call()
