@@ -1,7 +1,7 @@
 # .ci/library.sh -- what the steps of .ci/run share: each begins by reading this.
 #
-# A step runs in the clone, with $root the clone and $work a folder for what it makes. .ci/run gives
-# all of its steps one such folder, and so one environment; a step by itself has its own.
+# A step runs in $root, a copy of the clone, with $work a folder for what it makes. .ci/run gives all
+# of its steps one such folder, and so one copy and one environment; a step by itself has its own.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,11 +11,8 @@ if [ -z "${CI_WORK:-}" ]; then
 else
     work=$CI_WORK
 fi
-cd "$root"
 exec </dev/null
 unset PYTHONPATH ATTNEXT_CPU ATTNEXT_NUM_THREADS
-export PYTHONDONTWRITEBYTECODE=1
-torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
 
 # The clone as git has it, without anything that was built in it.
 copy_clone() { # DIRECTORY
@@ -25,9 +22,18 @@ copy_clone() { # DIRECTORY
         tar -C "$1" -xf -
 }
 
-# A command that succeeds where something is installed, and the Debian packages that install it.
-# One step at a time may ask apt-get.
-need() { # CHECK PACKAGE...
+# The steps' own copy, where Python may keep what it has compiled of the tests: it takes seconds.
+exec {lock}>"$work/root.lock"
+flock "$lock"
+[ -e "$work/root" ] || copy_clone "$work/root"
+exec {lock}>&-
+root=$work/root
+cd "$root"
+torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
+
+# A command that succeeds where something is installed, and the Debian packages that install it:
+# whether it is there then. One step at a time may ask apt-get.
+has() { # CHECK PACKAGE...
     local check=$1 lock
     shift
     if eval "$check" >/dev/null 2>&1; then
@@ -42,11 +48,22 @@ need() { # CHECK PACKAGE...
         DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" || true
         exec {lock}>&-
     fi
-    if ! eval "$check"; then
-        echo "This step cannot run here: it needs $*, and apt-get did not install that."
+    eval "$check"
+}
+
+need() { # CHECK PACKAGE...
+    if ! has "$@"; then
+        echo "This step cannot run here: it needs ${*:2}, and apt-get did not install that."
         return 1
     fi
 }
+
+# What one step of a run has compiled no other compiles again: attnext is built in several
+# environments, of the same files with the same flags. Where ccache cannot be had, they are.
+if [ -n "${CI_WORK:-}" ] && has "command -v ccache" ccache; then
+    export CCACHE_DIR=$work/ccache CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
+    PATH=/usr/lib/ccache:$PATH # where gcc is ccache
+fi
 
 # The environment of the README's commands first on the PATH, with the tools of the steps; made
 # here if the step readme did not run. One step at a time may make it.
@@ -77,10 +94,38 @@ side_env() { # NAME
 }
 
 # -P: not the folder attnext/ of the clone but the installed package, also for `python -m`. One
-# process, as another step has the other CPU.
+# process, as another step has the other CPU. The limit is for a hang.
 run_pytest() {
     python -P -c 'import attnext; print("testing", attnext.__file__)'
-    timeout 900 python -P -m pytest -x -p no:cacheprovider -n 0 "$@"
+    timeout 3600 python -P -m pytest -x -p no:cacheprovider -n 0 "$@"
+}
+
+# The files of tests/ by what they are about: each is in one list, which test_packaging.py holds, so
+# that what replaces a file runs wherever that did. A step takes lists, or names.
+arguments="inputs inputs_masks inputs_messages options modules_options attacks"
+masks="masks mask_rules rules"
+modifiers="modifiers bias softcap sink scale dropout"
+sizes="attention few_queries cosine regimes bits accuracy"
+functions="goldens softmax merge scores_backward"
+heads="multi_head multi_head_wide multi_head_reference multi_head_torch"
+layers="modules modules_life multi_head_layer multi_head_kept"
+memories="memory_data memory_parameters modules_memory"
+finalisers="memory_finalisers attacks_finalisers attacks_hostile"
+process="config threads memory_threads memory large_results workspace leaks attacks_memory
+    attacks_process rare_lines"
+elsewhere="reference reference_masks frameworks hints known_bugs_elsewhere testing dask
+    kernel_regression positional_encoding"
+compiled="adding_a_score core_c parallel_c simd_c web layers door"
+of_torch="torch torch_derivatives torch_editions torch_exchange torch_functions torch_kept
+    torch_layouts torch_masks torch_memory torch_modules torch_nn torch_parts torch_scores
+    torch_sdpa torch_transformers torch_transforms torch_ways"
+shown="explain explain_backward explain_labels explain_layers explain_memory explain_multi_head
+    explain_show plot plot_shown tour tour_languages tour_plots tour_width lab lab_assignments view"
+project="benchmarks benchmarks_beside benchmarks_ways chinese completion docs editable notebooks
+    notebooks_chinese packaging refleaks signatures site"
+
+tests() { # NAME...: their files
+    printf 'tests/test_%s.py\n' "$@"
 }
 
 # What a compiler is told to let the scalar kernels use this CPU's fused multiply-add. The C library's

@@ -27,6 +27,7 @@ from compiling import compile_objects, compiler, link, run
 from helpers import (
     EMPTY_ROWS,
     FUSED_GENERIC,
+    HANG,
     REPOSITORY,
     Array,
     Problem,
@@ -194,7 +195,7 @@ def compute(
     data += b"" if mask is None else mask.astype(np.uint8).tobytes()
 
     command = [str(program), instruction_set, str(threads), *more]
-    done = subprocess.run(command, input=data, capture_output=True, timeout=120)
+    done = subprocess.run(command, input=data, capture_output=True, timeout=HANG)
     assert done.returncode == 0, done.stderr.decode()
     shapes: dict[str, tuple[int, ...]] = {
         "scores": (*lead, M, N),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import REPOSITORY
+from helpers import HANG, REPOSITORY
 
 sys.path.append(str(REPOSITORY / "benchmarks"))
 
@@ -34,7 +34,7 @@ every_work = pytest.mark.parametrize("work", WORKS)
 
 def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", str(BENCHMARKS / "run.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=HANG)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import REPOSITORY
+from helpers import HANG, REPOSITORY
 
 import attnext
 
@@ -102,7 +102,7 @@ def with_narrower(*cpus: str, file: Path) -> subprocess.CompletedProcess[str]:
     run = [sys.executable, "-P", str(BENCHMARKS / "run.py"), "--quick", "--threads", "1"]
     run += ["--case", "dot-toy", "--peer", "NumPy", "--json", str(file)]
     asked = [text for cpu in cpus for text in ("--cpu", cpu)]
-    return subprocess.run([*run, *asked], capture_output=True, text=True, timeout=120)
+    return subprocess.run([*run, *asked], capture_output=True, text=True, timeout=HANG)
 
 
 def test_a_run_with_narrower_vectors(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from compiling import compile_objects, link, run
-from helpers import REPOSITORY, TESTS
+from helpers import REPOSITORY, TESTS, Once
 
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 TEXT = (TESTS / "c" / "test_core.c").read_text()
@@ -19,16 +19,17 @@ CHECKS = re.findall(r'^    \{"(\w+)", check_\w+\}', TEXT, re.MULTILINE)
 
 
 @pytest.fixture(scope="session")
-def programs(c_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(once: Once, c_objects: list[Path]) -> Path:
     """The folder of both programs."""
-    folder = tmp_path_factory.mktemp("core")
-    names = ("fuzz_attention", "fuzz_main", "test_core")
-    fuzz, main, core = compile_objects(
-        [TESTS / "c" / f"{name}.c" for name in names], folder, *FLAGS
-    )
-    link(folder / "fuzz", [fuzz, main, *c_objects], "-pthread")
-    link(folder / "test_core", [core, *c_objects], "-pthread")
-    return folder
+
+    def make(folder: Path) -> None:
+        names = ("fuzz_attention", "fuzz_main", "test_core")
+        files = [TESTS / "c" / f"{name}.c" for name in names]
+        fuzz, main, core = compile_objects(files, folder, *FLAGS)
+        link(folder / "fuzz", [fuzz, main, *c_objects], "-pthread")
+        link(folder / "test_core", [core, *c_objects], "-pthread")
+
+    return once("core", make)
 
 
 def test_random_problems(programs: Path) -> None:

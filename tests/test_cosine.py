@@ -67,22 +67,6 @@ def test_against_torch(M: int, N: int, D: int, scale: float, rng: np.random.Gene
     assert_all_accurate(problem.run(), exact, problem, by_torch)
 
 
-@pytest.mark.parametrize("size", [*range(1, 36), 63, 64, 65, 127, 128, 129, 255, 256, 257, 513])
-def test_every_number_of_features(size: int, rng: np.random.Generator) -> None:
-    lens = rng.integers(0, 8, size=(2, 5))
-    check(make_problem("cosine", rng, M=5, N=7, D=size, valid_lens=lens))
-
-
-@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257])
-@pytest.mark.parametrize("axis", ["M", "N"])
-def test_keys_and_queries_around_blocks_and_tiles(
-    axis: str, size: int, rng: np.random.Generator
-) -> None:
-    sizes: dict[str, Any] = {"M": 5, "N": 7, axis: size}
-    lens = rng.integers(0, sizes["N"] + 1, size=(2, sizes["M"]))
-    check(make_problem("cosine", rng, **sizes, valid_lens=lens, scale=5.0))
-
-
 @pytest.mark.parametrize("case", range(12))
 def test_under_masks(case: int, rng: np.random.Generator) -> None:
     masks = random_masks(rng, (2, 4), 9, 40)

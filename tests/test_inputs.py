@@ -891,17 +891,17 @@ def test_an_argument_that_reshapes_a_mask(victim: str, shape: tuple[int, ...]) -
 
 @pytest.fixture
 def at_once() -> Iterator[None]:
-    """A walk over the huge axes would take hours: after 20 s it is an error."""
+    """A walk over the huge axes would take hours: after 20 s of this process it is an error."""
 
     def too_long(*_: Any) -> None:
         raise TimeoutError("the call does not return at once")
 
     assert threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(20)
+    before = signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, 20)
     yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
 
 
 HUGE = 2**40

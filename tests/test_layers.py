@@ -73,8 +73,6 @@ INTRINSIC = re.compile(
 SYSTEM_CALL = re.compile(r"\b(?:pthread_\w+|sched_\w+|clock_\w+|sysconf|fork)\b")
 ALLOCATION = re.compile(r"\b(?:[mc]alloc|realloc|aligned_alloc|posix_memalign|free|alloca)\s*\(")
 
-every_file = pytest.mark.parametrize("file", FILES, ids=lambda f: f"{f.parent.name}/{f.name}")
-
 
 def code_of(file: Path) -> str:
     """The text without comments."""
@@ -99,47 +97,32 @@ def test_the_lists_name_files_that_are_there(table: dict[str, set[str]]) -> None
     assert not [name for name in table if not (CSRC / name).exists()]
 
 
-@every_file
-def test_includes_follow_the_arrow(file: Path) -> None:
-    for kind, name in INCLUDE.findall(code_of(file)):
-        if kind == '"':
-            target = (file.parent / name).resolve()
-            assert target.is_file(), f"{name} is not relative to {file.name}"
-            one_of = {target.parent.name, f"{target.parent.name}/{target.name}"}
-            assert one_of & allowed(MAY_INCLUDE, file), name
-        else:
-            assert name in EVERYWHERE | allowed(MAY_INCLUDE_OF_THE_SYSTEM, file)
+def test_includes_follow_the_arrow() -> None:
+    for file in FILES:
+        for kind, name in INCLUDE.findall(code_of(file)):
+            if kind == '"':
+                target = (file.parent / name).resolve()
+                assert target.is_file(), f"{name} is not relative to {file.name}"
+                one_of = {target.parent.name, f"{target.parent.name}/{target.name}"}
+                assert one_of & allowed(MAY_INCLUDE, file), (file, name)
+            else:
+                may = EVERYWHERE | allowed(MAY_INCLUDE_OF_THE_SYSTEM, file)
+                assert name in may, (file, name)
 
 
-@every_file
-def test_only_python_names_python(file: Path) -> None:
-    """In code: what a score says of itself for help() may name PyTorch."""
-    code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', code_of(file))
-    assert file.parent.name == "python" or not re.search(r"\bPy[A-Z_]\w*", code)
-
-
-@every_file
-def test_only_vocabularies_name_intrinsics(file: Path) -> None:
-    may = f"{file.parent.name}/{file.name}" in MAY_NAME_INTRINSICS
-    assert may or not INTRINSIC.search(code_of(file))
-
-
-@every_file
-def test_only_os_names_an_operating_system(file: Path) -> None:
-    assert file.parent.name == "os" or not SYSTEM_CALL.search(code_of(file))
-
-
-@every_file
-def test_algorithms_do_not_ask_where_they_run(file: Path) -> None:
-    words = {word for line in CONDITION.findall(code_of(file)) for word in re.findall(r"\w+", line)}
-    assert {word for word in words if word.startswith("_")} <= allowed(MAY_ASK_ABOUT, file)
-
-
-@every_file
-def test_the_core_allocates_nothing(file: Path) -> None:
-    """os/memory.c is where memory comes from: of the heap, where there are no pages."""
-    may = file.parent.name == "python" or file.name == "memory.c"
-    assert may or not ALLOCATION.search(code_of(file))
+def test_what_only_some_files_name() -> None:
+    """Python, intrinsics, an operating system, allocations; and on what a condition may depend."""
+    for file in FILES:
+        name, code = f"{file.parent.name}/{file.name}", code_of(file)
+        in_python, in_os = file.parent.name == "python", file.parent.name == "os"
+        said = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', code)  # help() may name PyTorch
+        assert in_python or not re.search(r"\bPy[A-Z_]\w*", said), name
+        assert name in MAY_NAME_INTRINSICS or not INTRINSIC.search(code), name
+        assert in_os or not SYSTEM_CALL.search(code), name
+        # os/memory.c is where memory comes from: of the heap, where there are no pages
+        assert in_python or file.name == "memory.c" or not ALLOCATION.search(code), name
+        asked = re.findall(r"\b_\w+", "\n".join(CONDITION.findall(code)))
+        assert set(asked) <= allowed(MAY_ASK_ABOUT, file), name
 
 
 def test_file_names_are_unique() -> None:

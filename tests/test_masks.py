@@ -48,15 +48,23 @@ def random_mask(rng: np.random.Generator, *shape: int) -> Array:
 # ---- mask ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", shapes_that_broadcast((2, 3, 6, 130)), ids=str)
-@score_cases
-def test_mask_in_every_shape(score: str, shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    """The bits are those of the same mask written out in full."""
-    problem = make_problem(score, rng, lead=(2, 3), M=6, N=130, D=3, Dv=2, H=3)
+SHAPES = shapes_that_broadcast((2, 3, 6, 130))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["mask", "dropout_mask"])
+def test_mask_in_every_shape(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    """The bits are those of the same mask written out in full, for whichever score. Of what dropout
+    keeps alone nothing is scaled; with dropout_p it counts 1 / (1 - p)."""
+    place = SHAPES.index(shape)
+    options = {"dropout_p": (0.0, 0.4)[place // 4 % 2]} if name == "dropout_mask" else {}
+    sizes: dict[str, Any] = {"lead": (2, 3), "M": 6, "N": 130, "D": 3, "Dv": 2, "H": 3}
+    problem = make_problem(SCORES[place % 4], rng, **sizes, **options, valid_lens=[77, 130])
     mask = random_mask(rng, *shape)
-    got = check(problem.but(mask=mask))
-    full = np.broadcast_to(mask, (2, 3, 6, 130)).copy()
-    assert_same_bits(problem.but(mask=full).run(), got)
+    got = check(problem.but(**{name: mask}))
+    full = np.broadcast_to(mask, (2, 3, 6, 130))
+    for given in (full, full.copy(), mask.tolist()):
+        assert_same_bits(problem.but(**{name: given}).run(), got)
 
 
 @pytest.mark.parametrize("lead", [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 1, 2, 2)], ids=str)
@@ -76,7 +84,7 @@ def test_mask_of_all_true_is_no_mask(score: str, rng: np.random.Generator) -> No
     problem = make_problem(score, rng, lead=(2, 2), M=70, N=260, valid_lens=[200, 3])
     for shape in [(), (260,), (70, 1), (70, 260), (2, 2, 70, 260)]:
         mask = np.ones(shape, dtype=bool)
-        assert_same_bits(problem.but(mask=mask).run(), problem.run())
+        assert_same_bits(problem.but(mask=mask, dropout_mask=mask).run(), problem.run())
     assert_same_bits(problem.but(mask=True).run(), problem.run())
 
 

@@ -232,7 +232,7 @@ def test_a_query_alone_has_the_bits_that_it_has_among_others(
     """Over keys in one part or several, of which a sink enters none or one."""
     axes = {"bias": "N", "sink": "H1"}.get(name)
     many = modified(name, score, rng, axes, M=19, N=N, D=3, Dv=2, H=3, extra_grads=False)
-    if N > 300:
+    if N > PART_KEYS:
         problem = Problem(score, many.inputs, many.options, many.grads)
         assert_all_accurate(problem.run(), textbook(problem, np.float64), problem)
     inputs = {**many.inputs, "queries": many.inputs["queries"][..., 7:8, :]}

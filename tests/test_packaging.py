@@ -85,6 +85,23 @@ def test_the_workflow_runs_every_step() -> None:
     assert sorted(matrix) == sorted(path.name for path in REPOSITORY.glob(".ci/steps/*"))
 
 
+@in_a_clone
+def test_every_file_of_tests_is_in_one_list_of_the_steps() -> None:
+    """And what a step takes is a list or a file that is there."""
+    lists = dict(re.findall(r'^(\w+)="([a-z0-9_\s]+)"$', read(".ci/library.sh"), re.MULTILINE))
+    files = [path.stem.removeprefix("test_") for path in REPOSITORY.glob("tests/test_*.py")]
+    assert sorted(" ".join(lists.values()).split()) == sorted(files)
+    taken = [
+        name
+        for path in REPOSITORY.glob(".ci/steps/*")
+        for names in re.findall(r"\$\(tests ([^)]*)\)", path.read_text(encoding="utf-8"))
+        for name in names.replace("\\\n", " ").split()
+    ]
+    assert len(taken) > 50
+    assert {name for name in taken if name[0] != "$"} <= set(files)
+    assert {name[1:] for name in taken if name[0] == "$"} <= lists.keys()
+
+
 # ---- the citation --------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -60,23 +61,30 @@ def normal(rng: np.random.Generator, *shape: int) -> Array:
 # ---- masked softmax ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("N", [*range(1, 4 * 16 + 4), *BOUNDARIES])
-def test_every_row_length(N: int, rng: np.random.Generator) -> None:
-    lens = rng.integers(0, N + 1, size=(2, 3))
-    lens[1, 2] = N
-    check(3 * normal(rng, 2, 3, N), normal(rng, 2, 3, N), lens)
+def test_every_row_length(rng: np.random.Generator) -> None:
+    """By lengths; by a mask that leaves much or little, everything or nothing."""
+    for N in [*range(1, 4 * 16 + 4), *BOUNDARIES]:
+        X, grad = 3 * normal(rng, 2, 3, N), normal(rng, 2, 3, N)
+        lens = rng.integers(0, N + 1, size=(2, 3))
+        lens[1, 2] = N
+        check(X, grad, lens)
+        mask = rng.random((2, 3, N)) < [[[0.5], [0.1], [0.9]], [[0.02], [1], [0]]]
+        check(X, grad, None, mask=mask)
 
 
 @pytest.mark.parametrize("M", [1, 2, 7, 64, 255, 256, 257, 1000])
 def test_rows_are_cut_into_tasks(M: int, rng: np.random.Generator) -> None:
-    lens = rng.integers(0, 71, size=(3, M))
-    check(normal(rng, 3, M, 70), normal(rng, 3, M, 70), lens)
+    X, grad = normal(rng, 3, M, 70), normal(rng, 3, M, 70)
+    check(X, grad, rng.integers(0, 71, size=(3, M)))
+    check(X, grad, None, mask=rng.random((3, M, 70)) < 0.5)
 
 
-@pytest.mark.parametrize("kind", ["none", "0", "1", "part", "N", "above N", "1-D", "2-D", "full"])
+KINDS_OF_LENGTHS = ["none", "0", "1", "part", "N", "above N", "1-D", "2-D", "full"]
+
+
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3), (2, 3, 1, 2)], ids=str)
-def test_lengths_in_every_shape(lead: tuple[int, ...], kind: str, rng: np.random.Generator) -> None:
-    for empty_rows in EMPTY_ROWS:
+def test_lengths_in_every_shape(lead: tuple[int, ...], rng: np.random.Generator) -> None:
+    for kind, empty_rows in product(KINDS_OF_LENGTHS, EMPTY_ROWS):
         M, N = 4, 6
         rows = (*lead, M)
         shapes = {"1-D": rows[:1], "2-D": (rows[0], M) if lead else rows, "full": rows}
@@ -160,17 +168,6 @@ def test_any_scores(X: Array, seed: int, empty_rows: str) -> None:
 # ---- a mask --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("N", [*range(1, 4 * 16 + 4), *BOUNDARIES])
-def test_every_row_length_under_a_mask(N: int, rng: np.random.Generator) -> None:
-    mask = rng.random((2, 3, N)) < [[[0.5], [0.1], [0.9]], [[0.02], [1], [0]]]
-    check(3 * normal(rng, 2, 3, N), normal(rng, 2, 3, N), None, mask=mask)
-
-
-@pytest.mark.parametrize("M", [1, 2, 7, 64, 255, 256, 257, 1000])
-def test_rows_under_a_mask_are_cut_into_tasks(M: int, rng: np.random.Generator) -> None:
-    check(normal(rng, 3, M, 70), normal(rng, 3, M, 70), None, mask=rng.random((3, M, 70)) < 0.5)
-
-
 @pytest.mark.parametrize("lens", [None, 4, "1-D", "full"])
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3), (2, 2, 1, 2)], ids=str)
 def test_masks_in_every_shape_that_broadcasts(
@@ -241,22 +238,22 @@ def test_masks_in_every_layout(layout: str, rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(bits(d_found), bits(d_X))
 
 
-@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
 @pytest.mark.parametrize("N", [1, 5, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300, 1025])
-def test_a_mask_of_lengths_is_lengths(N: int, empty_rows: str, rng: np.random.Generator) -> None:
+def test_a_mask_of_lengths_is_lengths(N: int, rng: np.random.Generator) -> None:
     """Bit for bit; and so are lengths that cut a mask, by whichever of the two."""
     X, grad = 3 * normal(rng, 3, 9, N), normal(rng, 3, 9, N)
     lens = rng.integers(0, N + 1, size=(3, 9))
     mask = np.arange(N) < lens[..., None]
     longer = np.minimum(lens + rng.integers(0, 3, size=(3, 9)), N)
-    options: dict[str, Any] = {"empty_rows": empty_rows}
-    weights = attnext.masked_softmax(X, lens, **options)
-    d_X = attnext.masked_softmax_backward(grad, weights, lens, **options)
-    for valid_lens in (None, lens, longer):
-        found = attnext.masked_softmax(X, valid_lens, mask=mask, **options)
-        np.testing.assert_array_equal(bits(found), bits(weights))
-        d_found = attnext.masked_softmax_backward(grad, found, valid_lens, mask=mask, **options)
-        np.testing.assert_array_equal(bits(d_found), bits(d_X))
+    for empty_rows in EMPTY_ROWS:
+        options: dict[str, Any] = {"empty_rows": empty_rows}
+        weights = attnext.masked_softmax(X, lens, **options)
+        d_X = attnext.masked_softmax_backward(grad, weights, lens, **options)
+        for valid_lens in (None, lens, longer):
+            found = attnext.masked_softmax(X, valid_lens, mask=mask, **options)
+            np.testing.assert_array_equal(bits(found), bits(weights))
+            d_found = attnext.masked_softmax_backward(grad, found, valid_lens, mask=mask, **options)
+            np.testing.assert_array_equal(bits(d_found), bits(d_X))
 
 
 @pytest.mark.parametrize("empty_rows", EMPTY_ROWS)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SCORES, Problem, assert_same_bits, make_problem, run_python
+from helpers import HANG, SCORES, Problem, assert_same_bits, make_problem, run_python
 
 import attnext
 
@@ -329,7 +329,7 @@ def test_multiprocessing(method: str, threads: None) -> None:
     sizes = [300, 40, 300, 20]
     expected = [output_of(M) for M in sizes]
     with multiprocessing.get_context(method).Pool(2) as pool:
-        found = pool.map_async(output_of, sizes).get(timeout=100)
+        found = pool.map_async(output_of, sizes).get(timeout=HANG)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
 

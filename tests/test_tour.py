@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import HANG
 from touring import Terminal, check_layout, run, spoiled, trained, without, without_training
 
 import attnext
@@ -83,7 +84,7 @@ def test_as_a_module_from_elsewhere_in_ascii_and_without_torch(tmp_path: Path) -
         cwd=tmp_path,  # where `-m` looks first, so this torch is found
         env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONWARNINGS": "error", "COLUMNS": "80"},
         capture_output=True,
-        timeout=120,
+        timeout=HANG,
         check=False,
     )
     text = result.stdout.decode("ascii").replace("\r\n", "\n")
@@ -115,7 +116,7 @@ def test_a_reader_who_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
         process.stdout.close()
         process.stdin.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=120) == 1
+        assert process.wait(timeout=HANG) == 1
 
 
 # The tour with its first part alone, which does ACT.
@@ -151,7 +152,7 @@ def test_what_cannot_go_on_says_why_in_a_line(
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=HANG,
     )
     assert (done.returncode, done.stderr.strip()) == (code, message)
 

@@ -267,7 +267,7 @@ static void
 poll_until_stopped(void *ctx, int64_t task, int worker)
 {
     struct talk *talk = ctx;
-    double end = seconds() + 10;
+    double end = seconds() + HANG_SECONDS;
     meet(&talk->meeting, task, worker);
     while (!attn_stopped(&talk->run, worker)) {
         assert(seconds() < end);

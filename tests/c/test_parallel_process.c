@@ -325,7 +325,7 @@ answer_by_forking(void *arg)
         fflush(stdout);
         forked = fork();
         if (forked == 0) {
-            alarm(20);
+            alarm(HANG_SECONDS);
             use_pool();
         }
     }
