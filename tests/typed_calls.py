@@ -56,6 +56,12 @@ assert_type(attn(q, attn.memory(k, v, 2)), Array)
 assert_type(attn.attention_weights, Array | Any)  # to look at without a check for None
 assert_type(attnext.MultiHeadAttention(4, 4, 4, 4, 2).state_dict("torch"), dict[str, Array])
 assert_type(NWKernelRegression().attention_weights, Array | Any)
+additive = attnext.AdditiveAttention(2, 3, 4, bias=True)
+assert_type(additive.W_q, Array)
+assert_type(additive.b_h, Array | None)
+additive.W_q = [[0.5, 1.0, 0.0]] * 4  # anything that is an array
+additive.b_h = np.zeros(4)
+assert_type(attn.backward(q), tuple[Array, Array, Array] | Any)
 assert_type(attnext.show_config("dicts")["threads"]["chosen"], int)
 
 # ---- tensors -------------------------------------------------------------------------------------
