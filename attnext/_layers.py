@@ -41,14 +41,12 @@ def __dir__(self: Any) -> list[str]:
 # ---- copies ------------------------------------------------------------------------------------
 
 
-def _gradient(grads: dict[str, Any], name: str, shape: tuple[int, ...]) -> Array:
-    """None or no entry counts as zeros, as in torch."""
-    entry = grads.get(name)
-    return (
-        np.zeros(shape, np.float32)
-        if entry is None
-        else _core.AdditiveAttention._read(entry, f"grads[{name!r}]", shape)
-    )
+def _gradient(entry: Any, name: str, shape: tuple[int, ...]) -> Array:
+    """What an entry of `grads` stands for, in an array of its own: None for zeros, as in torch."""
+    if entry is None:
+        return np.zeros(shape, np.float32)
+    found: Array = _core.AdditiveAttention._read(entry, f"grads[{name!r}]", shape)
+    return found.copy()
 
 
 def __reduce__(self: Any) -> tuple[Any, ...]:
@@ -65,7 +63,7 @@ def __reduce__(self: Any) -> tuple[Any, ...]:
             del saved[name]
     grads = {}
     for name, live in parameters.items():
-        grads[name] = _gradient(saved["grads"], name, live.shape)
+        grads[name] = _gradient(saved["grads"].get(name), name, live.shape)
     saved |= {"parameters": parameters, "grads": grads}
     return type(self)._rebuild, (saved,), self.__getstate__()
 

@@ -28,27 +28,40 @@ layer_hold(layer_object *layer, layer_core *held)
 
 /* What there is of it, which before __init__ is nothing. */
 static void
-share(const layer_core *core, layer_core *held)
+share(layer_object *layer, layer_core *held)
 {
-    *held = *core;
+    Py_BEGIN_CRITICAL_SECTION(layer);
+    *held = layer->core;
     for (int i = 0; i < ATTN_PARAMETERS; i++) {
         Py_XINCREF(held->parameters[i]);
     }
     Py_XINCREF(held->grads);
     Py_XINCREF(held->rng);
     Py_XINCREF(held->identity);
+    Py_END_CRITICAL_SECTION();
 }
 
 int
-layer_hold_to_read(const layer_object *layer, layer_core *held)
+layer_hold_to_read(layer_object *layer, layer_core *held)
 {
-    if (layer->core.identity == NULL) {
-        PyErr_Format(PyExc_RuntimeError, "%.200s.__init__() has not been called",
-                     Py_TYPE(layer)->tp_name);
-        return -1;
+    share(layer, held);
+    if (held->identity != NULL) {
+        return 0;
     }
-    share(&layer->core, held);
-    return 0;
+    PyErr_Format(PyExc_RuntimeError, "%.200s.__init__() has not been called",
+                 Py_TYPE(layer)->tp_name);
+    layer_core_clear(held);
+    return -1;
+}
+
+PyObject *
+layer_last(PyObject *self, size_t offset)
+{
+    PyObject *last;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    last = Py_XNewRef(*(PyObject **)((char *)self + offset));
+    Py_END_CRITICAL_SECTION();
+    return last;
 }
 
 /* ---- what attnext/_layers.py makes and shows of it ------------------------------- */
@@ -72,11 +85,18 @@ sizes_fit(const layer_core *core)
 static void
 exchange(layer_object *layer, layer_core *core)
 {
+    PyObject *context, *weights;
+    Py_BEGIN_CRITICAL_SECTION(layer);
     layer_core old = layer->core;
     layer->core = *core;
     *core = old;
-    Py_CLEAR(layer->context);
-    Py_CLEAR(layer->weights);
+    context = layer->context;
+    weights = layer->weights;
+    layer->context = NULL;
+    layer->weights = NULL;
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(context);
+    Py_XDECREF(weights);
 }
 
 PyObject *
@@ -118,7 +138,7 @@ PyObject *
 layer_facts(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     layer_core held;
-    share(&((layer_object *)self)->core, &held);
+    share((layer_object *)self, &held);
     PyObject *scale = layer_get_scale(self, NULL);
     PyObject *facts = Py_BuildValue(
         "{s:n, s:n, s:n, s:n, s:n, s:n, s:d, s:N, s:O, s:O, s:O, s:O}", "key_size",
@@ -204,8 +224,20 @@ eval(PyObject *self, PyObject *Py_UNUSED(ignored))
 
 /* ---- what every layer has -------------------------------------------------------- */
 
+static PyObject *
+get_last(PyObject *self, void *offset)
+{
+    PyObject *last = layer_last(self, (size_t)offset);
+    return last == NULL ? Py_NewRef(Py_None) : last;
+}
+
+#define LAST(NAME, FIELD) \
+    {NAME, get_last, NULL, NULL, (void *)offsetof(layer_object, FIELD)}
+
 const PyGetSetDef layer_properties[] = {
     {"grads", layer_get_grads, NULL, NULL, NULL},
+    LAST("attention_weights", weights),
+    LAST("context", context),
     {0},
 };
 

@@ -77,17 +77,13 @@ kept_input(PyArrayObject *a)
         return (PyArrayObject *)Py_NewRef(a);
     }
     if (!safe) {
-        PyObject *copy = PyArray_NewLikeArray(a, NPY_KEEPORDER, NULL, 0);
-        if (copy != NULL && PyArray_CopyInto((PyArrayObject *)copy, a) < 0) {
-            Py_CLEAR(copy);
-        }
-        return (PyArrayObject *)copy;
+        const int flags = NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY;
+        return (PyArrayObject *)PyArray_FromArray(a, NULL, flags);
     }
-    PyArray_Descr *dtype = PyArray_DESCR(a);
-    Py_INCREF(dtype);
     PyObject *view = PyArray_NewFromDescr(
-        &PyArray_Type, dtype, PyArray_NDIM(a), PyArray_DIMS(a), PyArray_STRIDES(a),
-        PyArray_DATA(a), PyArray_FLAGS(a) & ~NPY_ARRAY_OWNDATA, NULL);
+        &PyArray_Type, (PyArray_Descr *)Py_NewRef(PyArray_DESCR(a)), PyArray_NDIM(a),
+        PyArray_DIMS(a), PyArray_STRIDES(a), PyArray_DATA(a),
+        PyArray_FLAGS(a) & ~NPY_ARRAY_OWNDATA, NULL);
     if (view != NULL &&
         PyArray_SetBaseObject((PyArrayObject *)view, Py_NewRef(owner)) < 0) {
         Py_CLEAR(view);

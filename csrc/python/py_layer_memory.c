@@ -250,11 +250,11 @@ memory_of(PyObject *type, PyObject *args)
 static PyObject *
 memory_now(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    const memory_object *memory = (memory_object *)self;
+    memory_object *memory = (memory_object *)self;
     memory_object *fixed = new_memory(py_state_of_type(Py_TYPE(self)), &memory->core,
                                       false);
     if (fixed != NULL) {
-        layer_memory_share(&fixed->now, &memory->now);
+        layer_memory_hold(memory, &fixed->now);
         fixed->fixed = true;
     }
     return (PyObject *)fixed;
@@ -286,9 +286,11 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     int result = py_make_plain(state, &append_signature, given, &owned);
+    Py_BEGIN_CRITICAL_SECTION(memory);
     if (result == 0) {
         result = add(state, memory, given);
     }
+    Py_END_CRITICAL_SECTION();
     Py_XDECREF(owned);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -306,7 +308,7 @@ static PyObject *
 memory_parts(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     py_memory now;
-    layer_memory_share(&now, &((memory_object *)self)->now);
+    layer_memory_hold((memory_object *)self, &now);
     PyObject *parts = Py_BuildValue("(OOOOn)", now.arrays[MEMORY_KEYS],
                                     now.arrays[MEMORY_VALUES],
                                     py_or_none(now.arrays[MEMORY_LENS]),

@@ -105,12 +105,10 @@ init(PyObject *self, PyObject *args, PyObject *kwargs)
 #define SIZE(NAME) MEMBER(#NAME, T_PYSSIZET, core.NAME)
 
 /* Of all, then of those that have sizes. */
-enum { MEMBERS_OF_ALL = 6 };
+enum { MEMBERS_OF_ALL = 4 };
 static const PyMemberDef members[] = {
     MEMBER("__vectorcalloffset__", T_PYSSIZET, vectorcall),
     MEMBER("__weaklistoffset__", T_PYSSIZET, weakrefs),
-    MEMBER("attention_weights", T_OBJECT, weights), /* None for NULL */
-    MEMBER("context", T_OBJECT, context),
     MEMBER("dropout", T_DOUBLE, core.dropout),
     MEMBER("training", T_BOOL, core.training),
     SIZE(key_size),
