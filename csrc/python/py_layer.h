@@ -45,7 +45,7 @@ typedef struct {
     double dropout;                                 /* as given, for repr */
     bool has_scale;                                 /* dot: false means 1/sqrt(D) */
     double scale;
-    bool training;
+    bool training, has_bias;
     PyObject *rng;                              /* numpy.random.Generator */
     PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where the layer has none */
     PyObject *grads;    /* dict: name -> array, open to the user */
@@ -74,8 +74,8 @@ int layer_hold(layer_object *layer, layer_core *held);
 int layer_hold_to_read(layer_object *layer, layer_core *held);
 void layer_core_clear(layer_core *core);
 
-/* What the last forward left in this member of the layer, a new reference; or NULL. */
-PyObject *layer_last(PyObject *self, size_t offset);
+/* The object in this member of the layer, a new reference; or NULL. */
+PyObject *layer_member(PyObject *self, size_t offset);
 
 /* Slots of every type. */
 int layer_traverse(PyObject *self, visitproc visit, void *arg);
@@ -84,11 +84,12 @@ void layer_dealloc(PyObject *self);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* methods[] = __call__ and backward of the score's layer. __call__ is listed for its
- * docstring and signature; METH_COEXIST puts it in the place of the one Python would make
- * from the slot. */
-int layer_fill_calls(const attnext_state *state, const py_score *score,
-                     PyMethodDef *methods);
+/* Those that take keywords. */
+typedef PyObject *layer_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                               PyObject *kwnames);
+layer_method layer_call, layer_backward, layer_memory, layer_train;
+extern const py_signature layer_memory_signature, layer_train_signature;
+
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames);
 
@@ -102,7 +103,6 @@ PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
 PyObject *layer_live(PyObject *self, PyObject *ignored);
 PyObject *layer_read(PyObject *self, PyObject *args);
 PyObject *layer_write(PyObject *self, PyObject *values);
-PyObject *layer_facts(PyObject *self, PyObject *ignored);
 
 PyObject *layer_get_grads(PyObject *self, void *closure);
 
@@ -111,7 +111,6 @@ PyObject *layer_get_scale(PyObject *self, void *closure);
 /* What every type has of methods and properties, each ended by {0}. */
 extern const PyMethodDef layer_methods[];
 extern const PyGetSetDef layer_properties[];
-extern const py_function layer_train_functions[];
 
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
 
@@ -123,17 +122,6 @@ const char *layer_text(const layer_core *core, int which);
 int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
 int layer_state_shape(const layer_core *core, int which,
                       npy_intp dims[PY_PARAMETER_AXES]);
-
-/* Has it the optional parameters? */
-static inline bool
-layer_has_bias(const layer_core *core)
-{
-    bool all = core->score->parameters > 0;
-    for (int i = 0; i < core->score->parameters; i++) {
-        all = all && core->parameters[i] != NULL;
-    }
-    return all;
-}
 
 /* core->parameters = the values of a dict, by name, as float32 in their shapes; live: as
  * arrays of its own, and then KeyError if one is missing that is not optional. */
@@ -190,8 +178,8 @@ typedef struct {
 
 extern PyType_Spec layer_memory_spec;
 
-/* The methods of layers and of memories that take keywords. */
-extern const py_function layer_memory_functions[], memory_functions[];
+/* The methods of memories that take keywords. */
+extern const py_function memory_functions[];
 enum { MEMORY_METHODS = 8 };
 extern PyMethodDef memory_methods[MEMORY_METHODS];
 

@@ -149,7 +149,7 @@ read_keys(const attnext_state *state, const layer_object *layer, const layer_cor
     return 0;
 }
 
-static PyObject *
+PyObject *
 layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     layer_object *layer = (layer_object *)self;
@@ -205,7 +205,7 @@ finish_backward(const attnext_state *state, const layer_core *held, py_call *cal
     return result;
 }
 
-static PyObject *
+PyObject *
 layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames)
 {
@@ -223,7 +223,7 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     context = py_is_given(call.given[ARG_CONTEXT])
                   ? Py_NewRef(call.given[ARG_CONTEXT])
-                  : layer_last(self, offsetof(layer_object, context));
+                  : layer_member(self, offsetof(layer_object, context));
     if (context == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "backward() needs a forward before it: call the object first");
@@ -239,16 +239,4 @@ done:
     Py_XDECREF(context);
     layer_core_clear(&held);
     return result;
-}
-
-int
-layer_fill_calls(const attnext_state *state, const py_score *score,
-                 PyMethodDef *methods)
-{
-    const py_function functions[] = {
-        {&score->signatures[OF_LAYER], PY_FASTCALL(layer_call)},
-        {&score->signatures[OF_LAYER_BACKWARD], PY_FASTCALL(layer_backward)},
-        {0},
-    };
-    return py_fill_methods(state, functions, METH_COEXIST, methods);
 }

@@ -171,7 +171,7 @@ new_memory(const attnext_state *state, const layer_core *core, bool of_layer)
     return memory;
 }
 
-static const py_signature memory_signature = {
+const py_signature layer_memory_signature = {
     .function = "memory",
     .required = 2,
     .positional = 3,
@@ -180,7 +180,7 @@ static const py_signature memory_signature = {
 };
 
 /* The objects are made, which may start the collector, before anything is read. */
-static PyObject *
+PyObject *
 layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
@@ -195,7 +195,7 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
         memory = new_memory(state, &held, true);
     }
     if (memory != NULL && ((memory->layer = PyWeakref_NewRef(self, NULL)) == NULL ||
-                           py_parse_plain(state, &memory_signature, args, nargs,
+                           py_parse_plain(state, &layer_memory_signature, args, nargs,
                                           kwnames, given, &owned) < 0 ||
                            add(state, memory, given) < 0)) {
         Py_CLEAR(memory);
@@ -204,11 +204,6 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     layer_core_clear(&held);
     return (PyObject *)memory;
 }
-
-const py_function layer_memory_functions[] = {
-    {&memory_signature, PY_FASTCALL(layer_memory)},
-    {0},
-};
 
 /* Of no layer, but of a score, by its name. */
 static PyObject *
