@@ -4,8 +4,8 @@ Their call and backward, `memory`, `parameters`, `zero_grad` and the attributes 
 what the functions here use, which does not see what a subclass may have changed:
 
     _install(...)               makes the layer what a constructor or a copy has read
-    _facts()                    all that it is, but for the parameters, by name
     _live()                     the parameters by name, checked
+    _bias, _rng                 has it the optional ones? and what draws seeds
     _write(values)              copies values into all of them, or into none
     _read(value, name, shape)   as float32 in this shape (that of any)
 
@@ -38,17 +38,27 @@ def __dir__(self: Any) -> list[str]:
     return [name for name in object.__dir__(self) if name != "forward"]
 
 
+def _own(self: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Those attributes that are compiled, whatever a subclass has of their names."""
+    compiled, found = vars(_kind(type(self))), {}
+    for name in names:
+        if name in compiled:
+            found[name.lstrip("_")] = compiled[name].__get__(self)
+    return found
+
+
 # ---- copies ------------------------------------------------------------------------------------
 
 
-def _gradient(grads: dict[str, Any], name: str, shape: tuple[int, ...]) -> Array:
-    """None or no entry counts as zeros, as in torch."""
-    entry = grads.get(name)
-    return (
-        np.zeros(shape, np.float32)
-        if entry is None
-        else _core.AdditiveAttention._read(entry, f"grads[{name!r}]", shape)
-    )
+def _gradient(entry: Any, name: str, shape: tuple[int, ...]) -> Array:
+    """What an entry of `grads` stands for, in an array of its own: None for zeros, as in torch."""
+    if entry is None:
+        return np.zeros(shape, np.float32)
+    found: Array = _core.AdditiveAttention._read(entry, f"grads[{name!r}]", shape)
+    return found.copy()
+
+
+_SIZES = ("key_size", "query_size", "value_size", "num_hiddens", "num_heads", "num_kv_heads")
 
 
 def __reduce__(self: Any) -> tuple[Any, ...]:
@@ -59,13 +69,12 @@ def __reduce__(self: Any) -> tuple[Any, ...]:
     to the last call, `context` and `attention_weights`, stays behind.
     """
     parameters = self._live()
-    saved = self._facts()
-    if saved["num_heads"] == 0:
-        for name in ("value_size", "num_heads", "num_kv_heads"):
-            del saved[name]
+    saved: dict[str, Any] = dict.fromkeys(("key_size", "query_size", "num_hiddens"), 0)
+    saved["scale"] = None
+    saved |= _own(self, (*_SIZES, "dropout", "scale", "_bias", "training", "_rng", "grads"))
     grads = {}
     for name, live in parameters.items():
-        grads[name] = _gradient(saved["grads"], name, live.shape)
+        grads[name] = _gradient(saved["grads"].get(name), name, live.shape)
     saved |= {"parameters": parameters, "grads": grads}
     return type(self)._rebuild, (saved,), self.__getstate__()
 
@@ -118,18 +127,16 @@ def _rebuild(cls: Any, saved: Any, /) -> Any:
 # ---- repr --------------------------------------------------------------------------------------
 
 _SHOWN = {
-    "additive": ("key_size", "query_size", "num_hiddens", "dropout", "bias"),
+    "additive": ("key_size", "query_size", "num_hiddens", "dropout", "_bias"),
     "dot_product": ("dropout", "scale"),
     "multi_head": ("key_size", "query_size", "value_size", "num_hiddens", "num_heads", "dropout")
-    + ("bias", "num_kv_heads"),
+    + ("_bias", "num_kv_heads"),
 }
 
 
 def __repr__(self: Any) -> str:
-    facts = self._facts()
-    shown = []
-    for name in _SHOWN[_SCORES[_kind(type(self))]]:
-        value = facts[name]
+    facts, shown = _own(self, _SHOWN[_SCORES[_kind(type(self))]]), []
+    for name, value in facts.items():
         usual = name == "scale" and value is None
         usual |= name == "num_kv_heads" and value == facts["num_heads"]
         if not usual:
@@ -356,9 +363,10 @@ def _no_copy_of_memory(self: Any) -> Any:
 
 
 def _repr_of_context(self: Any) -> str:
-    queries, keys, values, N = self._parts()
-    beside = f"memory of {N} keys" if N >= 0 else f"keys {keys.shape}, values {values.shape}"
-    return f"<Context: queries {queries.shape}, {beside}>"
+    beside = f"memory of {self._N} keys"
+    if self._memory is None:
+        beside = f"keys {self._keys.shape}, values {self._values.shape}"
+    return f"<Context: queries {self._queries.shape}, {beside}>"
 
 
 def _no_copy_of_context(self: Any) -> Any:

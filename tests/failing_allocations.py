@@ -221,7 +221,7 @@ def life_of_a_memory(layer: Layer) -> Any:
 
 
 ALONE = {"parameters", "zero_grad", "state_dict", "eval", "_now", "__repr__", "__len__"}
-ALONE |= {"_live", "_facts", "_parts"}
+ALONE |= {"_live", "_parts"}
 ALONE |= {f"{kind}Attention.__reduce__" for kind in ("Additive", "DotProduct", "MultiHead")}
 ALONE.add("Memory.backward")
 

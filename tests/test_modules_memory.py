@@ -178,6 +178,22 @@ def test_every_thread_count(kind: str, threads: None, rng: np.random.Generator) 
         assert_same_bits(result, results[0])
 
 
+def test_several_threads_add_up(threads: None, rng: np.random.Generator) -> None:
+    layer = DotProductAttention()
+    x = rng.standard_normal((16, 100, 64), dtype=np.float32)
+    sums = []
+    for n, times in ((1, 1), (1, 3), (4, 3)):
+        attnext.set_num_threads(n)
+        memory = layer.memory(x, x)
+        layer(x[:, :1], memory)
+        for _ in range(times):
+            layer.backward(x[:, 1:2])
+        sums.append(memory.backward())
+    for once, alone, together in zip(*sums, strict=True):
+        np.testing.assert_array_equal(together, alone)
+        np.testing.assert_allclose(together, 3 * once, rtol=1e-6)
+
+
 def test_w_v_is_read_live(rng: np.random.Generator) -> None:
     """Also where it is so large that pairs are computed in another way than before."""
     layer = make_layer("additive")

@@ -26,32 +26,38 @@ layer_hold(layer_object *layer, layer_core *held)
     return layer_hold_to_read(layer, held);
 }
 
-/* What there is of it, which before __init__ is nothing. */
-static void
-share(const layer_core *core, layer_core *held)
+int
+layer_hold_to_read(layer_object *layer, layer_core *held)
 {
-    *held = *core;
+    Py_BEGIN_CRITICAL_SECTION(layer);
+    *held = layer->core;
     for (int i = 0; i < ATTN_PARAMETERS; i++) {
         Py_XINCREF(held->parameters[i]);
     }
     Py_XINCREF(held->grads);
     Py_XINCREF(held->rng);
     Py_XINCREF(held->identity);
-}
-
-int
-layer_hold_to_read(const layer_object *layer, layer_core *held)
-{
-    if (layer->core.identity == NULL) {
-        PyErr_Format(PyExc_RuntimeError, "%.200s.__init__() has not been called",
-                     Py_TYPE(layer)->tp_name);
-        return -1;
+    Py_END_CRITICAL_SECTION();
+    if (held->identity != NULL) {
+        return 0;
     }
-    share(&layer->core, held);
-    return 0;
+    PyErr_Format(PyExc_RuntimeError, "%.200s.__init__() has not been called",
+                 Py_TYPE(layer)->tp_name);
+    layer_core_clear(held);
+    return -1;
 }
 
-/* ---- what attnext/_layers.py makes and shows of it ------------------------------- */
+PyObject *
+layer_member(PyObject *self, size_t offset)
+{
+    PyObject *member;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    member = Py_XNewRef(*(PyObject **)((char *)self + offset));
+    Py_END_CRITICAL_SECTION();
+    return member;
+}
+
+/* ---- what attnext/_layers.py makes of it ----------------------------------------- */
 
 /* Are the sizes those of a layer with such a score? What they have to be besides, the
  * shapes of the parameters say. */
@@ -72,11 +78,18 @@ sizes_fit(const layer_core *core)
 static void
 exchange(layer_object *layer, layer_core *core)
 {
+    PyObject *context, *weights;
+    Py_BEGIN_CRITICAL_SECTION(layer);
     layer_core old = layer->core;
     layer->core = *core;
     *core = old;
-    Py_CLEAR(layer->context);
-    Py_CLEAR(layer->weights);
+    context = layer->context;
+    weights = layer->weights;
+    layer->context = NULL;
+    layer->weights = NULL;
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(context);
+    Py_XDECREF(weights);
 }
 
 PyObject *
@@ -112,25 +125,6 @@ layer_install(PyObject *self, PyObject *args)
     }
     layer_core_clear(&core);
     return result;
-}
-
-PyObject *
-layer_facts(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    layer_core held;
-    share(&((layer_object *)self)->core, &held);
-    PyObject *scale = layer_get_scale(self, NULL);
-    PyObject *facts = Py_BuildValue(
-        "{s:n, s:n, s:n, s:n, s:n, s:n, s:d, s:N, s:O, s:O, s:O, s:O}", "key_size",
-        held.key_size, "query_size", held.query_size, "value_size", held.value_size,
-        "num_hiddens", held.num_hiddens, "num_heads", held.num_heads, "num_kv_heads",
-        held.num_kv_heads, "dropout", held.dropout, "scale", scale, "bias",
-        layer_has_bias(&held) ? Py_True : Py_False, "training",
-        held.training ? Py_True : Py_False, "rng",
-        held.rng == NULL ? Py_None : held.rng, "grads",
-        held.grads == NULL ? Py_None : held.grads);
-    layer_core_clear(&held);
-    return facts;
 }
 
 /* ---- the object ------------------------------------------------------------------ */
@@ -171,7 +165,7 @@ layer_dealloc(PyObject *self)
 
 /* ---- training or not ------------------------------------------------------------- */
 
-static const py_signature train_signature = {
+const py_signature layer_train_signature = {
     .function = "train",
     .required = 0,
     .positional = 1,
@@ -179,14 +173,14 @@ static const py_signature train_signature = {
     .method = true,
 };
 
-static PyObject *
-train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+PyObject *
+layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *given[ARG_COUNT] = {NULL};
     bool mode = true;
 
-    if (py_parse(state, &train_signature, args, nargs, kwnames, given) < 0 ||
+    if (py_parse(state, &layer_train_signature, args, nargs, kwnames, given) < 0 ||
         (given[ARG_TRAINING] != NULL &&
          py_read_flag(given[ARG_TRAINING], "mode", &mode) < 0)) {
         return NULL;
@@ -204,8 +198,21 @@ eval(PyObject *self, PyObject *Py_UNUSED(ignored))
 
 /* ---- what every layer has -------------------------------------------------------- */
 
+static PyObject *
+get_member(PyObject *self, void *offset)
+{
+    PyObject *member = layer_member(self, (size_t)offset);
+    return member == NULL ? Py_NewRef(Py_None) : member;
+}
+
+#define MEMBER(NAME, FIELD) \
+    {NAME, get_member, NULL, NULL, (void *)offsetof(layer_object, FIELD)}
+
 const PyGetSetDef layer_properties[] = {
     {"grads", layer_get_grads, NULL, NULL, NULL},
+    MEMBER("attention_weights", weights),
+    MEMBER("context", context),
+    MEMBER("_rng", core.rng),
     {0},
 };
 
@@ -216,11 +223,6 @@ layer_get_scale(PyObject *self, void *Py_UNUSED(closure))
     return core->has_scale ? PyFloat_FromDouble(core->scale) : Py_NewRef(Py_None);
 }
 
-const py_function layer_train_functions[] = {
-    {&train_signature, PY_FASTCALL(train)},
-    {0},
-};
-
 const PyMethodDef layer_methods[] = {
     {"eval", eval, METH_NOARGS, "eval($self)\n--\n\n"},
     {"parameters", layer_parameters, METH_NOARGS, "parameters($self)\n--\n\n"},
@@ -230,7 +232,6 @@ const PyMethodDef layer_methods[] = {
     {"_write", layer_write, METH_O, "_write($self, values, /)\n--\n\n"},
     {"_read", layer_read, METH_VARARGS | METH_STATIC,
      "_read(value, name, shape, /)\n--\n\n"},
-    {"_facts", layer_facts, METH_NOARGS, "_facts($self)\n--\n\n"},
     {"_install", layer_install, METH_VARARGS,
      "_install($self, sizes, dropout, scale, training, rng, parameters, grads, "
      "/)\n--\n\n"},

@@ -24,6 +24,17 @@
 
 #include "py_call.h"
 
+/* ---- without a GIL --------------------------------------------------------------- */
+
+/* What reads or changes several members of an object that threads share stands between
+ * these two, and no return with it: a critical section, since CPython 3.13; where there is
+ * a GIL, that is it. As there, others may come in where Python code runs or the core is
+ * waited for. */
+#ifndef Py_BEGIN_CRITICAL_SECTION
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
 /* ---- a layer (py_layer.c) -------------------------------------------------------- */
 
 /* What a constructor makes and a copy takes over. */
@@ -34,7 +45,7 @@ typedef struct {
     double dropout;                                 /* as given, for repr */
     bool has_scale;                                 /* dot: false means 1/sqrt(D) */
     double scale;
-    bool training;
+    bool training, has_bias;
     PyObject *rng;                              /* numpy.random.Generator */
     PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where the layer has none */
     PyObject *grads;    /* dict: name -> array, open to the user */
@@ -45,10 +56,10 @@ typedef struct {
     PyObject ob_base;
     vectorcallfunc vectorcall;
     PyObject *weakrefs;
-    layer_core core;        /* all NULL but the score until __init__ */
-    uint64_t revision;      /* how often somebody could change or get a parameter */
-    PyObject *context;      /* of the last forward, NULL before the first */
-    PyArrayObject *weights; /* of the last forward, NULL if it formed none */
+    layer_core core;   /* all NULL but the score until __init__ */
+    uint64_t revision; /* how often somebody could change or get a parameter */
+    PyObject *context; /* of the last forward, NULL before the first */
+    PyObject *weights; /* of the last forward, NULL if it formed none */
 } layer_object;
 
 /* _install(): the layer becomes what a constructor or a copy has read, with an identity
@@ -60,8 +71,11 @@ PyObject *layer_install(PyObject *self, PyObject *args);
  * RuntimeError if __init__ has not run. For who neither changes a parameter nor hands it
  * out there is the second: a step over a memory then need not look for changes. */
 int layer_hold(layer_object *layer, layer_core *held);
-int layer_hold_to_read(const layer_object *layer, layer_core *held);
+int layer_hold_to_read(layer_object *layer, layer_core *held);
 void layer_core_clear(layer_core *core);
+
+/* The object in this member of the layer, a new reference; or NULL. */
+PyObject *layer_member(PyObject *self, size_t offset);
 
 /* Slots of every type. */
 int layer_traverse(PyObject *self, visitproc visit, void *arg);
@@ -70,11 +84,12 @@ void layer_dealloc(PyObject *self);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* methods[] = __call__ and backward of the score's layer. __call__ is listed for its
- * docstring and signature; METH_COEXIST puts it in the place of the one Python would make
- * from the slot. */
-int layer_fill_calls(const attnext_state *state, const py_score *score,
-                     PyMethodDef *methods);
+/* Those that take keywords. */
+typedef PyObject *layer_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                               PyObject *kwnames);
+layer_method layer_call, layer_backward, layer_memory, layer_train;
+extern const py_signature layer_memory_signature, layer_train_signature;
+
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames);
 
@@ -88,7 +103,6 @@ PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
 PyObject *layer_live(PyObject *self, PyObject *ignored);
 PyObject *layer_read(PyObject *self, PyObject *args);
 PyObject *layer_write(PyObject *self, PyObject *values);
-PyObject *layer_facts(PyObject *self, PyObject *ignored);
 
 PyObject *layer_get_grads(PyObject *self, void *closure);
 
@@ -97,7 +111,6 @@ PyObject *layer_get_scale(PyObject *self, void *closure);
 /* What every type has of methods and properties, each ended by {0}. */
 extern const PyMethodDef layer_methods[];
 extern const PyGetSetDef layer_properties[];
-extern const py_function layer_train_functions[];
 
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
 
@@ -106,21 +119,9 @@ extern const py_function layer_train_functions[];
  * dict, where w_v is (1, H). */
 PyObject *layer_name(const attnext_state *state, const layer_core *core, int which);
 const char *layer_text(const layer_core *core, int which);
-enum { LAYER_TEXT = 64 };
 int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
 int layer_state_shape(const layer_core *core, int which,
                       npy_intp dims[PY_PARAMETER_AXES]);
-
-/* Has it the optional parameters? */
-static inline bool
-layer_has_bias(const layer_core *core)
-{
-    bool all = core->score->parameters > 0;
-    for (int i = 0; i < core->score->parameters; i++) {
-        all = all && core->parameters[i] != NULL;
-    }
-    return all;
-}
 
 /* core->parameters = the values of a dict, by name, as float32 in their shapes; live: as
  * arrays of its own, and then KeyError if one is missing that is not optional. */
@@ -177,8 +178,8 @@ typedef struct {
 
 extern PyType_Spec layer_memory_spec;
 
-/* The methods of layers and of memories that take keywords. */
-extern const py_function layer_memory_functions[], memory_functions[];
+/* The methods of memories that take keywords. */
+extern const py_function memory_functions[];
 enum { MEMORY_METHODS = 8 };
 extern PyMethodDef memory_methods[MEMORY_METHODS];
 
@@ -202,8 +203,10 @@ PyObject *layer_memory_check_given(PyObject *self, PyObject *parameters);
 int layer_memory_read(const layer_object *layer, const layer_core *core,
                       PyObject *memory, py_call *call, py_memory *held);
 
-/* py_layer_memory_keys.c. *to = *from, with references of its own; gives them up. */
+/* py_layer_memory_keys.c. *to = *from, with references of its own; *held = what the memory
+ * has now; gives them up. */
 void layer_memory_share(py_memory *to, const py_memory *from);
+void layer_memory_hold(memory_object *memory, py_memory *held);
 void layer_memory_release(py_memory *memory);
 
 /* (..., rows, width) */
@@ -237,7 +240,7 @@ int layer_memory_extend(const attnext_state *state, const layer_core *core,
 
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. */
-void layer_memory_add(PyObject *memory, py_gradients *d);
+void layer_memory_add(const attnext_state *state, PyObject *memory, py_gradients *d);
 void layer_memory_clear_sums(memory_sums *sums);
 
 /* memory.backward() */

@@ -92,10 +92,13 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
     if (context == NULL) {
         return -1;
     }
-    PyObject *old_context = layer->context;
-    PyArrayObject *old_weights = layer->weights;
+    PyObject *old_context, *old_weights;
+    Py_BEGIN_CRITICAL_SECTION(layer);
+    old_context = layer->context;
+    old_weights = layer->weights;
     layer->context = context;
-    layer->weights = (PyArrayObject *)Py_XNewRef(call->outputs.weights);
+    layer->weights = Py_XNewRef(call->outputs.weights);
+    Py_END_CRITICAL_SECTION();
     Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
     Py_XDECREF(old_weights);
     return 0;
@@ -146,7 +149,7 @@ read_keys(const attnext_state *state, const layer_object *layer, const layer_cor
     return 0;
 }
 
-static PyObject *
+PyObject *
 layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     layer_object *layer = (layer_object *)self;
@@ -197,12 +200,12 @@ finish_backward(const attnext_state *state, const layer_core *held, py_call *cal
         Py_CLEAR(result);
     }
     if (result != NULL && call->memory != NULL) {
-        layer_memory_add(call->memory->owner, &call->gradients);
+        layer_memory_add(state, call->memory->owner, &call->gradients);
     }
     return result;
 }
 
-static PyObject *
+PyObject *
 layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames)
 {
@@ -218,8 +221,9 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (begin_call(&call, state, &held, OF_LAYER_BACKWARD, args, nargs, kwnames) < 0) {
         goto done;
     }
-    context = Py_XNewRef(py_is_given(call.given[ARG_CONTEXT]) ? call.given[ARG_CONTEXT]
-                                                              : layer->context);
+    context = py_is_given(call.given[ARG_CONTEXT])
+                  ? Py_NewRef(call.given[ARG_CONTEXT])
+                  : layer_member(self, offsetof(layer_object, context));
     if (context == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "backward() needs a forward before it: call the object first");
@@ -235,16 +239,4 @@ done:
     Py_XDECREF(context);
     layer_core_clear(&held);
     return result;
-}
-
-int
-layer_fill_calls(const attnext_state *state, const py_score *score,
-                 PyMethodDef *methods)
-{
-    const py_function functions[] = {
-        {&score->signatures[OF_LAYER], PY_FASTCALL(layer_call)},
-        {&score->signatures[OF_LAYER_BACKWARD], PY_FASTCALL(layer_backward)},
-        {0},
-    };
-    return py_fill_methods(state, functions, METH_COEXIST, methods);
 }

@@ -77,17 +77,13 @@ kept_input(PyArrayObject *a)
         return (PyArrayObject *)Py_NewRef(a);
     }
     if (!safe) {
-        PyObject *copy = PyArray_NewLikeArray(a, NPY_KEEPORDER, NULL, 0);
-        if (copy != NULL && PyArray_CopyInto((PyArrayObject *)copy, a) < 0) {
-            Py_CLEAR(copy);
-        }
-        return (PyArrayObject *)copy;
+        const int flags = NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY;
+        return (PyArrayObject *)PyArray_FromArray(a, NULL, flags);
     }
-    PyArray_Descr *dtype = PyArray_DESCR(a);
-    Py_INCREF(dtype);
     PyObject *view = PyArray_NewFromDescr(
-        &PyArray_Type, dtype, PyArray_NDIM(a), PyArray_DIMS(a), PyArray_STRIDES(a),
-        PyArray_DATA(a), PyArray_FLAGS(a) & ~NPY_ARRAY_OWNDATA, NULL);
+        &PyArray_Type, (PyArray_Descr *)Py_NewRef(PyArray_DESCR(a)), PyArray_NDIM(a),
+        PyArray_DIMS(a), PyArray_STRIDES(a), PyArray_DATA(a),
+        PyArray_FLAGS(a) & ~NPY_ARRAY_OWNDATA, NULL);
     if (view != NULL &&
         PyArray_SetBaseObject((PyArrayObject *)view, Py_NewRef(owner)) < 0) {
         Py_CLEAR(view);
@@ -186,17 +182,6 @@ context_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* For attnext/_layers.py: queries, keys, values; how many keys a memory has, -1: none. */
-static PyObject *
-context_parts(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    const context_object *context = (context_object *)self;
-    PyArrayObject *const *inputs = context->inputs;
-    return Py_BuildValue("(OOOn)", inputs[ARG_QUERIES], py_or_none(inputs[ARG_KEYS]),
-                         py_or_none(inputs[ARG_VALUES]),
-                         context->memory.owner == NULL ? -1 : context->memory.N);
-}
-
 static PyObject *
 context_get_seed(PyObject *self, void *Py_UNUSED(closure))
 {
@@ -207,18 +192,21 @@ context_get_seed(PyObject *self, void *Py_UNUSED(closure))
     Py_RETURN_NONE;
 }
 
-static PyMethodDef context_methods[] = {
-    {"_parts", context_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
-    {0},
-};
-
 static PyGetSetDef context_properties[] = {
     {"seed", context_get_seed, NULL, NULL, NULL},
     {0},
 };
 
+/* For attnext/_layers.py, behind the first: None for what there is not. */
+#define MEMBER(NAME, TYPE, FIELD) \
+    {NAME, TYPE, offsetof(context_object, FIELD), READONLY, NULL}
 static PyMemberDef context_members[] = {
-    {"dropout_p", T_FLOAT, offsetof(context_object, options.dropout_p), READONLY, NULL},
+    MEMBER("dropout_p", T_FLOAT, options.dropout_p),
+    MEMBER("_queries", T_OBJECT, inputs[ARG_QUERIES]),
+    MEMBER("_keys", T_OBJECT, inputs[ARG_KEYS]),
+    MEMBER("_values", T_OBJECT, inputs[ARG_VALUES]),
+    MEMBER("_memory", T_OBJECT, memory.owner),
+    MEMBER("_N", T_PYSSIZET, memory.N),
     {0},
 };
 
@@ -226,7 +214,6 @@ static PyType_Slot context_slots[] = {
     {Py_tp_dealloc, context_dealloc},
     {Py_tp_getset, context_properties},
     {Py_tp_members, context_members},
-    {Py_tp_methods, context_methods},
     {0},
 };
 

@@ -17,11 +17,16 @@ is_accumulator(PyObject *object, int ndim, const npy_intp *dims)
            py_shape_fits(a, ndim, dims);
 }
 
+/* None as zeros, as in torch, and else the entry as float32, in a new array of this
+ * shape. */
 static PyArrayObject *
-zeros_like(const layer_core *core, int which)
+converted(PyObject *entry, PyObject *name, int ndim, npy_intp *dims)
 {
-    npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = layer_shape(core, which, dims);
+    if (entry != Py_None) {
+        Py_INCREF(entry); /* code that runs may take it out of the dict */
+        return (PyArrayObject *)py_ask("attnext._layers", "_gradient", "(NON)", entry,
+                                       name, py_dims(ndim, dims));
+    }
     PyArrayObject *zeros = py_new_float32(ndim, dims);
     if (zeros != NULL) {
         memset(PyArray_DATA(zeros), 0, (size_t)PyArray_NBYTES(zeros));
@@ -29,29 +34,8 @@ zeros_like(const layer_core *core, int which)
     return zeros;
 }
 
-/* entry as float32 in a new array of the parameter's shape. */
-static PyArrayObject *
-converted(const layer_core *core, int which, PyObject *entry)
-{
-    npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = layer_shape(core, which, dims);
-    PyArrayObject *copy = NULL;
-    char text[LAYER_TEXT];
-
-    PyOS_snprintf(text, sizeof text, "grads['%s']", layer_text(core, which));
-    Py_INCREF(entry); /* reading it may run code that takes it out of the dict */
-    PyArrayObject *values = py_float32_shaped(entry, text, ndim, dims);
-    Py_DECREF(entry);
-    if (values != NULL) {
-        copy = (PyArrayObject *)PyArray_NewCopy(values, NPY_CORDER);
-        Py_DECREF(values);
-    }
-    return copy;
-}
-
 /* grads[name], fit to be added to: the entry itself, or a new array, which is the entry
- * from then on. None or no entry counts as zeros, as in torch; afresh: and so does all
- * else. */
+ * from then on. No entry counts as None; afresh: and so does all else. */
 static PyArrayObject *
 accumulator(const attnext_state *state, const layer_core *core, int which, bool afresh)
 {
@@ -70,15 +54,15 @@ accumulator(const attnext_state *state, const layer_core *core, int which, bool 
         }
         return sum;
     }
-    PyArrayObject *fresh = py_is_given(entry) && !afresh ? converted(core, which, entry)
-                                                         : zeros_like(core, which);
+    PyArrayObject *fresh = converted(entry == NULL || afresh ? Py_None : entry, name,
+                                     ndim, dims);
     if (fresh != NULL && PyDict_SetItem(core->grads, name, (PyObject *)fresh) < 0) {
         Py_CLEAR(fresh);
     }
     return fresh;
 }
 
-/* sum += gradient, under the GIL, so that threads add one after another. */
+/* sum += gradient, where threads add one after another. */
 static void
 add(PyArrayObject *sum, PyArrayObject *gradient)
 {
@@ -99,16 +83,20 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
     PyArrayObject *to[ATTN_PARAMETERS] = {0};
     int result = 0;
 
+    Py_BEGIN_CRITICAL_SECTION(core->grads);
     for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
         if (from[i] != NULL) {
             to[i] = accumulator(state, core, i, false);
             result = to[i] == NULL ? -1 : 0;
         }
     }
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        if (to[i] != NULL && result == 0) {
+    for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
+        if (to[i] != NULL) {
             add(to[i], from[i]);
         }
+    }
+    Py_END_CRITICAL_SECTION();
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
         Py_XDECREF(to[i]);
     }
     return result;
@@ -136,6 +124,7 @@ layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (layer_hold((layer_object *)self, &held) < 0) {
         return NULL;
     }
+    Py_BEGIN_CRITICAL_SECTION(held.grads);
     for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
         if (held.parameters[i] != NULL) {
             PyArrayObject *zeros = accumulator(state, &held, i, true);
@@ -143,6 +132,7 @@ layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))
             Py_XDECREF(zeros);
         }
     }
+    Py_END_CRITICAL_SECTION();
     layer_core_clear(&held);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -173,7 +173,7 @@ new_memory(const attnext_state *state, const layer_core *core, bool of_layer)
     return memory;
 }
 
-static const py_signature memory_signature = {
+const py_signature layer_memory_signature = {
     .function = "memory",
     .required = 2,
     .positional = 3,
@@ -182,7 +182,7 @@ static const py_signature memory_signature = {
 };
 
 /* The objects are made, which may start the collector, before anything is read. */
-static PyObject *
+PyObject *
 layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
@@ -197,7 +197,7 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
         memory = new_memory(state, &held, true);
     }
     if (memory != NULL && ((memory->layer = PyWeakref_NewRef(self, NULL)) == NULL ||
-                           py_parse_plain(state, &memory_signature, args, nargs,
+                           py_parse_plain(state, &layer_memory_signature, args, nargs,
                                           kwnames, given, &owned) < 0 ||
                            add(state, memory, given) < 0)) {
         Py_CLEAR(memory);
@@ -206,11 +206,6 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     layer_core_clear(&held);
     return (PyObject *)memory;
 }
-
-const py_function layer_memory_functions[] = {
-    {&memory_signature, PY_FASTCALL(layer_memory)},
-    {0},
-};
 
 /* Of no layer, but of a score, by its name. */
 static PyObject *
@@ -252,11 +247,11 @@ memory_of(PyObject *type, PyObject *args)
 static PyObject *
 memory_now(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    const memory_object *memory = (memory_object *)self;
+    memory_object *memory = (memory_object *)self;
     memory_object *fixed = new_memory(py_state_of_type(Py_TYPE(self)), &memory->core,
                                       false);
     if (fixed != NULL) {
-        layer_memory_share(&fixed->now, &memory->now);
+        layer_memory_hold(memory, &fixed->now);
         fixed->fixed = true;
     }
     return (PyObject *)fixed;
@@ -288,9 +283,11 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     int result = py_make_plain(state, &append_signature, given, &owned);
+    Py_BEGIN_CRITICAL_SECTION(memory);
     if (result == 0) {
         result = add(state, memory, given);
     }
+    Py_END_CRITICAL_SECTION();
     Py_XDECREF(owned);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -308,7 +305,7 @@ static PyObject *
 memory_parts(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     py_memory now;
-    layer_memory_share(&now, &((memory_object *)self)->now);
+    layer_memory_hold((memory_object *)self, &now);
     PyObject *parts = Py_BuildValue("(OOOOn)", now.arrays[MEMORY_KEYS],
                                     now.arrays[MEMORY_VALUES],
                                     py_or_none(now.arrays[MEMORY_LENS]),

@@ -5,13 +5,15 @@
  *
  * A backward leaves arrays of its own, of as many keys as its call knew. The first become
  * the sums; then the shorter is always added to the longer. So adding cannot fail, and
- * happens under the GIL, where threads do it one after another.
+ * happens under the GIL, or a lock, where threads do it one after another.
  */
 #include "py_layer.h"
 #include "py_quiet.h"
 #include "py_run.h"
 
 #include <string.h>
+
+#include "../os/parallel.h"
 
 static const memory_sums no_sums;
 
@@ -34,32 +36,50 @@ add_row(PyArrayObject *to, npy_intp k, PyArrayObject *from, npy_intp i, npy_intp
     }
 }
 
-/* *to += *from, which then has the shorter of the two, or nothing. A key is used if it is
- * in either; what flows to the projection of one that is not was never written. */
+typedef struct {
+    const memory_sums *to, *from;
+} addition;
+
+/* A key is used if it is in either; what flows to the projection of one that is not was
+ * never written. */
 static void
-add_sums(memory_sums *to, memory_sums *from)
+add_entry(void *context, int64_t e, int Py_UNUSED(worker))
+{
+    const memory_sums *to = ((addition *)context)->to,
+                      *from = ((addition *)context)->from;
+    const npy_intp rows = layer_rows_of(from->values);
+    const npy_intp key = width_of(to->projected), value = width_of(to->values);
+    const uint8_t *from_use = PyArray_DATA(from->key_use);
+    uint8_t *to_use = PyArray_DATA(to->key_use);
+    npy_intp i = e * rows, k = e * layer_rows_of(to->values);
+    for (npy_intp end = i + rows; i < end; i++, k++) {
+        if (from_use[i] != ATTN_UNUSED) {
+            add_row(to->projected, k, from->projected, i, key);
+        }
+        add_row(to->values, k, from->values, i, value);
+        to_use[k] &= from_use[i];
+    }
+}
+
+/* What it takes to add a number to another in memory, which is what there is to wait for. */
+static const double ADDITION_US = 0.6e-3;
+
+/* *to += *from, which then has the shorter of the two, or nothing. */
+static void
+add_sums(const attnext_state *state, memory_sums *to, memory_sums *from)
 {
     if (to->values == NULL || layer_rows_of(to->values) < layer_rows_of(from->values)) {
         const memory_sums longer = *from;
         *from = *to;
         *to = longer;
     }
-    if (from->values == NULL) {
-        return;
-    }
-    const npy_intp rows = layer_rows_of(from->values), room = layer_rows_of(to->values);
-    const npy_intp key = width_of(to->projected), value = width_of(to->values);
-    const uint8_t *from_use = PyArray_DATA(from->key_use);
-    const npy_intp n = PyArray_SIZE(from->key_use);
-    uint8_t *to_use = PyArray_DATA(to->key_use);
-    for (npy_intp i = 0, k = 0; i < n; k += room - rows) {
-        for (npy_intp end = i + rows; i < end; i++, k++) {
-            if (from_use[i] != ATTN_UNUSED) {
-                add_row(to->projected, k, from->projected, i, key);
-            }
-            add_row(to->values, k, from->values, i, value);
-            to_use[k] &= from_use[i];
-        }
+    if (from->values != NULL && PyArray_SIZE(from->key_use) > 0) {
+        const npy_intp n = PyArray_SIZE(from->key_use);
+        const npy_intp each = width_of(to->projected) + width_of(to->values);
+        addition context = {to, from};
+        attn_run run = {.threads = state->threads};
+        attn_parallel_for(&run, n / layer_rows_of(from->values),
+                          ADDITION_US * (double)n * (double)each, add_entry, &context);
     }
 }
 
@@ -74,13 +94,16 @@ layer_memory_clear_sums(memory_sums *sums)
 /* What was left becomes the sums or is added to them; the arrays that are then of no more
  * use take what the next backward leaves. */
 void
-layer_memory_add(PyObject *object, py_gradients *d)
+layer_memory_add(const attnext_state *state, PyObject *object, py_gradients *d)
 {
     memory_object *memory = (memory_object *)object;
-    memory_sums old = memory->spare;
+    memory_sums old;
+    Py_BEGIN_CRITICAL_SECTION(memory);
+    old = memory->spare;
     memory->spare = (memory_sums){d->projected, d->values, d->key_use};
+    add_sums(state, &memory->sums, &memory->spare);
+    Py_END_CRITICAL_SECTION();
     d->projected = d->values = d->key_use = NULL;
-    add_sums(&memory->sums, &memory->spare);
     layer_memory_clear_sums(&old);
 }
 
@@ -88,13 +111,18 @@ void
 py_memory_spare(const py_memory *held, py_gradients *d)
 {
     memory_object *memory = (memory_object *)held->owner;
-    if (memory != NULL && memory->spare.values != NULL &&
+    if (memory == NULL) {
+        return;
+    }
+    Py_BEGIN_CRITICAL_SECTION(memory);
+    if (memory->spare.values != NULL &&
         layer_rows_of(memory->spare.values) == held->N) {
         d->projected = memory->spare.projected;
         d->values = memory->spare.values;
         d->key_use = memory->spare.key_use;
         memory->spare = no_sums;
     }
+    Py_END_CRITICAL_SECTION();
 }
 
 void
@@ -126,8 +154,8 @@ filled(const py_memory *now, npy_intp width, int type, int fill)
 
 /* The sums for all keys that the memory has: 0 for those that no backward knew. */
 static int
-complete(memory_sums *sums, const attn_key_maker *maker, const py_memory *now,
-         const attn_problem *p)
+complete(const attnext_state *state, memory_sums *sums, const attn_key_maker *maker,
+         const py_memory *now, const attn_problem *p)
 {
     if (sums->values != NULL && layer_rows_of(sums->values) == now->N) {
         return 0;
@@ -141,7 +169,7 @@ complete(memory_sums *sums, const attn_key_maker *maker, const py_memory *now,
     }
     const bool made = all.values != NULL;
     if (made) { /* the longer of the two */
-        add_sums(sums, &all);
+        add_sums(state, sums, &all);
     }
     layer_memory_clear_sums(&all);
     return made ? 0 : -1;
@@ -233,6 +261,7 @@ gradients_of(const attnext_state *state, const layer_core *core,
 PyObject *
 layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
     memory_object *memory = (memory_object *)self;
     PyObject *result = NULL;
     layer_object *layer = layer_memory_layer(memory);
@@ -242,17 +271,23 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
         Py_XDECREF(layer);
         return NULL;
     }
+    memory_sums sums, spare;
     py_quiet_begin();
-    memory_sums sums = memory->sums, spare = memory->spare;
+    Py_BEGIN_CRITICAL_SECTION(memory);
+    sums = memory->sums;
+    spare = memory->spare;
     memory->sums = memory->spare = no_sums;
+    Py_END_CRITICAL_SECTION();
     layer_memory_clear_sums(&spare);
-    layer_memory_share(&now, &memory->now);
+    layer_memory_hold(memory, &now);
     const attn_problem p = layer_memory_problem(&memory->core, &now, now.N);
-    if (complete(&sums, py_keys_of(held.score), &now, &p) == 0) {
-        result = gradients_of(py_state_of_type(Py_TYPE(self)), &held, &sums, &now, &p);
+    if (complete(state, &sums, py_keys_of(held.score), &now, &p) == 0) {
+        result = gradients_of(state, &held, &sums, &now, &p);
     }
     if (result == NULL && sums.values != NULL) {
-        add_sums(&memory->sums, &sums);
+        Py_BEGIN_CRITICAL_SECTION(memory);
+        add_sums(state, &memory->sums, &sums);
+        Py_END_CRITICAL_SECTION();
     }
     layer_memory_clear_sums(&sums);
     layer_memory_release(&now);

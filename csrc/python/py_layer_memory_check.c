@@ -86,7 +86,9 @@ layer_memory_check(const layer_object *layer, const layer_core *core,
     if (layer_check_parameters(core) < 0 || check_parameters(memory, live) < 0) {
         return -1;
     }
-    memory->checked = nobody_elses ? layer->revision : memory->checked;
+    if (nobody_elses) {
+        memory->checked = layer->revision;
+    }
     return 0;
 }
 
@@ -96,14 +98,17 @@ layer_memory_layer(memory_object *memory)
     PyObject *object = memory->layer == NULL ? Py_NewRef(Py_None)
                                              : PyObject_CallNoArgs(memory->layer);
     layer_object *layer = (layer_object *)object;
-    bool gone = object == Py_None;
-    if (gone) {
+    int result = -1;
+    if (object == Py_None) {
         PyErr_SetString(PyExc_RuntimeError,
                         "the object that made this memory is gone, and its parameters "
                         "with it");
+    } else if (object != NULL) {
+        Py_BEGIN_CRITICAL_SECTION(object);
+        result = layer_memory_check(layer, &layer->core, memory);
+        Py_END_CRITICAL_SECTION();
     }
-    if (gone ||
-        (object != NULL && layer_memory_check(layer, &layer->core, memory) < 0)) {
+    if (result < 0) {
         Py_CLEAR(object);
     }
     return (layer_object *)object;
@@ -142,14 +147,9 @@ layer_memory_read(const layer_object *layer, const layer_core *core, PyObject *o
                   py_call *call, py_memory *held)
 {
     memory_object *memory = (memory_object *)object;
-    if (put_into(call, &memory->now) < 0 ||
-        layer_memory_check(layer, core, memory) < 0) {
-        return -1;
-    }
-    layer_memory_share(held, &memory->now);
+    layer_memory_hold(memory, held);
     held->owner = Py_NewRef(object);
-    call->memory = held;
-    return 0;
+    return put_into(call, held) < 0 ? -1 : layer_memory_check(layer, core, memory);
 }
 
 int

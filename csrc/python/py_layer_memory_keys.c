@@ -63,6 +63,14 @@ layer_memory_share(py_memory *to, const py_memory *from)
 }
 
 void
+layer_memory_hold(memory_object *memory, py_memory *held)
+{
+    Py_BEGIN_CRITICAL_SECTION(memory);
+    layer_memory_share(held, &memory->now);
+    Py_END_CRITICAL_SECTION();
+}
+
+void
 layer_memory_release(py_memory *memory)
 {
     for (int i = 0; i < MEMORY_ARRAYS; i++) {

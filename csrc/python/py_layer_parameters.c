@@ -103,9 +103,11 @@ layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *di
                       bool live)
 {
     int result = 0;
+    core->has_bias = core->score->parameters > 0;
     for (int i = 0; result == 0 && i < core->score->parameters; i++) {
         PyObject *name = layer_name(state, core, i);
         PyObject *given = Py_XNewRef(PyDict_GetItemWithError(dict, name));
+        core->has_bias = core->has_bias && given != NULL;
         if (given != NULL) {
             result = take(core, i, given, live);
         } else if (PyErr_Occurred()) {

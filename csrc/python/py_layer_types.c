@@ -105,14 +105,13 @@ init(PyObject *self, PyObject *args, PyObject *kwargs)
 #define SIZE(NAME) MEMBER(#NAME, T_PYSSIZET, core.NAME)
 
 /* Of all, then of those that have sizes. */
-enum { MEMBERS_OF_ALL = 6 };
+enum { MEMBERS_OF_ALL = 5 };
 static const PyMemberDef members[] = {
     MEMBER("__vectorcalloffset__", T_PYSSIZET, vectorcall),
     MEMBER("__weaklistoffset__", T_PYSSIZET, weakrefs),
-    MEMBER("attention_weights", T_OBJECT, weights), /* None for NULL */
-    MEMBER("context", T_OBJECT, context),
     MEMBER("dropout", T_DOUBLE, core.dropout),
     MEMBER("training", T_BOOL, core.training),
+    MEMBER("_bias", T_BOOL, core.has_bias),
     SIZE(key_size),
     SIZE(query_size),
     SIZE(num_hiddens),
@@ -141,19 +140,24 @@ fill_properties(const py_score *score, PyGetSetDef *to)
     }
 }
 
-/* Those that are in C, and behind them those whose signatures are made at import. */
+/* Those that are in C, and behind them those whose signatures are made at import: where
+ * they are listed as methods, METH_COEXIST puts them in the place of what Python would make
+ * from slots, of __call__. */
 enum { METHODS = 16 };
 static int
 fill_methods(const attnext_state *state, py_score *score, PyMethodDef *to)
 {
+    const py_function functions[] = {
+        {&layer_train_signature, PY_FASTCALL(layer_train)},
+        {&layer_memory_signature, PY_FASTCALL(layer_memory)},
+        {&score->signatures[OF_LAYER], PY_FASTCALL(layer_call)},
+        {&score->signatures[OF_LAYER_BACKWARD], PY_FASTCALL(layer_backward)},
+        {0},
+    };
     for (const PyMethodDef *method = layer_methods; method->ml_name; method++, to++) {
         *to = to->ml_name == NULL ? *method : *to;
     }
-    return py_fill_methods(state, layer_train_functions, 0, to) < 0 ||
-                   py_fill_methods(state, layer_memory_functions, 0, to + 1) < 0 ||
-                   layer_fill_calls(state, score, to + 2) < 0
-               ? -1
-               : 0;
+    return py_fill_methods(state, functions, METH_COEXIST, to);
 }
 
 /* *type = the type of this spec, which becomes an attribute of the module */
