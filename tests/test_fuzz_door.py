@@ -60,6 +60,12 @@ def test_every_text_is_a_program() -> None:
         run(bytes(draw.choice(list(b" :,\n-.abcdefgh19"), size)))
 
 
+def test_the_stored_dictionary_is_made_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else: python tests/fuzz_door.py --words >tests/fuzz/door.dict"""
+    fuzz_door.main(["", "--words"])
+    assert capsys.readouterr().out == (TESTS / "fuzz" / "door.dict").read_text()
+
+
 def test_every_function_and_layer_is_in_it() -> None:
     public = {name for name in attnext.__all__ if callable(getattr(attnext, name))}
     kinds = {kind.__name__ for kind in LAYERS.values()}
