@@ -956,21 +956,21 @@ def test_huge_shapes_without_elements_return_at_once(
 @pytest.mark.parametrize(
     ("lead", "M", "N"),
     [((0,), HUGE, 3), ((0,), 3, HUGE), ((0, HUGE), 3, 4), ((HUGE, 0), 3, 4), ((HUGE,), 0, 3),
-     ((HUGE,), 3, 0), ((), HUGE, 0), ((), 0, HUGE), ((3, 0, 2), HUGE, 2), ((2**29, 2**29), 0, 2)],
+     ((HUGE,), 3, 0), ((HUGE,), 0, 0), ((HUGE, 2), 0, 0), ((), HUGE, 0), ((), 0, HUGE),
+     ((2,), HUGE, 0), ((2,), 0, HUGE), ((3, 0, 2), HUGE, 2), ((2**29, 2**29), 0, 2)],
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("score", SCORES)
 def test_huge_masks_without_elements_return_at_once(
     score: str, lead: tuple[int, ...], M: int, N: int, at_once: None
 ) -> None:
-    for full in (True, False):
-        pairs = (*lead, M, N)
-        shape = pairs if full else [1 if n > 1 else n for n in pairs]
+    pairs = (*lead, M, N)
+    for shape, empty_rows in product((pairs, [min(n, 1) for n in pairs], [1]), EMPTY_ROWS):
         inputs = {"queries": zeros(*lead, M, 0), "keys": zeros(*lead, N, 0)}
         inputs["values"] = zeros(*lead, N, 0)
         if score == "additive":
             inputs |= {"W_q": zeros(3, 0), "W_k": zeros(3, 0), "w_v": zeros(3)}
-        options: dict[str, Any] = {"causal": True, "window": (5, 5)}
+        options: dict[str, Any] = {"causal": True, "window": (5, 5), "empty_rows": empty_rows}
         if len(lead) < 1 or lead[0] < HUGE:
             options["causal_offset"] = [1] * lead[0] if 0 < len(lead) and lead[0] < 9 else 1
         mask, bias = np.zeros(shape, dtype=bool), zeros(*shape)

@@ -426,58 +426,6 @@ def test_scores_that_overflow_by_a_finite_bias_are_not_masked() -> None:
 
 # ---- no sizes at all -----------------------------------------------------------------------------
 
-HUGE = 2**40
-
-
-def nothing(*shape: int, dtype: Any = np.float32) -> Array:
-    x = np.zeros(shape, dtype=dtype)
-    assert x.size == 0
-    return x
-
-
-@pytest.mark.parametrize(
-    ("lead", "M", "N", "D", "Dv"),
-    [
-        ((HUGE,), 0, 0, 4, 4),
-        ((HUGE,), 0, 3, 0, 0),
-        ((HUGE, 2), 0, 0, 4, 0),
-        ((2,), HUGE, 0, 0, 0),
-        ((0,), HUGE, 2, 4, 4),
-        ((0,), 3, HUGE, 4, 4),
-        ((0, HUGE), 3, 2, 4, 4),
-        ((HUGE, 0), 3, 0, 4, 4),
-        ((2,), 0, HUGE, 0, 0),
-    ],
-    ids=str,
-)
-@score_cases
-def test_huge_shapes_without_elements_return_at_once(
-    score: str, lead: tuple[int, ...], M: int, N: int, D: int, Dv: int
-) -> None:
-    """With every mask that has no elements either."""
-    for empty_rows in EMPTY_ROWS:
-        q, k, v = nothing(*lead, M, D), nothing(*lead, N, D), nothing(*lead, N, Dv)
-        parameters = {"W_q": np.ones((2, D)), "W_k": np.ones((2, D)), "w_v": np.ones(2)}
-        inputs = {"queries": q, "keys": k, "values": v}
-        inputs |= parameters if score == "additive" else {}
-        d_output = nothing(*lead, M, Dv)
-        every: list[dict[str, Any]] = [{"causal": True}, {"window": (3, 1), "valid_lens": 0}]
-        for shape in [(*lead, M, 1), (*lead, 1, N), (M, N), (1,), (*lead[1:], 1, N)]:
-            if 0 in shape or shape == (1,):
-                every.append({"mask": np.zeros(shape, dtype=bool)})
-                every.append({"bias": np.zeros(shape, dtype=np.float32), "causal": True})
-                every.append({"dropout_mask": np.zeros(shape, dtype=bool), "dropout_p": 0.5})
-        assert len(every) > 4
-        for options in every:
-            problem = Problem(score, inputs, {**options, "empty_rows": empty_rows})
-            problem.grads = {"grad_output": d_output}
-            assert problem.forward().shape == (*lead, M, Dv)
-            more: dict[str, Any] = {"return_grad_bias": True} if "bias" in options else {}
-            d = problem.backward(**more)
-            assert d["d_queries"].shape == q.shape and d["d_keys"].shape == k.shape
-            if "bias" in options:
-                assert d["d_bias"].shape == options["bias"].shape and not d["d_bias"].any()
-
 
 @pytest.mark.parametrize("options", [{}, {"mask": True}, {"mask": np.zeros((3, 0), bool)},
                                      {"mask": np.zeros(1, bool)}, {"bias": np.zeros((2, 1, 0))},

@@ -131,11 +131,16 @@ def test_torch(rng: np.random.Generator, causal: bool) -> None:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "2-D lengths, empty rows": {"valid_lens": [[0, 2, 3], [1, 0, 3]]},
+    "2-D lengths, empty rows; a mask of each head, capped": {
+        "valid_lens": [[0, 2, 3], [1, 0, 3]],
+        "softcap": 1.5,
+        "mask": np.arange(24).reshape(2, 4, 1, 3) % 5,
+    },
     "no weights in empty rows": {"valid_lens": [0, 2], "empty_rows": "zero", "num_kv_heads": 1},
-    "a mask of each head, capped": {"softcap": 1.5, "mask": np.arange(24).reshape(2, 4, 1, 3) % 5},
-    "dropout": {"dropout_p": 0.4, "seed": 7, "num_kv_heads": 2},
-    "a window": {"window": (1, 0), "causal_offset": [2, 1]},
+    "dropout, a window": {
+        **{"dropout_p": 0.4, "seed": 7, "num_kv_heads": 2, "window": (1, 0)},
+        "causal_offset": [2, 1],
+    },
 }
 
 

@@ -154,44 +154,7 @@ def random_like(*arrays: Array, seed: int = 9) -> list[Array]:
     return [rng.normal(size=np.shape(x)) for x in arrays]
 
 
-# ---- gradients, by central differences ---------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "attention, lead, lens, empty_rows",
-    [
-        (attention, *lengths, ["uniform", "zero"][(i + j) % 2])  # in turn
-        for i, attention in enumerate(ATTENTIONS)
-        for j, lengths in enumerate(LENGTHS)
-        if attention in BASIC or lengths == LENGTHS[4]
-    ],
-    ids=repr,
-)
-def test_gradients_agree_with_central_differences(
-    attention: Attention, lead: tuple[int, ...], lens: Any, empty_rows: str
-) -> None:
-    """Through output, weights and lse together, half of the cases with dropout."""
-    arrays = attention.arrays(lead, 3, 4)
-    options: dict[str, Any] = {"empty_rows": empty_rows}
-    if empty_rows == "zero":
-        options |= {"dropout_p": 0.4, "seed": 3}
-    extras = {"return_weights": True, "return_lse": True}
-    output, weights, lse = attention.forward(arrays, lens, **options, **extras)
-    g_output, g_weights, g_lse = random_like(output, weights, lse)
-
-    def loss(x: Array, name: str) -> float:
-        o, w, s = attention.forward(arrays | {name: x}, lens, **options, **extras)
-        finite = np.isfinite(lse)  # the lse of an empty row is -inf, whatever x
-        assert_array_equal(np.isfinite(s), finite)
-        return np.sum(g_output * o) + np.sum(g_weights * w) + np.sum((g_lse * s)[finite])
-
-    d = attention.backward(
-        g_output, arrays, lens, **options, grad_weights=g_weights, grad_lse=g_lse
-    )
-    for name, x in arrays.items():
-        numerical = numerical_gradient(lambda x, name=name: loss(x, name), x)
-        assert d[name].dtype == np.float64
-        assert rel_error(d[name].reshape(x.shape), numerical) <= 1e-7, name
+# ---- gradients, by central differences; of compositions: test_reference_masks.py ---------------
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS, ids=repr)
@@ -298,23 +261,6 @@ def test_against_d2l_semantics_in_torch(
         assert rel_error(d[name].reshape(x.shape), x) <= 1e-12, name
 
 
-@pytest.mark.parametrize("lens", [None, [0, 3], [[1, 0, 4], [2, 9, 3]]])
-def test_against_torch_scaled_dot_product_attention(lens: Any) -> None:
-    """Rows without a key are 0 there: empty_rows="zero"."""
-    arrays = DOT.arrays((2, 2), 3, 4)
-    part = torch.from_numpy(pairs_taking_part(lens, (2, 2), 3, 4))
-    t = [torch.from_numpy(x).requires_grad_() for x in arrays.values()]
-    t_output = torch.nn.functional.scaled_dot_product_attention(*t, attn_mask=part, scale=0.3)
-    output = DOT.forward(arrays, lens, empty_rows="zero", scale=0.3)
-    assert_allclose(output, t_output.detach(), rtol=1e-12, atol=1e-15)
-
-    (g,) = random_like(output)
-    expected = torch.autograd.grad(t_output, t, torch.from_numpy(g))
-    d = DOT.backward(g, arrays, lens, empty_rows="zero", scale=0.3)
-    for name, x in zip(arrays, expected, strict=True):
-        assert rel_error(d[name], x) <= 1e-12, name
-
-
 def test_nan_rows_are_those_of_torch_softmax() -> None:
     X = np.random.default_rng(0).normal(size=(2, 3, 4))
     part = torch.from_numpy(pairs_taking_part([0, 3], (2,), 3, 4))
@@ -404,19 +350,6 @@ def test_dropout_drops_a_share_of_p() -> None:
     assert len(set(dropped)) > 1
 
 
-@pytest.mark.parametrize("attention", BASIC, ids=repr)
-def test_dropout_acts_on_the_pooling_only(attention: Attention) -> None:
-    arrays, lens = attention.arrays((2,), 3, 8), [0, 6]
-    extras = {"return_weights": True, "return_lse": True}
-    output, weights, lse = attention.forward(arrays, lens, dropout_p=0.5, seed=1, **extras)
-    _, plain_weights, plain_lse = attention.forward(arrays, lens, **extras)
-    assert_array_equal(weights, plain_weights)
-    assert_array_equal(lse, plain_lse)
-    keep = dropout_keep(weights.shape, Options(dropout_p=0.5, seed=1))
-    assert_allclose(output, (weights * keep) @ arrays["values"], rtol=1e-13, atol=1e-15)
-    assert (keep[0] == 0).any() and (keep[0] == 2).any()  # the uniform weights of an empty row too
-
-
 # ---- rows without a key ------------------------------------------------------------------------
 
 
@@ -469,50 +402,7 @@ def test_masked_softmax_of_empty_rows(empty_rows: str) -> None:
     assert np.isfinite(dX[1]).all() and dX[1].any()
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS, ids=repr)
-@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
-def test_no_keys_at_all(attention: Attention, empty_rows: str) -> None:
-    arrays = attention.arrays((2,), 3, 0)
-    output, weights, lse = attention.forward(
-        arrays, empty_rows=empty_rows, return_weights=True, return_lse=True
-    )
-    assert_array_equal(output, np.zeros((2, 3, 2)))
-    assert_array_equal(weights, np.zeros((2, 3, 0)))
-    assert_array_equal(lse, np.full((2, 3), -np.inf))
-    d = attention.backward(np.ones((2, 3, 2)), arrays, empty_rows=empty_rows)
-    for name, x in d.items():
-        assert_array_equal(x, np.zeros(np.shape(x)), err_msg=name)
-
-
-# ---- who takes no part is never read; who does is never hidden ---------------------------------
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS, ids=repr)
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_padding_is_never_read(attention: Attention, poison: float) -> None:
-    arrays, lens = attention.arrays((2,), 3, 4), [[1, 2, 0], [3, 3, 3]]
-    part = pairs_taking_part(lens, (2,), 3, 4)
-    rng = np.random.default_rng(1)
-    g, g_weights = rng.normal(size=(2, 3, 2)), rng.normal(size=(2, 3, 4))
-    options = {"empty_rows": "zero", "dropout_p": 0.2, "seed": 5}
-    extras = {"return_weights": True, "return_lse": True}
-    clean = attention.forward(arrays, lens, **options, **extras)
-    clean_d = attention.backward(g, arrays, lens, grad_weights=g_weights, **options)
-
-    dirty = {name: x.copy() for name, x in arrays.items()}
-    unused = ~part.any(axis=1)  # (2, 4): keys that no query attends to
-    dirty["keys"][unused] = dirty["values"][unused] = poison
-    dirty["queries"][0, 2] = poison  # the query of the empty row
-    g[0, 2] = poison
-    g_weights[~part] = poison
-    for a, b in zip(attention.forward(dirty, lens, **options, **extras), clean, strict=True):
-        assert_array_equal(a, b)
-    d = attention.backward(g, dirty, lens, grad_weights=g_weights, **options)
-    for name, x in clean_d.items():
-        assert_array_equal(d[name], x, err_msg=name)
-    assert_array_equal(clean_d["keys"][unused], 0)
-    assert_array_equal(clean_d["values"][unused], 0)
-    assert_array_equal(clean[1][~part], 0)
+# ---- who takes part is never hidden ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("attention", BASIC, ids=repr)
