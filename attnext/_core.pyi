@@ -1042,4 +1042,6 @@ class MultiHeadAttention(_Layer):
 # ---- for attnext.torch alone ---------------------------------------------------------------
 
 _on_tensors: Callable[..., Any]
+_at_once: Callable[..., Any]
+_go_back: Callable[..., Any]
 _exchange_tensors: Callable[..., None]
