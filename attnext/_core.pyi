@@ -443,4 +443,6 @@ class MultiHeadAttention(_ScaledLayer):
 # ---- for attnext.torch alone ---------------------------------------------------------------
 
 _on_tensors: Callable[..., Any]
+_at_once: Callable[..., Any]
+_go_back: Callable[..., Any]
 _exchange_tensors: Callable[..., None]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 
 import attnext.torch as ours
 from attnext import _core
+from attnext.torch.calls import RULES, way_of
 
 EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
 TYPES = Tensor, torch.nn.Parameter
@@ -30,9 +32,9 @@ needs_exchange = pytest.mark.skipif(EXCHANGE is None, reason="this torch has no 
 
 @pytest.fixture
 def the_long_way() -> Iterator[None]:
-    _core._exchange_tensors(TYPES, None)
+    _core._exchange_tensors(TYPES, None, torch.is_grad_enabled)
     yield
-    _core._exchange_tensors(TYPES, EXCHANGE)
+    _core._exchange_tensors(TYPES, EXCHANGE, torch.is_grad_enabled)
 
 
 def attention(**arguments: Any) -> Any:
@@ -40,10 +42,11 @@ def attention(**arguments: Any) -> Any:
     return _core._on_tensors(_core.dot_product_attention, given)
 
 
-def at_once(queries: Any = Q, watched: bool = True, **options: Any) -> Any:
+def at_once(queries: Any = Q, few: int = 64, **options: Any) -> Any:
+    """record() here gives what it is given."""
     inputs = {"queries": queries, "keys": K, "values": V}
-    recorded = {"return_lse": True} if watched else None
-    return _core._on_tensors(_core.dot_product_attention, inputs, options, recorded)
+    way = way_of("dot_product_attention", ("output",), lambda *given: given)._replace(few=few)
+    return _core._at_once(_core.dot_product_attention, inputs, options, way)
 
 
 # ---- what is read --------------------------------------------------------------------------------
@@ -140,7 +143,7 @@ def test_what_takes_the_long_way(kind: str) -> None:
         {"softcap": torch.tensor(2.0)},
         {"window": (2**62, 2**62), "causal_offset": 3},
         {"colour": torch.tensor(2.0)},
-        {"bias": torch.zeros(3, 5, requires_grad=True)},
+        {"mask": torch.zeros(3, 5, requires_grad=True)},
     ],
 )
 def test_options_that_take_the_long_way(options: dict[str, Any]) -> None:
@@ -150,14 +153,67 @@ def test_options_that_take_the_long_way(options: dict[str, Any]) -> None:
 @needs_exchange
 def test_what_autograd_is_to_record() -> None:
     x, lens = Q.clone().requires_grad_(), torch.tensor([1, 2])
-    sign, (output, lse), more = at_once(x, scale=0.5, valid_lens=lens, empty_rows="zero")
-    assert sign is Ellipsis and more == {"valid_lens": lens}
-    expected = attention(scale=0.5, valid_lens=lens, empty_rows="zero", return_lse=True)
-    assert torch.equal(output, expected[0]) and torch.equal(lse, expected[1])
-    assert not output.requires_grad
+    kind, rest, kept, (output,), *tensors = at_once(
+        x, scale=0.5, valid_lens=lens, empty_rows="zero", sink=None
+    )
+    assert kind.names == ("queries", "keys", "values", "valid_lens")
+    assert rest == {"scale": 0.5, "empty_rows": "zero", "sink": None}
+    assert all(y is z for y, z in zip(tensors, (x, K, V, lens), strict=True))
+    assert all(y is z for y, z in zip(kept, tensors, strict=True))  # it has few keys
+    expected = attention(scale=0.5, valid_lens=lens, empty_rows="zero")
+    assert torch.equal(output, expected) and not output.requires_grad
     assert at_once(x, valid_lens=[1, 2]) is NotImplemented  # may change before the backward
     assert at_once(x, colour=1) is NotImplemented
-    assert torch.equal(at_once(x, watched=False), at_once(Q))
+    with torch.no_grad():
+        assert torch.equal(at_once(x), at_once(Q))
+
+
+@needs_exchange
+@pytest.mark.parametrize("name", ["bias", "sink", "scale"])
+def test_options_that_learn_are_recorded_as_inputs_are(name: str) -> None:
+    x = torch.rand({"bias": (3, 5), "sink": (), "scale": ()}[name]).requires_grad_()
+    kind, rest, kept, _, *tensors = at_once(**{name: x}, few=4)
+    assert kind.names[3:] == (name,) and tensors[3] is x and rest == {}
+    assert kind.made == ("output", "lse") and len(kept) == len(tensors) + 2
+    assert at_once(**{name: torch.zeros((), dtype=torch.float64)}) is NotImplemented
+    assert name == "scale" or at_once(**{name: 1.0}) is NotImplemented  # are to be tensors
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"valid_lens": [1, 0]},
+    {"dropout_p": 0.5, "seed": 3, "softcap": 2.0},
+    {"causal": True, "bias": np.ones(1, np.float32), "sink": np.float32(0.5)},
+]
+
+
+@pytest.mark.parametrize("score", ["dot_product", "cosine", "gaussian", "additive"])
+@pytest.mark.parametrize("M", [1, 7])
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "lengths", "dropout", "more"])
+def test_the_backward_of_few_keys_has_the_bits_of_one_that_is_helped(
+    score: str, M: int, options: dict[str, Any]
+) -> None:
+    """Neither output nor lse are kept, for it has them from the inputs as quickly."""
+    rng = np.random.default_rng(0)
+    few = RULES[f"{score}_attention"].few
+    for N in (1, 17, few):
+        shapes = [(2, M, 12), (2, N, 12), (2, N, 5)]
+        shapes += [(8, 12), (8, 12), (8,)] if score == "additive" else []
+        x = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+        forward = partial(getattr(_core, f"{score}_attention"), *x, **options)
+        output, weights, lse = forward(return_weights=True, return_lse=True)
+        backward = getattr(_core, f"{score}_attention_backward")
+        grad = np.cos(output)
+        for kept in ({}, {"weights": weights}):
+            made = backward(grad, *x, **options, **kept)
+            helped = backward(grad, *x, **options, **kept, output=output, lse=lse)
+            assert all(np.array_equal(y, z) for y, z in zip(made, helped, strict=True))
+
+
+def test_functions_for_attnext_torch_count_their_arguments() -> None:
+    for name in ("_on_tensors", "_at_once", "_go_back", "_exchange_tensors"):
+        with pytest.raises(TypeError, match=r"^expected \d arguments, got 1$"):
+            getattr(_core, name)(None)
 
 
 # ---- what is made --------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from attnext import _core
 from attnext._docs.wrapped import Voice
-from attnext._gradients import SHARED, by_name
+from attnext._gradients import SHARED, by_name, names_of
 from attnext._options import OPTIONS, Dropout, Extras, Masks, Pairs, Scores, Taken
 
 from .autograd import run
-from .calls import RULES, Flow, Rule, Saved, Shape
+from .calls import RULES, Back, Flow, Rule, Saved, Shape
 from .tensors import on_tensors, zeros_unless
 
 # What an attention returns: the output, or a tuple of the output and the extras asked for.
@@ -78,7 +78,6 @@ VOICE = Voice(
     ),
 )
 _NUMBERS = ("scale", "w", "sigma")
-_LEARNED = (*_INPUTS, *_NUMBERS)
 _EXTRAS = ("weights", "lse")
 OTHER = Taken({}, VOICE)  # of functions that write their options out
 _NOTES = {"dropout_p": "with a seed from torch's generator if none is given"}
@@ -121,35 +120,19 @@ def attend(
     other arguments that not all functions have.
     """
     if not options:
-        return run_score(function, inputs, own, ("output",))
+        return run(function, inputs, own, ("output",))
     taken.check(function, options)
     rest: dict[str, Any] = {**own, **options}
     asked = [name for name in _EXTRAS if rest.pop(f"return_{name}", False)]
     if "dropout_p" in rest and _needs_seed(**options):
         rest["seed"] = torch.randint(2**63 - 1, ())
-    return run_score(function, inputs, rest, ("output", *asked))
+    return run(function, inputs, rest, ("output", *asked))
 
 
 def _needs_seed(*, dropout_p: Any, seed: Any = None, dropout_mask: Any = None, **_: Any) -> bool:
     """Is one to be drawn? What is wrong is left to C."""
     drops = isinstance(dropout_p, (int, float, np.number)) and 0 < dropout_p < 1
     return bool(drops) and seed is None and dropout_mask is None
-
-
-def run_score(
-    function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
-) -> Any:
-    """The same of options that are checked."""
-    take_learned(inputs, options)
-    return run(function, inputs, options, returned)
-
-
-def take_learned(inputs: dict[str, Any], options: dict[str, Any]) -> None:
-    """Options to which gradients flow become inputs."""
-    for name in _LEARNED:
-        x = options.get(name)
-        if x is not None and (name in _INPUTS or isinstance(x, Tensor)):
-            inputs[name] = options.pop(name)
 
 
 # ---- backward ------------------------------------------------------------------------------------
@@ -159,28 +142,30 @@ def _gradients(
     function: str, saved: Saved, options: Mapping[str, Any], flow: Flow, wanted: Sequence[str]
 ) -> Saved:
     # forward was: made = function(**inputs, **options); and the backward in C takes both
-    backward, asked, shared, numbers = _backward(function, tuple(wanted))
+    back = _backward(function, tuple(wanted))
     grad_output = flow["output"]
     if grad_output is None:
         grad_output = zeros_unless(None, RULES[function].shapes({**options, **saved})["output"])
-    arguments = {"grad_output": grad_output, **saved, **options, **asked}
+    arguments = {"grad_output": grad_output, **saved, **options, **back.asked}
     for name in _EXTRAS:
         if flow.get(name) is not None:
             arguments[f"grad_{name}"] = flow[name]
-    d = on_tensors(getattr(_core, backward), arguments)
-    gradients = by_name(function, d, False, *shared)
-    return of_numbers(gradients, saved) if numbers else gradients
+    d = on_tensors(getattr(_core, back.in_c), arguments)
+    shared = [name for name in SHARED if name in wanted]
+    return of_numbers(by_name(function, d, False, *shared), saved)
 
 
 @cache
-def _backward(
-    function: str, wanted: tuple[str, ...]
-) -> tuple[str, dict[str, bool], tuple[str, ...], bool]:
-    """Its name in C, the options that ask for gradients, of what, and are there numbers?"""
-    shared = tuple(name for name in SHARED if name in wanted)
+def _backward(function: str, wanted: tuple[str, ...]) -> Back:
+    shared = [name for name in SHARED if name in wanted]
     asked = {intern(f"return_grad_{name}"): True for name in shared}
     name = f"{RULES[function].prefix}{function}_backward"
-    return name, asked, shared, any(number in wanted for number in _NUMBERS)
+    return Back(name, asked, names_of(function, False, *shared))
+
+
+def _back(function: str, wanted: tuple[str, ...]) -> Back | None:
+    """None: numbers are wanted, which become tensors here."""
+    return None if any(name in wanted for name in _NUMBERS) else _backward(function, wanted)
 
 
 def of_numbers(gradients: Saved, saved: Saved) -> Saved:
@@ -221,7 +206,10 @@ for _score in _core.SCORES:
         shapes=_shapes,
         optional=("weights", "lse"),
         helpful=("lse",),
+        few=64,
+        beside={"output": "lse"},
         prefix="_" * (_score == "dot_product"),  # which takes heads as they lie
+        back=_back,
     )
 
 RULES["multi_head_attention"] = Rule(
@@ -231,4 +219,5 @@ RULES["multi_head_attention"] = Rule(
     optional=("weights", "lse", "kept"),
     helpful=("lse", "kept"),  # kept: what the projections made
     prefix="_",
+    back=_back,
 )

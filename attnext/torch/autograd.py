@@ -6,16 +6,27 @@ C has the first derivatives of float32. What else is asked for is computed by to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.compiler import is_compiling
 
 from . import composite, operators
-from .calls import Call, at_once, backward, call_of, forward, keep, recorded
+from .calls import (
+    Call,
+    Kind,
+    at_once,
+    backward,
+    call_of,
+    forward,
+    go_back,
+    keep,
+    recorded,
+    take_learned,
+)
 from .rules import (
     NO_SECOND_DERIVATIVES,
     check_inputs,
@@ -25,28 +36,33 @@ from .rules import (
 )
 from .tensors import snapshot, split_options
 
-_recorded = cache(recorded)  # where torch.compile does not look
-
 
 def run(
     function: str,
-    inputs: Mapping[str, Any],
-    options: Mapping[str, Any],
+    inputs: dict[str, Any],
+    options: dict[str, Any],
     returned: tuple[str, ...],
+    otherwise: Callable[..., Any] | None = None,
 ) -> Any:
     """Run attnext's function of this name on tensors.
 
     inputs: those that gradients flow to, by argument ("x[0]", "x[1]": a list x); options: its
     other arguments; returned: its results, the optional ones among them that are asked for.
+    otherwise: called in the place of `run_slowly`.
     """
-    in_graph = operators.are_wanted()
-    transformed = in_graph or may_stand_for_more()
-    if not transformed:
-        results: Any = at_once(function, inputs, options, returned)
-        if isinstance(results, tuple) and results[0] is Ellipsis:
-            return _record_at_once(function, inputs, options, returned, *results[1:])
+    if not (is_compiling() or may_stand_for_more()):
+        results: Any = at_once(function, inputs, options, returned, _record)
         if results is not NotImplemented:
-            return results
+            return results[0] if len(returned) == 1 and type(results) is tuple else results
+    return (otherwise or run_slowly)(function, inputs, options, returned)
+
+
+def run_slowly(
+    function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
+) -> Any:
+    """The same, whatever the tensors are, and with the words for what is wrong."""
+    in_graph = operators.are_wanted()
+    take_learned(inputs, options)
     inputs, doubles = check_inputs(inputs)
     if in_graph:
         options = operators.as_tensors(options)
@@ -58,7 +74,8 @@ def run(
         rest = snapshot(rest)
     described = function, (*inputs, *more), rest, made, len(returned)
     tensors = (*inputs.values(), *more.values())
-    if doubles or (transformed and operators.stand_for(tensors)):
+    results: Sequence[Tensor]
+    if doubles or operators.stand_for(tensors):
         results = composite.run(described, tensors)
     elif in_graph:
         results = operators.run(described, tensors)
@@ -66,52 +83,53 @@ def run(
         call = call_of(*described)
         with outside_transforms():
             results = forward(call, tensors)
-            results = _record(call, results, *tensors) if watched else results
+            if watched:
+                results = _record(*call, keep(call, tensors, results), results, *tensors)
     return results[0] if len(returned) == 1 else tuple(results[: len(returned)])
 
 
-def _record_at_once(
-    function: str,
-    inputs: Mapping[str, Any],
-    options: Mapping[str, Any],
-    returned: tuple[str, ...],
-    made: Any,
-    more: Mapping[str, Tensor],
-) -> Any:
-    """What `at_once` made, on record. more: options that are tensors."""
-    if more:
-        inputs = {**inputs, **more}
-        options = {name: x for name, x in options.items() if name not in more}
-    call = call_of(function, (*inputs,), options, _recorded(function, returned), len(returned))
-    results = _record(call, made if isinstance(made, tuple) else (made,), *inputs.values())
-    return results[0] if len(returned) == 1 else results
+_NO_TENSORS = None, None, None, None  # kind, options, kept, made
 
 
 class _Node(Function):
     @staticmethod
     def forward(
-        ctx: Any, call: Call, made: tuple[Tensor, ...], *tensors: Tensor
+        ctx: Any,
+        kind: Kind,
+        options: Mapping[str, Any],
+        kept: tuple[Tensor, ...],
+        made: tuple[Tensor, ...],
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.call = call
-        ctx.save_for_backward(*keep(call, tensors, made))
-        return made[: call.returned]
+        ctx.materialize_grads = False
+        ctx.call = kind, options
+        ctx.to_save = kept
+        return made[: kind.returned]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved, needed = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        call, saved, needed = Call(*ctx.call), ctx.saved_tensors, ctx.needs_input_grad
+        if not torch.is_grad_enabled():
+            made: Any = go_back(call, saved, grads, needed)
+            if made is not NotImplemented:
+                return tuple(made)
+        needed = needed[4:]
         for x in grads:
             if x is not None and is_batch(x):
-                return None, None, *composite.gradients(ctx.call, saved, grads, needed, False)
+                made = composite.gradients(call, saved, grads, needed, False)
+                return *_NO_TENSORS, *made
         if not torch.is_grad_enabled():
-            return None, None, *backward(ctx.call, saved, grads, needed)
+            return *_NO_TENSORS, *backward(call, saved, grads, needed)
         apply: Any = _Gradients.apply
-        made = iter(apply(ctx.call, needed, *saved, *grads))
-        return None, None, *[next(made) if need else None for need in needed]
+        made = iter(apply(call, needed, *saved, *grads))
+        return *_NO_TENSORS, *[next(made) if need else None for need in needed]
 
 
 # What Function.apply comes to, which first looks for transforms; those are refused before.
 _record: Callable[..., tuple[Tensor, ...]] = super(Function, _Node).apply
+# What the engine calls comes to, which first looks for another name of it.
+_on_its_way_back: Any = _Node._backward_cls
+_on_its_way_back.apply = _Node.backward
 
 
 class _Gradients(Function):

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from attnext._layouts import bias_hint
 from attnext._options import as_flag
 
-from .attention import TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions, run_score
+from .attention import TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions
+from .autograd import run
 from .memory import Memory
 from .projections import part
 
@@ -91,7 +92,7 @@ class Layer(nn.Module):
         if dropout.training and dropout.p > 0:
             # From torch's own generator, so that torch.manual_seed makes training repeatable.
             arguments |= {"dropout_p": dropout.p, "seed": torch.randint(2**63 - 1, ())}
-        attend = run_score if memory is None else memory._attend
+        attend = run if memory is None else memory._attend
         result = attend(function, inputs, arguments, returned)
         output: Tensor
         output, weights = result if need_weights else (result, None)

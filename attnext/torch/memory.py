@@ -23,9 +23,8 @@ from torch.autograd import Function
 
 from attnext import _core
 
-from .attention import take_learned
 from .autograd import first_derivatives
-from .calls import RULES, Call, call_of, forward, keep, recorded
+from .calls import RULES, Call, call_of, forward, keep, recorded, take_learned
 from .rules import check_input, stand_for_more
 from .tensors import by_argument, snapshot, split_options, to_array, zeros_unless
 
@@ -208,7 +207,7 @@ class Memory:
         options: dict[str, Any],
         returned: tuple[str, ...],
     ) -> Any:
-        """What `run_score` does, with the memory in the place of keys, values and lengths."""
+        """What `run` does, with the memory in the place of keys, values and lengths."""
         take_learned(inputs, options)
         inputs = _checked(**inputs)
         more, rest = split_options(options)

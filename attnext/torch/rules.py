@@ -14,6 +14,8 @@ from attnext._options import OPTIONS, type_name
 
 # Of torch.func, and private: where a later torch lacks them, its own messages have to do.
 _functorch: Any = getattr(torch._C, "_functorch", None)
+_tracing = torch._C._get_tracing_state
+_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
 _innermost = getattr(_functorch, "peek_interpreter_stack", lambda: None)
 _is_functorch = getattr(_functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
 _unwrap = getattr(_functorch, "get_unwrapped", lambda tensor: tensor)
@@ -172,8 +174,9 @@ def stand_for_more(tensors: Iterable[Tensor]) -> bool:
 
 
 def may_stand_for_more() -> bool:
-    """Is there anything of which they could be?"""
-    return in_transform() or getattr(forward_ad, "_current_level", -1) >= 0
+    """Is there anything of which they could be, or does torch.jit.trace look on?"""
+    level: int = forward_ad._current_level
+    return level >= 0 or _transforms() or _tracing() is not None
 
 
 def _is_dual(tensor: Tensor, level: int) -> bool:

@@ -13,7 +13,8 @@ from torch import Tensor
 from attnext import _core
 from attnext._gradients import names_of
 
-from .attention import OTHER, of_numbers, run_score
+from .attention import OTHER, of_numbers
+from .autograd import run
 from .calls import RULES, Flow, Rule, Saved, Shape
 from .tensors import on_tensors
 
@@ -135,7 +136,7 @@ def gaussian_scores(
 
 
 def _scores(function: str, inputs: dict[str, Any], own: dict[str, Any]) -> Tensor:
-    scores: Tensor = run_score(function, inputs, own, ("scores",))
+    scores: Tensor = run(function, inputs, own, ("scores",))
     return scores
 
 

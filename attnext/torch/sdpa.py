@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnext._options import type_name
 
-from .attention import run_score
+from .autograd import run, run_slowly
 
 # What an argument of attnext's is called where torch's signature is kept.
 _THEIRS = {"queries": "query", "keys": "key", "values": "value", "mask": "attn_mask"}
@@ -97,10 +97,8 @@ def scaled_dot_product_attention(
         options["enable_gqa"] = enable_gqa
     if dropout_p != 0:
         options |= dropped(dropout_p)
-    if not _are_alike(query, key, value):
-        query, key, value = _broadcast([query, key, value], 3 if enable_gqa else 2)
     inputs = {"queries": query, "keys": key, "values": value}
-    output: Tensor = run_as_torch("dot_product_attention", inputs, options, ("output",))
+    output: Tensor = run("dot_product_attention", inputs, options, ("output",), _spread_slowly)
     return output
 
 
@@ -108,14 +106,26 @@ def run_as_torch(
     function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
 ) -> Any:
     """attnext's function; what is wrong is told with the names that torch has for arguments."""
+    return run(function, inputs, options, returned, _slowly)
+
+
+def _slowly(function: str, *call: Any) -> Any:
     try:
-        return run_score(function, inputs, options, returned)
+        return run_slowly(function, *call)
     except (TypeError, ValueError) as error:
         message = str(error)
         theirs = _NAMED.sub(lambda name: _THEIRS[name[0]], message)
         if theirs == message:
             raise
         raise type(error)(theirs) from None
+
+
+def _spread_slowly(
+    function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
+) -> Any:
+    """With leading axes that are broadcast."""
+    axes = 3 if options.get("enable_gqa") else 2
+    return _slowly(function, _spread(inputs, axes), options, returned)
 
 
 def by_kind(name: str, x: Any) -> dict[str, Any]:
@@ -140,26 +150,17 @@ def dropped(p: Any) -> dict[str, Any]:
     return {"dropout_p": p, "seed": torch.randint(2**63 - 1, ())}
 
 
-def _are_alike(query: Any, key: Any, value: Any) -> bool:
-    """Have they the same leading axes? Mostly they have one shape."""
-    try:
-        a, b, c = query.shape, key.shape, value.shape
-    except AttributeError:
-        return False
-    return a == b == c or bool(a[:-2] == b[:-2] == c[:-2])
-
-
-def _broadcast(inputs: list[Tensor], axes: int) -> list[Tensor]:
+def _spread(inputs: dict[str, Any], axes: int) -> dict[str, Any]:
     """With the same leading axes, before so many that are their own. Others refuse what is none."""
-    if not all(isinstance(x, Tensor) for x in inputs):
+    given = [x for x in inputs.values() if isinstance(x, Tensor)]
+    leads = [x.shape[:-axes] for x in given]
+    if len(given) < len(inputs) or leads[0] == leads[1] == leads[2]:
         return inputs
     try:
-        lead = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-            *(x.shape[:-axes] for x in inputs)
-        )
+        lead = torch.broadcast_shapes(*leads)  # type: ignore[no-untyped-call]
     except RuntimeError:
-        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+        shapes = ", ".join(str(tuple(x.shape)) for x in given)
         raise ValueError(
             f"query, key and value have shapes {shapes}, expected leading axes that broadcast"
         ) from None
-    return [x.expand(*lead, *x.shape[-axes:]) for x in inputs]
+    return {name: x.expand(*lead, *x.shape[-axes:]) for name, x in inputs.items()}

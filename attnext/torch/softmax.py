@@ -12,7 +12,7 @@ from attnext import _core
 
 from .attention import OTHER
 from .autograd import run
-from .calls import RULES, Flow, Rule, Saved
+from .calls import RULES, Back, Flow, Rule, Saved
 from .rules import check_order
 from .tensors import on_tensors, zeros_unless
 
@@ -94,6 +94,7 @@ RULES["masked_softmax"] = Rule(
     gradients=_softmax_gradients,
     shapes=lambda x: {"weights": x["X"].shape},
     drops=("X",),
+    back=lambda function, wanted: Back("masked_softmax_backward", {}, ("X",)),
 )
 RULES["sequence_mask"] = Rule(
     gradients=_mask_gradients,

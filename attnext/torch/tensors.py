@@ -32,7 +32,9 @@ to_tensor: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
 
 # From 2.10 on torch has functions by which C reads a tensor and makes one; only those types have
 # none of their own meaning.
-_core._exchange_tensors((Tensor, Parameter), getattr(Tensor, "__dlpack_c_exchange_api__", None))
+_core._exchange_tensors(
+    (Tensor, Parameter), getattr(Tensor, "__dlpack_c_exchange_api__", None), torch.is_grad_enabled
+)
 
 
 def on_tensors(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

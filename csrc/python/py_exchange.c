@@ -15,7 +15,8 @@
 static struct {
     const dl_exchange *functions; /* NULL: there are none */
     PyObject *types;              /* a tuple */
-    PyObject *requires_grad, *is_neg, *untyped_storage, *data_ptr, *nbytes;
+    PyObject *records;            /* is autograd on? */
+    PyObject *requires_grad, *is_neg, *untyped_storage, *data_ptr;
 } torch;
 
 bool
@@ -36,7 +37,7 @@ py_can_exchange(void)
 }
 
 int
-py_exchange_by(PyObject *types, PyObject *exchange)
+py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)
 {
     const dl_exchange *functions = NULL;
     if (exchange != Py_None) {
@@ -49,6 +50,7 @@ py_exchange_by(PyObject *types, PyObject *exchange)
         functions = functions->older;
     }
     Py_XSETREF(torch.types, Py_NewRef(types));
+    Py_XSETREF(torch.records, Py_NewRef(records));
     torch.functions = functions == NULL || functions->view == NULL ? NULL : functions;
     return 0;
 }
@@ -62,9 +64,8 @@ py_exchange_exec(void)
     } names[] = {{&torch.requires_grad, "requires_grad"},
                  {&torch.is_neg, "is_neg"},
                  {&torch.untyped_storage, "untyped_storage"},
-                 {&torch.data_ptr, "data_ptr"},
-                 {&torch.nbytes, "nbytes"}};
-    for (int i = 0; i < 5; i++) {
+                 {&torch.data_ptr, "data_ptr"}};
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
         if (*names[i].name == NULL &&
             (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return -1;
@@ -96,14 +97,20 @@ py_wants_gradient(PyObject *tensor)
     return !is_no(PyObject_GetAttr(tensor, torch.requires_grad));
 }
 
-/* The answer as an address or a size, which is never negative; false: it is none. */
-static bool
-read_size(PyObject *answer, size_t *size)
+bool
+py_records(void)
 {
-    *size = answer == NULL || !PyLong_CheckExact(answer) ? (size_t)-1
-                                                         : PyLong_AsSize_t(answer);
+    return !is_no(PyObject_CallNoArgs(torch.records));
+}
+
+/* Where a storage begins; false: nobody says. */
+static bool
+read_address(PyObject *answer, size_t *address)
+{
+    *address = answer == NULL || !PyLong_CheckExact(answer) ? (size_t)-1
+                                                            : PyLong_AsSize_t(answer);
     Py_XDECREF(answer);
-    return *size != (size_t)-1;
+    return *address != (size_t)-1;
 }
 
 static int
@@ -139,12 +146,12 @@ read_header(PyObject *tensor, dl_tensor *x, int *dtype)
     return *dtype != NPY_NOTYPE;
 }
 
-int
-py_tensor_dtype(PyObject *tensor)
+npy_intp
+py_rows(PyObject *tensor)
 {
     dl_tensor x;
     int dtype;
-    return read_header(tensor, &x, &dtype) ? dtype : NPY_NOTYPE;
+    return read_header(tensor, &x, &dtype) && x.ndim >= 2 ? x.shape[x.ndim - 2] : 0;
 }
 
 PyObject *
@@ -157,15 +164,15 @@ PyObject *
 py_tensor_view(PyObject *tensor, PyObject *storage)
 {
     npy_intp dims[NPY_MAXDIMS], strides[NPY_MAXDIMS];
-    size_t begin, bytes, reach = 0;
+    size_t begin, reach = 0;
     dl_tensor x;
     int dtype;
-    if (!read_size(ask(storage, torch.data_ptr), &begin) ||
-        !read_size(ask(storage, torch.nbytes), &bytes) ||
+    const Py_ssize_t size = PyObject_Size(storage);
+    if (size < 0 || !read_address(ask(storage, torch.data_ptr), &begin) ||
         !read_header(tensor, &x, &dtype)) {
         return NULL;
     }
-    const size_t item = x.type.bits / 8;
+    const size_t item = x.type.bits / 8, bytes = (size_t)size;
     bool empty = false;
     for (int i = 0; i < x.ndim; i++) {
         dims[i] = (npy_intp)x.shape[i];

@@ -9,8 +9,8 @@
 int py_exchange_exec(void);
 
 /* Tensors of exactly these types, a tuple, are read by the functions in this capsule;
- * None: by none. */
-int py_exchange_by(PyObject *types, PyObject *exchange);
+ * None: by none. records() says whether autograd is on. */
+int py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records);
 
 /* Are there such functions? Nothing below is called without. */
 bool py_can_exchange(void);
@@ -19,9 +19,11 @@ bool py_is_tensor(PyObject *object);
 
 /* What fails in these is no error of the call: whatever is raised is to be cleared. */
 
-/* NumPy's number of its dtype, if it lies in this machine's memory and C reads such, else
- * NPY_NOTYPE. */
-int py_tensor_dtype(PyObject *tensor);
+/* How many rows a tensor has, (..., rows, features); 0, if C does not read it. */
+npy_intp py_rows(PyObject *tensor);
+
+/* Is autograd on, or fails to say so? */
+bool py_records(void);
 
 /* Does it want a gradient, or fail to say so? This may run code, a mode of torch's. */
 bool py_wants_gradient(PyObject *tensor);

@@ -2,17 +2,27 @@
  * py_tensors.c -- tensors of PyTorch, read and made without a line of Python and without
  * linking it; as if it were Python, for attnext.torch alone:
  *
- *     def _exchange_tensors(types, exchange):
- *         # tensors of these types are read by the functions in this capsule
+ *     def _exchange_tensors(types, exchange, records):
+ *         # tensors of these types are read by the functions in this capsule; records()
+ *         # says whether autograd is on
  *
- *     def _on_tensors(function, arguments, options=None, recorded=None):
- *         arrays = {name: view_of(x) for name, x in (arguments | options).items()}
+ *     def _on_tensors(function, arguments):
+ *         arrays = {name: view_of(x) for name, x in arguments.items()}
  *         return as_tensors(function(**arrays))  # or NotImplemented
  *
- * Who gives options gives a caller's call, unseen: the other arguments are to be tensors of
- * float32. Else they are what was checked before. If autograd watches, it gives what else a
- * call is given that is recorded: one of whose arguments some require a gradient. Its answer
- * is (Ellipsis, results, {those options that are tensors}).
+ *     def _at_once(function, inputs, options, way):
+ *         # a caller's call, of which nobody has seen anything: inputs are to be tensors
+ *         return _on_tensors(function, inputs | options | way.asked)
+ *
+ *     def _go_back(function, names, gradients, kept, saved, options, asked, places):
+ *         arguments = dict(zip(names, gradients)) | dict(zip(kept, saved)) | options | asked
+ *         made = _on_tensors(function, arguments)
+ *         return tuple(made[place] for place in places)  # None where there is None
+ *
+ * If autograd is to record the call, as one of its tensors requires a gradient, it is made
+ * with what is helpful for a backward too, if it has not only few keys, and the answer is
+ * that of way.record(kind, other options, what is kept, results, *tensors), the kind by the
+ * tensors' names.
  *
  * NotImplemented: take the long way, by attnext/torch/tensors.py. Something is not plain, a
  * subclass, another device, a list, a number where an array belongs; or is wrong, for which
@@ -23,6 +33,17 @@
 #include "py_attnext.h"
 #include "py_exchange.h"
 
+/* Only attnext.torch calls these functions, but so may anybody. */
+static bool
+has(Py_ssize_t nargs, Py_ssize_t expected)
+{
+    if (nargs != expected) {
+        PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", expected,
+                     nargs);
+    }
+    return nargs == expected;
+}
+
 /* ---- a call ---------------------------------------------------------------------- */
 
 /* More arguments than any function has. */
@@ -32,7 +53,7 @@ typedef struct {
     PyObject *name, *given; /* owned */
     PyObject *storage;      /* of a tensor, owned, else NULL */
     PyObject *plain;        /* what the function gets, owned */
-    bool unseen;            /* an argument of a caller's call */
+    bool in_graph;          /* a caller's tensor to which a gradient may flow */
 } argument;
 
 typedef struct {
@@ -57,20 +78,28 @@ clear_call(tensor_call *call)
     }
 }
 
+static bool
+add(tensor_call *call, PyObject *name, PyObject *given, bool in_graph)
+{
+    if (call->count == MOST) {
+        return false;
+    }
+    call->arguments[call->count++] = (argument){
+        .name = Py_NewRef(name), .given = Py_NewRef(given), .in_graph = in_graph};
+    return true;
+}
+
 /* Adds what is in the dict; false: it is none, or too much. */
 static bool
-add_arguments(tensor_call *call, PyObject *dict, bool unseen)
+add_arguments(tensor_call *call, PyObject *dict, bool in_graph)
 {
     PyObject *name, *given;
     Py_ssize_t place = 0;
-    if (!PyDict_CheckExact(dict) || call->count + PyDict_GET_SIZE(dict) > MOST) {
-        return false;
+    bool fits = PyDict_CheckExact(dict);
+    while (fits && PyDict_Next(dict, &place, &name, &given)) {
+        fits = add(call, name, given, in_graph);
     }
-    while (PyDict_Next(dict, &place, &name, &given)) {
-        call->arguments[call->count++] = (argument){
-            .name = Py_NewRef(name), .given = Py_NewRef(given), .unseen = unseen};
-    }
-    return true;
+    return fits;
 }
 
 /* ---- what a call is -------------------------------------------------------------- */
@@ -84,29 +113,30 @@ is_constant(PyObject *object)
            PyFloat_CheckExact(object) || PyUnicode_CheckExact(object);
 }
 
-/* A caller's call: what it is to attnext.torch. */
+/* A caller's call: what it is to attnext.torch. learned: options to which gradients flow,
+ * by name; those of True have to be tensors. */
 static call_kind
-look_at(const tensor_call *call, bool watched)
+look_at(tensor_call *call, PyObject *learned)
 {
-    bool recorded = false, constant = true;
+    bool wanted = false, constant = true;
     for (int i = 0; i < call->count; i++) {
-        const argument *a = &call->arguments[i];
-        if (!py_is_tensor(a->given)) {
-            if (a->unseen) {
+        argument *a = &call->arguments[i];
+        const bool input = a->in_graph;
+        PyObject *rule = input ? Py_True : PyDict_GetItem(learned, a->name);
+        if (py_is_tensor(a->given)) {
+            const bool wants = py_wants_gradient(a->given);
+            if (wants && rule == NULL) {
                 return OTHER;
             }
-            constant = constant && is_constant(a->given); /* until the backward */
-        } else if (!a->unseen) {
-            if (py_wants_gradient(a->given)) {
-                return OTHER;
-            }
-        } else if (py_tensor_dtype(a->given) != NPY_FLOAT32) {
+            a->in_graph = rule != NULL;
+            wanted = wanted || wants;
+        } else if (input || (rule == Py_True && a->given != Py_None)) {
             return OTHER;
-        } else if (watched && !recorded) {
-            recorded = py_wants_gradient(a->given);
+        } else {
+            constant = constant && is_constant(a->given); /* until the backward */
         }
     }
-    return !recorded ? PLAIN : constant ? RECORDED : OTHER;
+    return !wanted || !py_records() ? PLAIN : constant ? RECORDED : OTHER;
 }
 
 /* All arguments as what the function reads without running code, first what may run some,
@@ -127,7 +157,8 @@ make_arrays(const attnext_state *state, tensor_call *call)
         argument *a = &call->arguments[i];
         a->plain = a->storage != NULL ? py_tensor_view(a->given, a->storage)
                                       : Py_NewRef(a->given);
-        if (a->plain == NULL || !py_is_ready(state, a->name, a->plain)) {
+        if (a->plain == NULL || !py_is_ready(state, a->name, a->plain) ||
+            (a->in_graph && PyArray_TYPE((PyArrayObject *)a->plain) != NPY_FLOAT32)) {
             return false;
         }
     }
@@ -181,60 +212,214 @@ call_on_arrays(const attnext_state *state, PyObject *function, tensor_call *call
     return made;
 }
 
-/* Those options that are tensors, a new dict. */
+/* The answer, or, after an error of the call or of what was tried, NotImplemented. */
 static PyObject *
-tensors_of(const tensor_call *call)
+or_not(PyObject *answer)
 {
-    PyObject *tensors = PyDict_New();
-    for (int i = 0; tensors != NULL && i < call->count; i++) {
-        const argument *a = &call->arguments[i];
-        if (!a->unseen && a->storage != NULL &&
-            PyDict_SetItem(tensors, a->name, a->given) < 0) {
-            Py_CLEAR(tensors);
-        }
-    }
-    return tensors;
-}
-
-static PyObject *
-on_tensors(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    const attnext_state *state = py_state_of_module(module);
-    const bool unseen = nargs > 2, watched = nargs > 3 && args[3] != Py_None;
-    call_kind kind = OTHER;
-    tensor_call call;
-    PyObject *made = NULL;
-
-    call.count = 0;
-    if (py_can_exchange() && add_arguments(&call, args[1], unseen) &&
-        (!unseen || add_arguments(&call, args[2], false))) {
-        kind = unseen ? look_at(&call, watched) : PLAIN;
-    }
-    if (kind == PLAIN || (kind == RECORDED && add_arguments(&call, args[3], false))) {
-        made = call_on_arrays(state, args[0], &call);
-    }
-    const bool recorded = made != NULL && kind == RECORDED;
-    PyObject *tensors = recorded ? tensors_of(&call) : NULL;
-    clear_call(&call);
-    made = made == NULL ? NULL : as_tensors(made);
-    if (recorded) {
-        made = Py_BuildValue("(ONN)", Py_Ellipsis, made, tensors);
-    }
-    if (made == NULL && PyErr_Occurred()) { /* Ctrl-C is no answer to ask again for */
+    if (answer == NULL && PyErr_Occurred()) { /* Ctrl-C is none to ask again after */
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             return NULL;
         }
         PyErr_Clear();
     }
-    return made == NULL ? Py_NewRef(Py_NotImplemented) : made;
+    return answer == NULL ? Py_NewRef(Py_NotImplemented) : answer;
+}
+
+static PyObject *
+on_tensors(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!has(nargs, 2)) {
+        return NULL;
+    }
+    PyObject *made = NULL;
+    tensor_call call = {.count = 0};
+    if (py_can_exchange() && add_arguments(&call, args[1], false)) {
+        made = call_on_arrays(py_state_of_module(module), args[0], &call);
+    }
+    clear_call(&call);
+    return or_not(made == NULL ? NULL : as_tensors(made));
+}
+
+/* The items of a way (attnext/torch/calls.py). A kind's first says what is kept. */
+enum { ASKED, HELPFUL, FEW, LEARNED, KINDS, KINDS_OF_FEW, RECORD };
+
+/* Those of the tensors and results that a backward needs. */
+static PyObject *
+kept(PyObject *kind, PyObject *const *tensors, int count, PyObject *results)
+{
+    PyObject *keeps = PyTuple_GET_ITEM(kind, 0), *them;
+    Py_ssize_t size = 0, next = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keeps); i++) {
+        size += PyTuple_GET_ITEM(keeps, i) == Py_True;
+    }
+    them = PyTuple_New(size);
+    for (Py_ssize_t i = 0; them != NULL && next < size; i++) {
+        if (PyTuple_GET_ITEM(keeps, i) == Py_True) {
+            PyObject *x = i < count ? tensors[i] : PyTuple_GET_ITEM(results, i - count);
+            PyTuple_SET_ITEM(them, next++, Py_NewRef(x));
+        }
+    }
+    return them;
+}
+
+/* What record() makes of a call's first so many arguments and its results, a tuple. */
+static PyObject *
+record(const tensor_call *call, int count, PyObject *way, bool few, PyObject *results)
+{
+    enum { BEFORE = 4 };
+    PyObject *given[BEFORE + MOST], **tensors = given + BEFORE;
+    PyObject *names = PyTuple_New(count), *rest = PyDict_New(), *answer = NULL;
+    int found = 0;
+    bool done = names != NULL && rest != NULL;
+    for (int i = 0; done && i < count; i++) {
+        const argument *a = &call->arguments[i];
+        if (a->storage != NULL) {
+            PyTuple_SET_ITEM(names, found, Py_NewRef(a->name));
+            tensors[found++] = a->given;
+        } else {
+            done = PyDict_SetItem(rest, a->name, a->given) == 0;
+        }
+    }
+    if (done && _PyTuple_Resize(&names, found) == 0) {
+        PyObject *kinds = PyTuple_GET_ITEM(way, few ? KINDS_OF_FEW : KINDS);
+        PyObject *kind = PyObject_GetItem(kinds, names);
+        PyObject *keep = kind == NULL ? NULL : kept(kind, tensors, found, results);
+        if (keep != NULL) {
+            given[0] = kind;
+            given[1] = rest;
+            given[2] = keep;
+            given[3] = results;
+            answer = PyObject_Vectorcall(PyTuple_GET_ITEM(way, RECORD), given,
+                                         BEFORE + (size_t)found, NULL);
+        }
+        Py_XDECREF(keep);
+        Py_XDECREF(kind);
+    }
+    Py_XDECREF(names);
+    Py_XDECREF(rest);
+    return answer;
+}
+
+static PyObject *
+at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!has(nargs, 4)) {
+        return NULL;
+    }
+    const attnext_state *state = py_state_of_module(module);
+    PyObject *way = args[3], *made = NULL;
+    call_kind kind = OTHER;
+    tensor_call call = {.count = 0};
+    if (py_can_exchange() && add_arguments(&call, args[1], true) &&
+        add_arguments(&call, args[2], false)) {
+        kind = look_at(&call, PyTuple_GET_ITEM(way, LEARNED));
+    }
+    const int given = call.count;
+    bool few = true;
+    if (kind == RECORDED) {
+        PyObject *keys = PyDict_GetItem(args[1], state->names[ARG_KEYS]);
+        few = keys != NULL &&
+              py_rows(keys) <= PyLong_AsSsize_t(PyTuple_GET_ITEM(way, FEW));
+    }
+    if (kind != OTHER && add_arguments(&call, PyTuple_GET_ITEM(way, ASKED), false) &&
+        (few || add_arguments(&call, PyTuple_GET_ITEM(way, HELPFUL), false))) {
+        made = call_on_arrays(state, args[0], &call);
+        made = made == NULL ? NULL : as_tensors(made);
+    }
+    if (made != NULL && kind == RECORDED) {
+        PyObject *results = PyTuple_Check(made) ? made : PyTuple_Pack(1, made);
+        Py_XDECREF(results == made ? NULL : made);
+        made = results == NULL ? NULL : record(&call, given, way, few, results);
+        Py_XDECREF(results);
+    }
+    clear_call(&call);
+    return or_not(made);
+}
+
+/* ---- and back --------------------------------------------------------------------- */
+
+/* Adds tensors by these names; false: too many, or the first is missing. */
+static bool
+add_tensors(tensor_call *call, PyObject *names, PyObject *tensors)
+{
+    const Py_ssize_t count = PyTuple_GET_SIZE(tensors);
+    bool fits = PyTuple_GET_SIZE(names) >= count;
+    for (Py_ssize_t i = 0; fits && i < count; i++) {
+        PyObject *tensor = PyTuple_GET_ITEM(tensors, i);
+        fits = tensor == Py_None
+                   ? i > 0
+                   : py_is_tensor(tensor) &&
+                         add(call, PyTuple_GET_ITEM(names, i), tensor, false);
+    }
+    return fits;
+}
+
+/* A result, borrowed: gradients may be a tuple of their own before what else was asked
+ * for, or one alone. */
+static PyObject *
+result_at(PyObject *made, Py_ssize_t place)
+{
+    if (!PyTuple_Check(made)) {
+        return made;
+    }
+    PyObject *first = PyTuple_GET_ITEM(made, 0);
+    const Py_ssize_t inner = PyTuple_Check(first) ? PyTuple_GET_SIZE(first) : 0;
+    if (inner > 0 && place < inner) {
+        return PyTuple_GET_ITEM(first, place);
+    }
+    return PyTuple_GET_ITEM(made, inner > 0 ? place - inner + 1 : place);
+}
+
+/* Those results as tensors. */
+static PyObject *
+gradients_of(PyObject *made, PyObject *places)
+{
+    const Py_ssize_t count = PyTuple_GET_SIZE(places);
+    PyObject *gradients = PyTuple_New(count);
+    for (Py_ssize_t i = 0; gradients != NULL && i < count; i++) {
+        PyObject *place = PyTuple_GET_ITEM(places, i), *gradient = Py_NewRef(Py_None);
+        if (place != Py_None) {
+            PyObject *result = result_at(made, PyLong_AsSsize_t(place));
+            Py_SETREF(gradient, as_tensors(Py_NewRef(result)));
+        }
+        if (gradient == NULL) {
+            Py_CLEAR(gradients);
+        } else {
+            PyTuple_SET_ITEM(gradients, i, gradient);
+        }
+    }
+    return gradients;
+}
+
+static PyObject *
+go_back(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!has(nargs, 8)) {
+        return NULL;
+    }
+    PyObject *made = NULL, *gradients = NULL;
+    tensor_call call = {.count = 0};
+    if (py_can_exchange() && add_tensors(&call, args[1], args[2]) &&
+        add_tensors(&call, args[3], args[4]) && add_arguments(&call, args[5], false) &&
+        add_arguments(&call, args[6], false)) {
+        made = call_on_arrays(py_state_of_module(module), args[0], &call);
+    }
+    clear_call(&call);
+    if (made != NULL) {
+        gradients = gradients_of(made, args[7]);
+        Py_DECREF(made);
+    }
+    return or_not(gradients);
 }
 
 /* None: as where torch has no such functions. */
 static PyObject *
-exchange_tensors(PyObject *Py_UNUSED(module), PyObject *const *args,
-                 Py_ssize_t Py_UNUSED(nargs))
+exchange_tensors(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    return py_exchange_by(args[0], args[1]) < 0 ? NULL : Py_NewRef(Py_None);
+    if (!has(nargs, 3)) {
+        return NULL;
+    }
+    return py_exchange_by(args[0], args[1], args[2]) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 int
@@ -242,11 +427,17 @@ py_tensors_exec(PyObject *module)
 {
     static PyMethodDef methods[] = {
         {"_on_tensors", PY_FASTCALL(on_tensors), METH_FASTCALL,
-         "_on_tensors($module, function, arguments, options=None, recorded=None, "
-         "/)\n--\n\n"
+         "_on_tensors($module, function, arguments, /)\n--\n\n"
          "The function of C, called with tensors; for attnext.torch."},
+        {"_at_once", PY_FASTCALL(at_once), METH_FASTCALL,
+         "_at_once($module, function, inputs, options, way, /)\n--\n\n"
+         "The same of a caller's call; for attnext.torch."},
+        {"_go_back", PY_FASTCALL(go_back), METH_FASTCALL,
+         "_go_back($module, function, names, gradients, kept, saved, options, asked, "
+         "places, /)\n--\n\n"
+         "The same of a backward; for attnext.torch."},
         {"_exchange_tensors", PY_FASTCALL(exchange_tensors), METH_FASTCALL,
-         "_exchange_tensors($module, types, exchange, /)\n--\n\n"
+         "_exchange_tensors($module, types, exchange, records, /)\n--\n\n"
          "Read tensors of these types by these functions; for attnext.torch."},
         {0},
     };
