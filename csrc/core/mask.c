@@ -4,7 +4,6 @@
  */
 #include "mask.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "work.h"
@@ -336,14 +335,22 @@ attn_first_tile(attn_tile *t, const attn_rows *rows)
     t->k0 = rows->low / ATTN_KEYS * ATTN_KEYS - ATTN_KEYS;
 }
 
+/* Which keys a tile at k0 has, and scores; the key behind them. */
+static int64_t
+place_tile(attn_tile *t, const attn_rows *rows)
+{
+    int64_t end = t->k0 + min(rows->high - t->k0, ATTN_KEYS);
+    t->keys = (int)(end - t->k0);
+    t->first = (int)(min(max(rows->scored_low, t->k0), end) - t->k0);
+    t->end = (int)(max(min(rows->scored_high, end), t->k0 + t->first) - t->k0);
+    return end;
+}
+
 bool
 attn_next_tile(attn_tile *t, const attn_rows *rows)
 {
     for (t->k0 += ATTN_KEYS; t->k0 < rows->high; t->k0 += ATTN_KEYS) {
-        int64_t end = t->k0 + min(rows->high - t->k0, ATTN_KEYS);
-        t->keys = (int)(end - t->k0);
-        t->first = (int)(min(max(rows->scored_low, t->k0), end) - t->k0);
-        t->end = (int)(max(min(rows->scored_high, end), t->k0 + t->first) - t->k0);
+        int64_t end = place_tile(t, rows);
         t->live = t->scored = NULL;
         bool whole = !rows->holes && rows->uniform == 0 && t->k0 >= rows->whole_low &&
                      end <= rows->whole_high;

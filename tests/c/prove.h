@@ -1,5 +1,5 @@
 /*
- * prove.h -- read before every file that is proved (prove_sizes.c): the compiler's arithmetic
+ * prove.h -- read before every file that is proved (prove_sizes.c, prove_indices.c): the compiler's arithmetic
  * with overflow, in words of the checker's, and what it takes for granted.
  *
  * The checker computes with integers that have no size, and asks of every sum, difference,
@@ -21,6 +21,18 @@ int64_t nondet_int64(void);
 
 typedef __int128 prove_wide;
 prove_wide nondet_wide(void);
+
+/* NumPy's own limit, of float32, for every axis of empty arrays as well. */
+#define MOST (((int64_t)1 << 61) - 1)
+
+static inline int64_t
+any_size(int64_t least, int64_t most)
+{
+    const prove_wide n = nondet_wide();
+    __ESBMC_assume(n >= (prove_wide)least && n <= (prove_wide)most);
+    return (int64_t)n;
+}
+
 #define PROVE_LEAST(x) \
     _Generic((x), int64_t: -(prove_wide)INT64_MAX, size_t: (prove_wide)0)
 #define PROVE_MOST(x) \

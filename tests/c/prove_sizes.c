@@ -19,17 +19,7 @@
 #include "../../csrc/core/plan.h"
 #include "../../csrc/simd/kernels.h"
 
-/* NumPy's own limit, of float32, for every axis of empty arrays as well. */
-#define MOST (((int64_t)1 << 61) - 1)
 enum { THREADS = 1 };
-
-static int64_t
-any_size(int64_t least, int64_t most)
-{
-    const prove_wide n = nondet_wide();
-    __ESBMC_assume(n >= (prove_wide)least && n <= (prove_wide)most);
-    return (int64_t)n;
-}
 
 static size_t
 any_bytes(size_t most)
