@@ -108,12 +108,13 @@ class _Node(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        call, saved, needed = Call(*ctx.call), ctx.saved_tensors, ctx.needs_input_grad
+        kind, options = ctx.call
+        saved, needed = ctx.saved_tensors, ctx.needs_input_grad
         if not torch.is_grad_enabled():
-            made: Any = go_back(call, saved, grads, needed)
+            made: Any = go_back(kind, options, saved, grads, needed)
             if made is not NotImplemented:
-                return tuple(made)
-        needed = needed[4:]
+                return made  # type: ignore[no-any-return]
+        call, needed = Call(kind, options), needed[4:]
         for x in grads:
             if x is not None and is_batch(x):
                 made = composite.gradients(call, saved, grads, needed, False)

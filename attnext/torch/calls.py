@@ -232,10 +232,13 @@ def backward(
 
 
 def go_back(
-    call: Call, saved: Sequence[Tensor], grads: Sequence[Tensor | None], needed: tuple[bool, ...]
+    kind: Kind,
+    options: Mapping[str, Any],
+    saved: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    needed: tuple[bool, ...],
 ) -> Any:
     """The same in one call, for a node: its first four are no tensors. NotImplemented: not so."""
-    kind = call.kind
     if needed not in kind.ways_back:
         kind.ways_back[needed] = _way_back(kind, needed[4:])
     way = kind.ways_back[needed]
@@ -243,7 +246,7 @@ def go_back(
         return NotImplemented
     name, asked, places = way
     in_c = getattr(_core, name)
-    return _core._go_back(in_c, kind.flow, grads, kind.kept, saved, call.options, asked, places)
+    return _core._go_back(in_c, kind.flow, grads, kind.kept, saved, options, asked, places)
 
 
 def _way_back(kind: Kind, needed: Sequence[bool]) -> tuple[Any, ...] | None:

@@ -123,18 +123,13 @@ _SCHEMAS = (
 
 
 @torch.library.custom_op("attnext::forward", mutates_args=(), schema=_SCHEMAS[0])
-def _forward(
-    tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
-) -> list[Tensor]:
-    return list(forward(_decoded(call, integers, floats), tensors))
+def _forward(tensors: Sequence[Tensor], *call: Any) -> list[Tensor]:
+    return list(forward(_decoded(*call), tensors))
 
 
 @_forward.register_fake
-def _(
-    tensors: Sequence[Tensor], call: str, integers: Sequence[int], floats: Sequence[float]
-) -> list[Tensor]:
-    decoded = _decoded(call, integers, floats)
-    return [torch.empty(shape, dtype=torch.float32) for shape in shapes(decoded, tensors)]
+def _(tensors: Sequence[Tensor], *call: Any) -> list[Tensor]:
+    return [torch.empty(shape, dtype=torch.float32) for shape in shapes(_decoded(*call), tensors)]
 
 
 @torch.library.custom_op("attnext::backward", mutates_args=(), schema=_SCHEMAS[1])
@@ -143,31 +138,23 @@ def _backward(
     grads: Sequence[Tensor],
     flows: Sequence[bool],
     needed: Sequence[bool],
-    call: str,
-    integers: Sequence[int],
-    floats: Sequence[float],
+    *call: Any,
 ) -> list[Tensor]:
     given = iter(grads)
     flow = [next(given) if flows_in else None for flows_in in flows]
     # Where nothing flows into an extra, a graph may have zeros; C takes a shorter way without.
     flow[1:] = [x if x is not None and x.any() else None for x in flow[1:]]
-    d = backward(_decoded(call, integers, floats), saved, flow, needed)
+    d = backward(_decoded(*call), saved, flow, needed)
     return [x for x in d if x is not None]
 
 
 @_backward.register_fake
 def _(
-    saved: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    flows: Sequence[bool],
-    needed: Sequence[bool],
-    call: str,
-    integers: Sequence[int],
-    floats: Sequence[float],
+    saved: Sequence[Tensor], grads: Sequence[Tensor], _: Any, needed: Sequence[bool], *call: Any
 ) -> list[Tensor]:
-    decoded = _decoded(call, integers, floats)
-    known = dict(zip(decoded.kind.kept, saved, strict=True))
-    wanted = [name for name, need in zip(decoded.names, needed, strict=True) if need]
+    kind = _decoded(*call).kind
+    known = dict(zip(kind.kept, saved, strict=True))
+    wanted = [name for name, need in zip(kind.names, needed, strict=True) if need]
     # An input that is not kept has the shape of the one result.
     like = [known.get(name, grads[0]) for name in wanted]
     return [torch.empty(x.shape, dtype=torch.float32) for x in like]
