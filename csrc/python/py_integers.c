@@ -32,7 +32,7 @@ py_clip_int(PyObject *integer, int64_t low, int64_t high)
 static int
 shape_of(PyObject *object, npy_intp dims[PY_MAX_AXES])
 {
-    if (PyArray_Check(object)) {
+    if (PyArray_CheckExact(object)) {
         return py_note_shape((PyArrayObject *)object, dims);
     }
     dims[0] = PyList_Check(object) ? PyList_GET_SIZE(object) : 1;
@@ -61,7 +61,7 @@ copy_array(int64_t *to, PyArrayObject *a, npy_intp n, int64_t low, int64_t high)
 static int
 copy_clipped(int64_t *to, PyObject *object, npy_intp n, int64_t low, int64_t high)
 {
-    if (PyArray_Check(object)) {
+    if (PyArray_CheckExact(object)) {
         return copy_array(to, (PyArrayObject *)object, n, low, high);
     }
     PyObject *const *items = PyList_Check(object) ? PySequence_Fast_ITEMS(object)

@@ -268,7 +268,7 @@ is_ready(const attnext_state *state, py_arg arg, PyObject *object, bool was_read
 {
     return is_left_out(arg, object) ||
            ((was_read || !defers) && fits(kinds[arg], object, was_read) &&
-            !is_lost(object)) ||
+            !(PyArray_CheckExact(object) && is_lost(object))) ||
            (arg == ARG_KEYS && Py_IS_TYPE(object, state->Memory)) ||
            kinds[arg] == READ_as_is;
 }
