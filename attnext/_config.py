@@ -22,8 +22,13 @@ def _setting(name: str, standard: int, least: int, most: int) -> int:
     raise ImportError(f"{name}={text!r}: expected a whole number >= {least}")
 
 
-def settings(cpus: int) -> tuple[int, int]:
-    """How many threads compute, and how many MiB of memory are kept for the next call."""
+def settings(cpus: int, refused: str | None) -> tuple[int, int]:
+    """How many threads compute, and how many MiB of memory are kept for the next call.
+
+    refused: why not by the instruction set that ATTNEXT_CPU asks for.
+    """
+    if refused is not None:
+        raise ImportError(f"ATTNEXT_CPU={os.environ.get('ATTNEXT_CPU')!r}: {refused}")
     threads = _setting("ATTNEXT_NUM_THREADS", cpus, 1, 2**31 - 1)
     return threads, _setting("ATTNEXT_CACHE_MIB", _KEPT_MIB, 0, sys.maxsize >> 19)
 
@@ -32,6 +37,8 @@ def show(mode: Any, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     """As dicts, or in words on stdout."""
     if not isinstance(mode, str):
         raise _wrong.kind("mode", mode, "a str")
+    sets = facts["instruction_set"]
+    sets["available"] = [name for name in sets["available"] if name is not None]
     if mode == "dicts":
         return {"version": __version__, **facts}
     if mode != "stdout":

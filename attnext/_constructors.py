@@ -20,38 +20,6 @@ Made = tuple[Any, ...]  # what the method _install of a layer takes
 # ---- numbers whose values are looked at --------------------------------------------------------
 
 
-def _real(name: str, value: Any) -> float:
-    try:
-        return float(_reading.number(name, value))
-    except OverflowError:
-        raise _wrong.too_large(name) from None
-
-
-def _finite(name: str, value: Any) -> float:
-    """As float32, too."""
-    found = _real(name, value)
-    if not abs(found) < 2.0**128 - 2.0**103:  # from there on it rounds to infinity
-        raise _wrong.value(name, found, "a finite float32 number")
-    return found
-
-
-def _probability(name: str, value: Any) -> float:
-    """0 <= p < 1, as float32, too."""
-    found = _real(name, value)
-    if not 0.0 <= found < 1.0 - 2.0**-25:  # from there on it rounds to 1
-        rounded = " in float32" if 0.0 <= found < 1.0 else ""
-        raise _wrong.value(name, found, f"0 <= {name} < 1{rounded}")
-    return found
-
-
-def _flag(name: str, value: Any) -> bool:
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0:
-        return bool(value)
-    raise _wrong.kind(name, value, "a bool")
-
-
 def _size(name: str, value: Any, least: int) -> int:
     found = _reading.index(name, value)
     if found < least:
@@ -126,14 +94,14 @@ def shapes(
 
 def options(dropout: Any, scale: Any = None) -> tuple[float, float | None]:
     """What a layer with any score has."""
-    dropout = _probability("dropout", dropout)
-    return dropout, None if scale is None else _finite("scale", scale)
+    dropout = _reading.probability("dropout", dropout)
+    return dropout, None if scale is None else _reading.finite("scale", scale)
 
 
 def _drawn(
     score: str, sizes: dict[str, int], options: tuple[Any, ...], bias: Any, rng: Any
 ) -> Made:
-    bias = _flag("bias", bias)
+    bias = _reading.flag("bias", bias)
     rng = _reading.rng("rng", rng)
     parameters, grads = {}, {}
     for name, shape, fan_in in shapes(score, sizes, bias):

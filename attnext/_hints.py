@@ -108,23 +108,19 @@ class Absent:
         raise AttributeError(f"{missing}: {self._here}")
 
 
-def call(
-    function: str,
-    names: list[str],
-    required: int,
-    positional: int,
-    keyword: str | None,
-    count: int,
-    keywords: tuple[str, ...],
-) -> TypeError:
+def call(signature: str, count: int, keywords: tuple[str, ...]) -> TypeError:
     """What is wrong with a call of so many positional arguments and of these keywords.
 
-    names: of the arguments, the first of which are required and may be positional; keyword: one
-    that is required, if there is one.
+    signature: as text, ``name(a, b=None, *, c=0``.
     """
-    if count > positional:
-        plural = "" if positional == 1 else "s"
-        at_most = f"at most {positional} positional argument{plural}"
+    function, _, rest = signature.partition("(")
+    by_position, star, by_keyword = rest.removeprefix("$self, ").partition("*, ")
+    before = [entry for entry in by_position.removesuffix(", ").split(", ") if entry]
+    behind = by_keyword.split(", ") if star else []
+    names = [entry.partition("=")[0] for entry in before + behind]
+    if count > len(before):
+        plural = "" if len(before) == 1 else "s"
+        at_most = f"at most {len(before)} positional argument{plural}"
         return TypeError(f"{function}() takes {at_most}, got {count}")
     given = names[:count]
     for name in map(str.__str__, keywords):  # of a subclass, as it is
@@ -134,8 +130,9 @@ def call(
         if name in given:
             return TypeError(f"{function}() got multiple values for argument '{name}'")
         given.append(name)
-    if keyword is not None and keyword not in given:
-        return TypeError(f"{function}() missing required keyword-only argument '{keyword}'")
+    for entry in behind:
+        if "=" not in entry and entry not in given:
+            return TypeError(f"{function}() missing required keyword-only argument '{entry}'")
     i = 0
     while names[i] in given:
         i += 1

@@ -1,17 +1,22 @@
 """What C does not read: any object as an array, a number or a pair, or what is wrong with it.
 
 C takes what is plain, arrays of NumPy's own class and of a dtype that fits, ints, floats, bools,
-lists of ints, and looks at shapes and values. Whatever else comes is read here, before the first
-look: reading may run anybody's code. Each function is called with the name of an argument and what
-was given, and returns what is plain; it is named as the kinds in py_read.c are.
+lists of ints, of values that are allowed, and looks at the shapes of arrays. Whatever else comes is
+read here, before the first look: reading may run anybody's code. Each function is called with the
+name of an argument and what was given, and returns what is plain; it is named as the kinds in
+py_read.c are.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from attnext import _wrong
+from attnext._wrong import type_name
 
 Array = NDArray[Any]
 _LISTS = (list, tuple)
@@ -33,40 +38,12 @@ def _note(name: str, error: Exception) -> None:
         error.add_note(f"raised when the argument {name} was read")
 
 
-def type_name(value: object) -> str:
-    """As C's messages have it: of types made by a class statement the name alone."""
-    kind = type(value)
-    by_statement = kind.__flags__ & 1 << 9
-    whole = f"{kind.__module__}.{kind.__name__}"
-    return kind.__name__ if by_statement or kind.__module__ == "builtins" else whole
-
-
 def _each(read: Callable[[str, Any], Any], name: str, items: tuple[Any, ...]) -> tuple[Any, ...]:
     """Each item, read as ``name[i]``."""
     found = []
     for i, item in enumerate(items):
         found.append(read(f"{name}[{i}]", item))
     return tuple(found)
-
-
-class _Shown:
-    """A number that shows itself as what it was read from: C says what is wrong with its value."""
-
-    came: Any
-
-    def __repr__(self) -> str:
-        try:
-            return repr(self.came)
-        except Exception:
-            return f"an object of type {type_name(self.came)}"
-
-
-class _Float(_Shown, float):
-    pass
-
-
-class _Int(_Shown, int):
-    pass
 
 
 # ---- arrays ------------------------------------------------------------------------------------
@@ -89,10 +66,10 @@ def read(name: str, value: Any) -> Array:
     if array.dtype.kind == "O" and isinstance(value, _LISTS) and _is_ragged(array):
         what = "cannot be read as an array: its lists have different lengths"
         raise ValueError(f"{name} {what}")
-    if type(array) is np.ndarray:
-        return array
-    _refuse_subclass(name, array)
-    return np.asarray(array)
+    if type(array) is not np.ndarray:
+        _refuse_subclass(name, array)
+        array = np.asarray(array)
+    return array
 
 
 def _refuse_requires_grad(name: str, value: Any) -> None:
@@ -185,8 +162,11 @@ def bools(name: str, value: Any) -> Array:
     raise _dtype_error(name, value, array, f"bools{hint}")
 
 
-def integers(name: str, value: Any) -> Array | int | list[int]:
-    """Lengths or offsets; Python ints, or a list of them, may have any size."""
+def integers(name: str, value: Any, X: Any = None) -> Array | int | list[int]:
+    """Lengths or offsets; Python ints, or a list of them, may have any size.
+
+    X: what scores these are the lengths of, where they may have come in each other's place.
+    """
     if _is_int(value) or (type(value) is list and set(map(type, value)) <= {int}):
         return value  # type: ignore[no-any-return]
     array = read(name, value)
@@ -194,6 +174,12 @@ def integers(name: str, value: Any) -> Array | int | list[int]:
         return array.astype(np.int64)
     if array.dtype.kind in "iu":
         return array
+    if array.dtype.kind == "f" and X is not None and _are_swapped(X, array):
+        function = "sequence_mask" if name == "valid_len" else "masked_softmax"
+        raise TypeError(
+            f"X holds integers and {name} floats, as if they were swapped: expected "
+            f"{function}(X, {name})"
+        )
     expected = "integers"
     is_like_a_mask = name == "valid_lens" and array.ndim > 1
     if array.dtype.kind == "b" and name.startswith("valid_len"):
@@ -205,6 +191,14 @@ def integers(name: str, value: Any) -> Array | int | list[int]:
     if array.dtype.kind == "f" and is_like_a_mask:
         expected += _ADDED
     raise _dtype_error(name, value, array, expected)
+
+
+def _are_swapped(X: Any, lens: Array) -> bool:
+    try:
+        scores = read("X", X)
+    except Exception:
+        return False
+    return scores.dtype.kind in "iu" and lens.ndim > scores.ndim
 
 
 def parts(name: str, value: Any) -> Array | tuple[Array, ...]:
@@ -219,9 +213,18 @@ def parts(name: str, value: Any) -> Array | tuple[Array, ...]:
     return _each(real, name, items)
 
 
-def out(name: str, value: Array) -> Array:
-    """An array to write into, of a subclass."""
+def out(name: str, value: Any) -> Array:
+    """An array to write into."""
+    if not isinstance(value, np.ndarray):
+        raise _wrong.kind(name, value, "a numpy.ndarray")
     _refuse_subclass(name, value)
+    if value.dtype != np.dtype(np.float32):
+        raise TypeError(f"{name} has dtype {value.dtype}, expected float32")
+    how = "read-only" if not value.flags.writeable else "not C-contiguous"
+    if value.flags.writeable and not value.flags.aligned:
+        how = "unaligned"
+    if not value.flags.carray:
+        raise ValueError(f"{name} is {how}, expected a writable C-contiguous array")
     return value
 
 
@@ -256,30 +259,71 @@ def _is_int(value: Any) -> bool:
 
 def number(name: str, value: Any, expected: str = "a number") -> float:
     """A Python or NumPy number, or an array without axes."""
-    if isinstance(value, float) or _is_int(value):
-        return value  # type: ignore[no-any-return]
-    array = read(name, value)
-    if array.dtype.kind not in "fiu":
-        if type(value) is np.ndarray:
-            raise _dtype_error(name, value, array, "a real number")
-        raise TypeError(f"{name} must be {expected}, got {type_name(value)}")
-    if array.ndim != 0 and not (array.size == 1 and expected != "a number"):
-        raise ValueError(f"{name} has shape {array.shape}, expected {expected}")
-    with np.errstate(all="ignore"):
-        found = _Float(array.astype(np.float32).reshape(()))
-    found.came = value
+    found: float = value
+    if not isinstance(value, float) and not _is_int(value):
+        array = read(name, value)
+        if array.dtype.kind not in "fiu":
+            if type(value) is np.ndarray:
+                raise _dtype_error(name, value, array, "a real number")
+            raise TypeError(f"{name} must be {expected}, got {type_name(value)}")
+        if array.ndim != 0 and not (array.size == 1 and expected != "a number"):
+            raise ValueError(f"{name} has shape {array.shape}, expected {expected}")
+        with np.errstate(all="ignore"):
+            found = float(array.astype(np.float32).reshape(()))
+    try:
+        float(found)
+    except OverflowError:
+        raise ValueError(f"{name} is an int too large for a float") from None
     return found
 
 
-def one_number(name: str, value: Any) -> float:
-    """Likewise, or any array of one element."""
-    return number(name, value, "a number or an array of one element")
+_INFINITE = 2.0**128 - 2.0**103  # from there on float32 rounds to infinity
+
+
+def finite(name: str, value: Any, expected: str = "a number") -> float:
+    """As float32, too."""
+    found = number(name, value, expected)
+    if not abs(float(found)) < _INFINITE:
+        raise _wrong.value(name, value, "a finite float32 number")
+    return found
+
+
+def positive(name: str, value: Any) -> float:
+    found = finite(name, value)
+    if not found > 2.0**-150:  # up to there it rounds to 0
+        raise _wrong.value(name, value, "{name} > 0 in float32")
+    return found
+
+
+def probability(name: str, value: Any) -> float:
+    """0 <= p < 1, as float32, too."""
+    found = number(name, value)
+    if not 0.0 <= found < 1.0 - 2.0**-25:  # from there on it rounds to 1
+        rounded = " in float32" if 0.0 <= found < 1.0 else ""
+        raise _wrong.value(name, value, f"0 <= {name} < 1{rounded}")
+    return found
+
+
+_ONE = "a number or an array of one element"
+
+
+def w(name: str, value: Any) -> float:
+    """A bandwidth."""
+    return finite(name, value, _ONE)
+
+
+def sigma(name: str, value: Any) -> float:
+    """Likewise, as 1 / w."""
+    found = number(name, value, _ONE)
+    if not 0.0 < found < math.inf or not 1.0 / found < _INFINITE:
+        raise _wrong.value(name, value, "a finite sigma > 0 with a finite 1 / sigma")
+    return found
 
 
 def scale(name: str, value: Any) -> Array | float:
     """A number, or an array of them: what has items."""
     has_items = hasattr(type(value), "__getitem__") and not isinstance(value, str | dict)
-    return real(name, value) if has_items else number(name, value)
+    return real(name, value) if has_items else finite(name, value)
 
 
 def index(name: str, value: Any) -> int:
@@ -289,14 +333,36 @@ def index(name: str, value: Any) -> int:
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise TypeError(f"{name} must be an int, got {type_name(value)}")
     try:
-        found = _Int(operator.index(value))
+        return operator.index(value)
     except Exception as error:  # arrays, tensors
         if type(error) is TypeError:
             raise TypeError(f"{name} must be an int: {error}") from error
         _note(name, error)
         raise
-    found.came = value
+
+
+def _between(name: str, value: Any, low: int, high: int | None, expected: str) -> int:
+    found = index(name, value)
+    if found < low or (high is not None and found > high):
+        raise _wrong.value(name, value, expected)
     return found
+
+
+def heads(name: str, value: Any) -> int:
+    """How many there are."""
+    return _between(name, value, 1, None, "{name} >= 1")
+
+
+def seed(name: str, value: Any) -> int:
+    return _between(name, value, 0, 2**64 - 1, "0 <= seed < 2**64")
+
+
+def threads(name: str, value: Any) -> int:
+    return _between(name, value, 1, 2**31 - 1, "1 <= n <= 2147483647")
+
+
+def _end(name: str, value: Any) -> int:
+    return _between(name, value, -1, None, "0 or more, or -1 for no bound")
 
 
 def window(name: str, value: Any) -> tuple[int, ...]:
@@ -310,7 +376,32 @@ def window(name: str, value: Any) -> tuple[int, ...]:
         raise
     if len(ends) != 2:
         raise ValueError(f"{name} has {len(ends)} entries, expected two: (left, right)")
-    return _each(index, name, ends)
+    return _each(_end, name, ends)
+
+
+# ---- flags and words ---------------------------------------------------------------------------
+
+
+def flag(name: str, value: Any) -> bool:
+    """A bool: Python's, NumPy's, or a 0-d array of one.
+
+    No truth of other objects: 'no' would be true, and an array has none.
+    """
+    if isinstance(value, (bool, np.bool_)):  # faster than a union
+        return bool(value)
+    if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0:
+        return bool(value)
+    raise _wrong.kind(name, value, "a bool")
+
+
+def rule(name: str, value: Any) -> str:
+    """What becomes of a row without keys."""
+    if not isinstance(value, str):
+        raise _wrong.kind(name, value, "a str")
+    found = str.__str__(value)  # of a subclass, as it is
+    if found not in ("uniform", "zero", "nan"):
+        raise _wrong.value(name, value, "'uniform', 'zero' or 'nan'")
+    return found
 
 
 # ---- arguments that say something about others -------------------------------------------------
@@ -324,8 +415,7 @@ def near_offset(offset: Any, window: tuple[int, int], causal: object) -> Array:
     A band that wide has at most one of its ends in reach; the offset puts that where it belongs.
     """
     left, right = window
-    if isinstance(causal, bool | np.bool_ | np.ndarray) and causal:
-        right = 0
+    right = 0 if causal is True else right
     exact = np.array(offset, dtype=object)  # Python ints, of any size
     near = np.empty(exact.shape, np.int64)
     for i, x in enumerate(exact.flat):
@@ -334,17 +424,3 @@ def near_offset(offset: Any, window: tuple[int, int], causal: object) -> Array:
         by_last = last < FAR or left == -1
         near.flat[i] = last - min(right, 2 * FAR) if by_last else first + min(left, 2 * FAR)
     return near
-
-
-def swapped(function: str, X: Any, lens: Any, name: str) -> TypeError | None:
-    """What a call f(X, lens) that failed is told if integers came as X and floats as lengths."""
-    try:
-        scores, lengths = read("X", X), read(name, lens)
-    except Exception:
-        return None
-    if scores.dtype.kind in "iu" and lengths.dtype.kind == "f" and lengths.ndim > scores.ndim:
-        return TypeError(
-            f"X holds integers and {name} floats, as if they were swapped: expected "
-            f"{function}(X, {name})"
-        )
-    return None

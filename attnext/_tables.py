@@ -8,6 +8,7 @@ which multi-head is one more.
 """
 
 from collections import namedtuple
+from collections.abc import Collection
 from typing import Any
 
 _TAKERS = ("forward", "backward", "layer", "scores", "scaled")  # bits, from the lowest
@@ -31,17 +32,27 @@ def _takers(bits: int) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _own(function: Any, options: Collection[str]) -> dict[str, Any]:
+    """The keywords of a function that are not those of all, and their defaults."""
+    found = {}
+    for entry in function.__text_signature__[1:-1].partition("*, ")[2].split(", "):
+        name, _, default = entry.partition("=")
+        if name not in options:
+            found[name] = _default(default or None)
+    return found
+
+
 def fill(
     core: Any, options: list[tuple[str, str | None, int]], attentions: list[tuple[Any, ...]]
 ) -> list[Any]:
     """Add the tables, and the named tuples of gradients, which come back: None without one."""
     core.OPTIONS = {name: (_default(text), _takers(bits)) for name, text, bits in options}
     core.ATTENTIONS, types = {}, []
-    for name, own, parameters, has_w in attentions:
+    for name, parameters in attentions:
         names = tuple([row[0] for row in parameters])
         of_inputs = ("queries", "keys", "values", *names)
-        w = ("w",) if has_w else ()
-        keywords = {keyword: _default(text) for keyword, text in own}
+        keywords = _own(getattr(core, f"{name}_attention"), core.OPTIONS)
+        w = ("w",) if "w" in keywords else ()
         core.ATTENTIONS[name] = (names + w, of_inputs + w, keywords, tuple(parameters))
         title = f"{name.title().replace('_', '')}Gradients"
         if names:

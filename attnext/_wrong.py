@@ -1,8 +1,8 @@
 """What is wrong with the arguments of a call, in words: what C finds, as an exception.
 
-C looks at shapes and values and says nothing itself. Where one is wrong it calls the function here
-that is named for it, with what it knows of it, and raises what comes back. An argument is told by
-its name, what was expected and what came.
+C looks at shapes and at what is in arrays and says nothing itself. Where something is wrong it
+calls the function here that is named for it, with what it knows of it, and raises what comes back.
+An argument is told by its name, what was expected and what came.
 """
 
 from typing import Any
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnext._hints import call as call  # which a signature does not fit
-from attnext._reading import type_name
 
 Array = NDArray[Any]
 Dims = list[int] | tuple[int, ...]  # of an expected shape: a number below 0 stands for a letter
@@ -22,6 +21,14 @@ _M, _N, _DK, _HEADS = -1, -2, -6, -8
 # As in _reading.py, no function has variables that an inner one sees.
 
 # ---- words -------------------------------------------------------------------------------------
+
+
+def type_name(value: object) -> str:
+    """As C's messages have it: of types made by a class statement the name alone."""
+    kind = type(value)
+    by_statement = kind.__flags__ & 1 << 9
+    whole = f"{kind.__module__}.{kind.__name__}"
+    return kind.__name__ if by_statement or kind.__module__ == "builtins" else whole
 
 
 def _text(dims: Dims) -> str:
@@ -51,13 +58,9 @@ def kind(name: str, came: object, expected: str) -> TypeError:
     return TypeError(f"{name} must be {expected}, got {type_name(came)}")
 
 
-def shape(name: str, came: Array, expected: str | Dims) -> ValueError:
+def shape(name: str, came: Any, expected: str | Dims) -> ValueError:
     text = expected if isinstance(expected, str) else _text(expected)
-    return ValueError(f"{name} has shape {came.shape}, expected {text}")
-
-
-def too_large(name: str) -> ValueError:
-    return ValueError(f"{name} is an int too large for a float")
+    return ValueError(f"{name} has shape {np.shape(came)}, expected {text}")
 
 
 def overflow(name: str) -> ValueError:
@@ -70,18 +73,6 @@ def arrays_too_large(memory: str) -> ValueError:
 
 def lost_memory(name: str) -> ValueError:
     return ValueError(f"{name} lost its memory: the array that it is a view of gave it back")
-
-
-def out(came: Any) -> Exception:
-    """out is no array to write the result into."""
-    if not isinstance(came, np.ndarray):
-        return kind("out", came, "a numpy.ndarray")
-    if came.dtype != np.dtype(np.float32):
-        return TypeError(f"out has dtype {came.dtype}, expected float32")
-    how = "read-only" if not came.flags.writeable else "not C-contiguous"
-    if came.flags.writeable and not came.flags.aligned:
-        how = "unaligned"
-    return ValueError(f"out is {how}, expected a writable C-contiguous array")
 
 
 def parameter(name: str, came: Array, dims: Dims) -> ValueError:
@@ -149,7 +140,7 @@ def _of_memory(
     return shape("queries", queries, of_memory)
 
 
-def lengths(came: Array, rows: Dims) -> ValueError:
+def lengths(came: Any, rows: Dims) -> ValueError:
     """Valid lengths fit none of the shapes that they may have: rows is queries.shape[:-1]."""
     texts = [_text(rows[:1]), _text((rows[0], rows[-1])), _text(rows)] if rows else ["an int"]
     if len(rows) == 1:

@@ -30,6 +30,8 @@ from hostile import (
     same,
 )
 
+import attnext
+
 
 class Acts:
     """A number, an array_like or an int that does something whenever it is read."""
@@ -96,6 +98,18 @@ def test_a_view_of_memory_that_is_gone(name: str) -> None:
             base.resize((0,), refcheck=False)
             with pytest.raises(ValueError, match=f"^{victim} lost its memory: "):
                 function(**(arguments | {victim: view}))
+
+
+@pytest.mark.parametrize("name", ["dot_product_attention", "masked_softmax"])
+def test_out_of_memory_that_is_gone(name: str) -> None:
+    """Into which nothing may be written."""
+    given = (Q, K, V)[: 3 if name == "dot_product_attention" else 1]
+    shape = getattr(attnext, name)(*given).shape
+    base = np.zeros(2 * np.prod(shape), np.float32)
+    out = base[: base.size // 2].reshape(shape)
+    base.resize((0,), refcheck=False)
+    with pytest.raises(ValueError, match="^out lost its memory: "):
+        getattr(attnext, name)(*given, out=out)
 
 
 # ---- arguments that use the same object ----------------------------------------------------------

@@ -90,7 +90,7 @@ class Door:
         self.functions: dict[str, list[Function]] = {}
         self.bodies: set[str] = set()  # of functions, which the gate calls
         for file, text in files.items():
-            self.bodies.update(re.findall(r"^PY_EXPOSED\(\w+, (\w+)\)", text, re.MULTILINE))
+            self.bodies.update(re.findall(r"^PY_EXPOSED\(\w+, (\w+)\b", text, re.MULTILINE))
             for name, parameters, body in FUNCTION.findall(text):
                 function = Function(file, name, parameters, body)
                 self.functions.setdefault(name, []).append(function)
@@ -173,7 +173,7 @@ def test_nothing_behind_the_gate_runs_python(files: dict[str, str]) -> None:
         ("py_softmax.c", "const double size", "PyObject_Repr(given[ARG_X]);\n    "),
         ("py_attention.c", "const py_outputs *to = ", "PyTuple_New(3);\n    "),
         ("py_results.c", "return ", "PyObject_CallNoArgs(NULL);\n    "),
-        ("py_run.c", "void *scratch = allocate", "PyImport_ImportModule(name);\n    "),
+        ("py_run.c", "heap = py_take_scratch", "PyImport_ImportModule(name);\n    "),
     ],
 )
 def test_a_call_that_may_is_found(

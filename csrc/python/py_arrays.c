@@ -84,45 +84,6 @@ narrow(PyArrayObject *source)
     return result;
 }
 
-/* Does a lie in the memory of the array that it is a view of? That may have given it back
- * since, as a.resize(0, refcheck=False) does. */
-static bool
-has_memory(PyArrayObject *a)
-{
-    const char *low, *high;
-    PyArrayObject *owner = a;
-    for (PyObject *base = PyArray_BASE(a); base != NULL && PyArray_Check(base);
-         base = PyArray_BASE(owner)) {
-        owner = (PyArrayObject *)base;
-    }
-    if (owner == a || !PyArray_CHKFLAGS(owner, NPY_ARRAY_OWNDATA)) {
-        return true;
-    }
-    py_extent(a, &low, &high);
-    return low == high || (low >= PyArray_BYTES(owner) &&
-                           high <= PyArray_BYTES(owner) + PyArray_NBYTES(owner));
-}
-
-int
-py_check_memory(PyArrayObject *a, const char *name)
-{
-    if (PyArray_BASE(a) == NULL || has_memory(a)) {
-        return 0;
-    }
-    return py_wrong("lost_memory", "(s)", name);
-}
-
-/* object as an array of that kind, whatever its layout. */
-static PyArrayObject *
-read_array(py_kind kind, PyObject *object, const char *name)
-{
-    PyObject *array = py_read(kind, object, name);
-    if (array != NULL && py_check_memory((PyArrayObject *)array, name) < 0) {
-        Py_CLEAR(array);
-    }
-    return (PyArrayObject *)array;
-}
-
 PyArrayObject *
 py_float32(PyObject *object, const char *name)
 {
@@ -130,7 +91,8 @@ py_float32(PyObject *object, const char *name)
         PyArray_BASE((PyArrayObject *)object) == NULL) {
         return (PyArrayObject *)Py_NewRef(object);
     }
-    PyArrayObject *source = read_array(READ_REAL, object, name), *result = NULL;
+    PyArrayObject *source = (PyArrayObject *)py_read(READ_real, object, name);
+    PyArrayObject *result = NULL;
     if (source == NULL) {
         return NULL;
     }
@@ -163,21 +125,6 @@ py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
     return ndim;
 }
 
-/* Has a these letters as its shape, `skip` of them left out? */
-static bool
-letters_fit(PyArrayObject *a, const char *letters, int skip,
-            const npy_intp sizes[PY_LETTERS])
-{
-    for (int i = 0; letters[skip + i] != '\0'; i++) {
-        char letter = letters[skip + i];
-        npy_intp expected = letter == '1' ? 1 : sizes[letter - 'A'];
-        if (expected >= 0 && PyArray_DIM(a, i) != expected) {
-            return false;
-        }
-    }
-    return true;
-}
-
 PyArrayObject *
 py_parameter(PyObject *object, const char *name, const char *letters,
              npy_intp sizes[PY_LETTERS])
@@ -186,11 +133,10 @@ py_parameter(PyObject *object, const char *name, const char *letters,
     if (a == NULL) {
         return NULL;
     }
-    int skip = (int)strlen(letters) - PyArray_NDIM(a);
-    if (!(skip == 0 || (skip == 1 && letters[0] == '1')) ||
-        !letters_fit(a, letters, skip, sizes)) {
-        npy_intp dims[PY_PARAMETER_AXES];
-        int ndim = py_letter_shape(letters, sizes, dims);
+    npy_intp dims[PY_PARAMETER_AXES];
+    const int ndim = py_letter_shape(letters, sizes, dims);
+    const int skip = letters[0] == '1' && PyArray_NDIM(a) == ndim - 1;
+    if (!py_shape_fits(a, ndim - skip, dims + skip)) {
         py_wrong("parameter", "(sON)", name, a, py_dims(ndim, dims));
         Py_DECREF(a);
         return NULL;
@@ -203,36 +149,12 @@ py_parameter(PyObject *object, const char *name, const char *letters,
     return a;
 }
 
-int
-py_out(PyObject *object, PyArrayObject **out)
+PyArrayObject *
+py_out(PyObject *out, int ndim, const npy_intp *dims)
 {
-    *out = NULL;
-    if (!py_is_given(object)) {
-        return 0;
-    }
-    PyArrayObject *a = (PyArrayObject *)object;
-    if (!PyArray_Check(object) || PyArray_TYPE(a) != NPY_FLOAT32 ||
-        !PyArray_ISCARRAY(a)) { /* which is of native bytes */
-        return py_wrong("out", "(O)", object);
-    }
-    *out = (PyArrayObject *)Py_NewRef(object);
-    return 0;
-}
-
-/* ---- extents --------------------------------------------------------------------- */
-
-void
-py_extent(PyArrayObject *a, const char **low, const char **high)
-{
-    *low = *high = PyArray_BYTES(a);
-    if (PyArray_SIZE(a) == 0) {
-        return;
-    }
-    for (int i = 0; i < PyArray_NDIM(a); i++) {
-        npy_intp reach = (PyArray_DIM(a, i) - 1) * PyArray_STRIDE(a, i);
-        *(reach < 0 ? low : high) += reach;
-    }
-    *high += PyArray_ITEMSIZE(a);
+    PyArrayObject *a = (PyArrayObject *)out;
+    return py_check_shape(a, "out", ndim, dims) < 0 ? NULL
+                                                    : (PyArrayObject *)Py_NewRef(a);
 }
 
 /* ---- bools ----------------------------------------------------------------------- */
@@ -268,23 +190,7 @@ is_readable(PyArrayObject *a)
 }
 
 PyArrayObject *
-py_bools(PyObject *object, const char *name)
+py_bools(PyArrayObject *a)
 {
-    PyArrayObject *source = read_array(READ_BOOLS, object, name), *result = NULL;
-    if (source == NULL) {
-        return NULL;
-    }
-    result = is_readable(source) ? (PyArrayObject *)Py_NewRef(source)
-                                 : copy_without_repeats(source);
-    Py_DECREF(source);
-    return result;
-}
-
-PyArrayObject *
-py_floats(PyObject *object, const char *name)
-{
-    PyArrayObject *source = read_array(READ_FLOATS, object, name);
-    PyArrayObject *a = source == NULL ? NULL : py_float32((PyObject *)source, name);
-    Py_XDECREF(source);
-    return a;
+    return is_readable(a) ? (PyArrayObject *)Py_NewRef(a) : copy_without_repeats(a);
 }

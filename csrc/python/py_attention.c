@@ -64,18 +64,6 @@ work_of(const py_call *call)
                               : attn_forward_work(p);
 }
 
-static size_t
-forward_workspace(const void *context, int threads)
-{
-    const py_call *call = context;
-    const attn_problem *p = &call->problem;
-    const bool weights = call->outputs.weights != NULL;
-    return py_is_of_scores(call) ? attn_scores_workspace(p, threads)
-           : py_has_heads(call)  ? attn_multi_head_workspace(
-                                       p, call->outputs.kept != NULL, weights, threads)
-                                 : attn_forward_workspace(p, weights, threads);
-}
-
 static int
 call_forward(const void *context, void *scratch, attn_run *run)
 {
@@ -93,20 +81,6 @@ call_forward(const void *context, void *scratch, attn_run *run)
 }
 
 /* ---- backward -------------------------------------------------------------------- */
-
-static size_t
-backward_workspace(const void *context, int threads)
-{
-    const py_call *call = context;
-    const attn_problem *p = &call->problem;
-    const attn_gradients d = gradients_of(call);
-    const attn_grad_outputs from = flows_of(call);
-    return py_is_of_scores(call) ? attn_scores_backward_workspace(p, &d, threads)
-           : py_has_heads(call)
-               ? attn_multi_head_backward_workspace(
-                     p, &d, &from, call->arrays[ARG_KEPT] != NULL, threads)
-               : attn_backward_workspace(p, &d, &from, threads);
-}
 
 static int
 call_backward(const void *context, void *scratch, attn_run *run)
@@ -136,16 +110,14 @@ py_attend(const attnext_state *state, py_call *call)
     if (py_is_backward(call->form)) {
         return py_read_inputs(call) < 0 || py_make_gradients(call) < 0
                    ? -1
-                   : py_run(state, work_of(call), backward_workspace, call_backward,
-                            call);
+                   : py_run(state, work_of(call), call_backward, call);
     }
     const py_outputs *to = &call->outputs;
-    if (py_out(call->given[ARG_OUT], &call->outputs.output) < 0 ||
-        py_read_inputs(call) < 0 || py_make_outputs(call) < 0) {
+    if (py_read_inputs(call) < 0 || py_make_outputs(call) < 0) {
         return -1;
     }
     if (is_empty(to->output) && is_empty(to->weights) && is_empty(to->lse)) {
         return 0; /* nothing to write, however large the other sizes */
     }
-    return py_run(state, work_of(call), forward_workspace, call_forward, call);
+    return py_run(state, work_of(call), call_forward, call);
 }

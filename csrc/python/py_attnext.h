@@ -10,8 +10,7 @@
  *     py_defer.c       the way to Python, which reads what is not, and says what is wrong
  *     py_arrays.c      from there to float32 arrays and bools of known shape
  *     py_integers.c    ... and to integers, valid lengths in every shape they may come
- *     py_masks.c       mask, bias and dropout_mask; sink and scale
- *     py_bands.c       the band along the diagonal: causal and its offset, window
+ *     py_masks.c       mask, bias and dropout_mask; sink and scale; causal and window
  *     py_memory.c      where large arrays and large scratch lie
  *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_quiet.h       in a build with assertions: from the gate to there nothing of Python
@@ -88,6 +87,9 @@ int py_intern_names(attnext_state *state);
 PyObject *py_argument_name(const attnext_state *state, const py_signature *signature,
                            py_arg arg);
 
+/* "name(a, b=None, *, c=0": as help() shows it, but for the end. */
+PyObject *py_signature_text(const attnext_state *state, const py_signature *signature);
+
 /* Sorts a METH_FASTCALL | METH_KEYWORDS (or vectorcall) call into given[ARG_COUNT], where
  * all is NULL. Missing, unknown, doubled or too many arguments: TypeError. */
 int py_parse(const attnext_state *state, const py_signature *signature,
@@ -100,51 +102,40 @@ py_is_given(PyObject *object)
     return object != NULL && object != Py_None;
 }
 
-/* ---- options, one by one (py_options.c) ------------------------------------------- */
-
-/* A plain number, which may be inf or nan; an int may be too large: ValueError. */
-int py_number(PyObject *object, const char *name, double *number);
-
-/* A bool: Python's, NumPy's, or a 0-d array of one. No truth of other objects: 'no'
- * would be true, and an array has none. */
-int py_read_flag(PyObject *object, const char *name, bool *flag);
-
-typedef struct {
-    bool given;
-    uint64_t value;
-} py_seed;
-
-/* None, or an int 0 <= seed < 2**64. */
-int py_read_seed(PyObject *object, const char *name, py_seed *seed);
-
-/* "uniform", "zero" or "nan". */
-int py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule);
-
 /* ---- reading (py_read.c) --------------------------------------------------------- */
 
 /* What an argument is to become, by the function of attnext/_reading.py that reads it. */
+/* clang-format off */
+#define PY_KINDS(KIND)                                                                   \
+    KIND(as_is) /* an object of ours, a word: it is looked at and not read */            \
+    KIND(real) KIND(floats) KIND(bools) KIND(integers) KIND(parts) KIND(out) KIND(flag)  \
+    KIND(rule) KIND(number) KIND(scale) KIND(w) KIND(sigma) KIND(positive)               \
+    KIND(probability) KIND(seed) KIND(heads) KIND(threads) KIND(window)
+/* clang-format on */
+
 typedef enum {
-    READ_AS_IS, /* a flag, a word, an object of ours: it is looked at and not read */
-    READ_REAL,
-    READ_FLOATS,
-    READ_BOOLS,
-    READ_INTEGERS,
-    READ_PARTS,
-    READ_OUT,
-    READ_NUMBER,
-    READ_ONE_NUMBER,
-    READ_SCALE,
-    READ_INDEX,
-    READ_WINDOW,
-    READ_RNG
+#define NUMBER(KIND) READ_##KIND,
+    PY_KINDS(NUMBER)
+#undef NUMBER
 } py_kind;
 
 /* object as what fits, a new reference; what is wrong with it is said with its name.
  * Unless it fits, this runs code, anybody's. */
 PyObject *py_read(py_kind kind, PyObject *object, const char *name);
+int py_read_flag(PyObject *object, const char *name, bool *flag);
 
-/* All arguments of a parsed call as what fits, but for None. *owned, NULL before, is
- * a list that keeps what was read, or NULL. */
+/* A plain number. */
+static inline double
+py_number(PyObject *object)
+{
+    return PyFloat_Check(object) ? PyFloat_AS_DOUBLE(object) : PyLong_AsDouble(object);
+}
+
+/* "uniform", "zero" or "nan", of attn_empty_rows; -1: another object. */
+int py_rule(PyObject *object);
+
+/* All arguments of a parsed call as what fits, but for None where that is nothing. *owned,
+ * NULL before, is a list that keeps what was read, or NULL. */
 int py_make_plain(const attnext_state *state, const py_signature *signature,
                   PyObject **given, PyObject **owned);
 
@@ -176,16 +167,9 @@ PyObject *py_ask(const char *module, const char *function, const char *facts, ..
  * it, and returns -1. */
 int py_wrong(const char *what, const char *facts, ...);
 
-/* A shape, as a fact; and the errors that are told most: */
+/* A shape, as a fact; and an error about one: */
 PyObject *py_dims(int ndim, const npy_intp *dims);
-int py_value_error(PyObject *object, const char *name, const char *expected);
-int py_kind_error(PyObject *object, const char *name, const char *expected);
 int py_shape_error(PyArrayObject *a, const char *name, const char *expected);
-
-/* A call f(X, lens, ...) has failed, for whatever reason: if the two seem to be swapped,
- * that is what is wrong. */
-void py_notice_swapped(const attnext_state *state, const py_signature *signature,
-                       PyObject *const *given);
 
 /* ---- arrays (py_arrays.c) -------------------------------------------------------- */
 
@@ -193,10 +177,6 @@ void py_notice_swapped(const attnext_state *state, const py_signature *signature
 enum { PY_MAX_AXES = 65 };
 
 /* In all of these, `name` is used in messages. */
-
-/* ValueError if a is a view of an array that gave its memory back, as
- * base.resize(0, refcheck=False) does. */
-int py_check_memory(PyArrayObject *a, const char *name);
 
 /* Is object what the core reads: an array of this dtype, C-contiguous and native? */
 bool py_is_plain(PyObject *object, int dtype);
@@ -207,12 +187,6 @@ PyArrayObject *py_as_dtype(PyArrayObject *a, int dtype);
 /* object as a float32, C-contiguous, aligned array in native byte order: itself when it
  * is one, else a converted copy. */
 PyArrayObject *py_float32(PyObject *object, const char *name);
-
-/* The same of floats only: of any dtype, but no integers and no bools. */
-PyArrayObject *py_floats(PyObject *object, const char *name);
-
-/* The bytes between *low and *high hold every element of a (none if a is empty). */
-void py_extent(PyArrayObject *a, const char **low, const char **high);
 
 /* A dim of an expected shape that is not a number but a letter: it fits every size, and
  * messages show it: "keys has shape (2, 3, 4), expected (2, N, 5)" (attnext/_wrong.py). */
@@ -240,13 +214,12 @@ int py_letter_shape(const char *letters, const npy_intp sizes[PY_LETTERS],
 PyArrayObject *py_parameter(PyObject *object, const char *name, const char *letters,
                             npy_intp sizes[PY_LETTERS]);
 
-/* object given as out=: *out is NULL if not given, else a new reference to it, known to
- * be a writable float32 C-contiguous array. Its shape is for py_check_shape. */
-int py_out(PyObject *object, PyArrayObject **out);
+/* The array that is given as out; ValueError unless it has this shape. */
+PyArrayObject *py_out(PyObject *out, int ndim, const npy_intp *dims);
 
-/* object as an array of bools whose last axis is contiguous, or of size 1, or repeats one
+/* a, of bools, as an array whose last axis is contiguous, or of size 1, or repeats one
  * element: itself when it is one, whatever its other strides. */
-PyArrayObject *py_bools(PyObject *object, const char *name);
+PyArrayObject *py_bools(PyArrayObject *a);
 
 /* dims = the shape of a; how many axes that is. */
 static inline int
@@ -278,16 +251,15 @@ PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
 
 /* ---- integers (py_integers.c) ----------------------------------------------------- */
 
-/* Integers as a private int64 array in the shape given, those below low or above high
- * moved to the ends. */
-PyArrayObject *py_int64_copy(PyObject *object, const char *name, int64_t low,
-                             int64_t high);
+/* Plain integers as a private int64 array in the shape given, those below low or above
+ * high moved to the ends. */
+PyArrayObject *py_int64_copy(PyObject *object, int64_t low, int64_t high);
 int64_t py_clip_int(PyObject *integer, int64_t low, int64_t high);
 
 /* How many batch entries share one entry of the first axis of rows (..., M). */
 npy_intp py_heads(int ndim, const npy_intp *rows);
 
-/* So many lengths, one per batch entry, need no array of their own. */
+/* So many lengths need no array of their own. */
 enum { PY_FEW_LENS = 16 };
 
 /* The valid lengths of rows `rows` = queries.shape[:-1] with N keys: None, an int, or
@@ -318,8 +290,6 @@ void py_view_clear(attn_view *view);
  * which the garbage collector may start. */
 PyArrayObject *py_both(PyArrayObject *a, PyArrayObject *b);
 
-/* ---- bands (py_bands.c) ---------------------------------------------------------- */
-
 /* Twice as far as any key is from any query, and so small that the core can add. */
 static const int64_t PY_FAR = (int64_t)1 << 61;
 
@@ -329,9 +299,6 @@ typedef struct {
     int64_t left, right; /* at most PY_FAR */
 } py_window;
 
-/* The option: None, or a tuple or list of two ints, each >= -1. */
-int py_read_window(PyObject *object, const char *name, py_window *window);
-
 /* Fills *band from window, causal, and their offset, an int or integers of shape
  * rows[:1], NULL if not given; *offsets is the private copy it points into, which may
  * be given again with the same window. */
@@ -340,15 +307,25 @@ int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
 
 /* ---- docstrings (py_docs.c) ------------------------------------------------------ */
 
-/* Who takes an option of py_options.def; SCALED: the backwards, of functions, the scores
- * alone too, and of the layer, of a score whose scale is a factor. */
-enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16 };
+/* Which forms of an attention take an argument of py_options.def: any that is named, and
+ * IF_ says what the score has to be for that. Python sees the TAKERS. SCALED: the backwards
+ * of a score whose scale is a factor. Of a layer, what a forward takes too is its call's,
+ * and else its backward's. */
+enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16, TAKERS = 31 };
 enum { FUNCTIONS = FORWARD | BACKWARD | SCORES };
+/* All but a layer's backward, whose inputs are in its context; of those, what has values. */
+enum { INPUTS = 1 << 5, POOLED = 1 << 6, BACKWARDS = 1 << 7 };
+enum { LAYER_CALL = 1 << 8, LAYER_BACKWARD = 1 << 9 };
+enum { KEEPING = 1 << 10, KEEPING_BACKWARD = 1 << 11 };
+/* It makes heads itself, or not; and has eps, or an ATTN_SCALE_ROOT, ... */
+enum { IF_HEADS = 1 << 12, IF_WHOLE = 1 << 13, IF_EPS = 1 << 14 };
+enum { IF_ROOT = 1 << 15, IF_ONE = 1 << 16, IF_BANDWIDTH = 1 << 17, IFS = 63 << 12 };
 
 /* What the table says of an argument (py_tables.c): standard is its default, as text. */
 typedef struct {
     const char *name, *standard;
     int taken_by;
+    bool shared; /* an OPTION or an ARRAY of all attentions */
 } py_argument_row;
 
 extern const py_argument_row py_argument_rows[ARG_COUNT];
@@ -367,13 +344,19 @@ typedef PyObject *py_body(attnext_state *state, PyObject *const *given);
 PyObject *py_call_body(PyObject *module, const py_signature *signature, py_body *body,
                        PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 
-/* NAME, of NAME_signature, as CPython calls it. */
-#define PY_EXPOSED(NAME, BODY)                                                       \
+/* NAME, of these arguments, the first REQUIRED, the first POSITIONAL of which are so, as
+ * CPython calls it; and its row in a table of functions. */
+#define PY_EXPOSED(NAME, BODY, REQUIRED, POSITIONAL, ...)                            \
+    static const py_signature NAME##_signature = {.function = #NAME,                 \
+                                                  .required = REQUIRED,              \
+                                                  .positional = POSITIONAL,          \
+                                                  .args = {__VA_ARGS__}};            \
     static PyObject *NAME(PyObject *module, PyObject *const *args, Py_ssize_t nargs, \
                           PyObject *kwnames)                                         \
     {                                                                                \
         return py_call_body(module, &NAME##_signature, BODY, args, nargs, kwnames);  \
     }
+#define PY_ROW(NAME) {&NAME##_signature, PY_FASTCALL(NAME)}
 
 /* *method = the function, with its signature for help(): METH_FASTCALL | METH_KEYWORDS |
  * flags. Of a table that ends with {0}, methods[]. Static: functions point there. */

@@ -21,7 +21,12 @@
 
 /* ---- the call ------------------------------------------------------------------------ */
 
-/* The options that are no arrays, read and checked. Every one is off at zero. */
+typedef struct {
+    bool given;
+    uint64_t value;
+} py_seed;
+
+/* The options that are no arrays. Every one is off at zero. */
 typedef struct {
     float softcap; /* 0: none */
     bool causal, enable_gqa;
@@ -133,11 +138,8 @@ int py_read_call(const attnext_state *state, py_call *call, PyObject *kwnames);
 static inline PyObject *
 py_given_scale(const py_call *call)
 {
-    PyObject *scale = call->given[ARG_SCALE],
-             *of_layer = call->given[ARG_SCALE_OF_LAYER];
-    return py_is_given(scale)      ? scale
-           : py_is_given(of_layer) ? of_layer
-                                   : call->given[ARG_SCALE_OF_ONE];
+    PyObject *scale = call->given[ARG_SCALE];
+    return py_is_given(scale) ? scale : call->given[ARG_SCALE_OF_ONE];
 }
 
 /* ---- inputs (py_inputs.c) ------------------------------------------------------------ */
@@ -230,8 +232,8 @@ npy_intp py_kept_size(const py_call *call);
 PyObject *py_pack_outputs(const py_call *call);
 PyObject *py_pack_gradients(const py_call *call);
 
-void py_outputs_clear(py_outputs *outputs);
 void py_gradients_clear(py_gradients *gradients);
+void py_outputs_clear(py_outputs *outputs);
 
 /* ---- run (py_attention.c) ------------------------------------------------------------ */
 

@@ -59,45 +59,7 @@ py_dims(int ndim, const npy_intp *dims)
 }
 
 int
-py_value_error(PyObject *object, const char *name, const char *expected)
-{
-    return py_wrong("value", "(sOs)", name, object, expected);
-}
-
-int
-py_kind_error(PyObject *object, const char *name, const char *expected)
-{
-    return py_wrong("kind", "(sOs)", name, object, expected);
-}
-
-int
 py_shape_error(PyArrayObject *a, const char *name, const char *expected)
 {
     return py_wrong("shape", "(sOs)", name, a, expected);
-}
-
-void
-py_notice_swapped(const attnext_state *state, const py_signature *signature,
-                  PyObject *const *given)
-{
-    const py_arg which = signature->args[1];
-    PyObject *X = given[ARG_X], *lens = given[which];
-    PyObject *type, *value, *traceback, *error;
-    if (!py_is_given(X) || !py_is_given(lens) ||
-        (!PyErr_ExceptionMatches(PyExc_TypeError) &&
-         !PyErr_ExceptionMatches(PyExc_ValueError))) {
-        return;
-    }
-    PyErr_Fetch(&type, &value, &traceback);
-    error = py_ask("attnext._reading", "swapped", "(sOOO)", signature->function, X,
-                   lens, state->names[which]);
-    if (error != NULL && error != Py_None) {
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(traceback);
-    } else {
-        PyErr_Restore(type, value, traceback);
-    }
-    Py_XDECREF(error);
 }

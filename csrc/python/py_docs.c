@@ -9,26 +9,6 @@
 
 /* ---- signatures ------------------------------------------------------------------ */
 
-/* "name(a, b=None, *, c=0)", or NULL and MemoryError. */
-static PyObject *
-signature_text(const attnext_state *state, const py_signature *signature)
-{
-    PyObject *text = PyUnicode_FromFormat("%s(%s", signature->function,
-                                          signature->method ? "$self" : "");
-    const char *comma = signature->method ? ", " : "";
-    for (int i = 0; text != NULL && signature->args[i] != ARG_END; i++, comma = ", ") {
-        py_arg arg = signature->args[i];
-        bool standard = i >= signature->required && arg != signature->keyword;
-        Py_SETREF(text,
-                  PyUnicode_FromFormat("%U%s%s%U%s%s", text, comma,
-                                       i == signature->positional ? "*, " : "",
-                                       py_argument_name(state, signature, arg),
-                                       standard ? "=" : "",
-                                       standard ? py_argument_rows[arg].standard : ""));
-    }
-    return text;
-}
-
 /* A copy that stays for good: functions point to it. */
 static char *
 lasting(const char *before, const char *text)
@@ -48,7 +28,7 @@ py_fill_method(const attnext_state *state, const py_function *function, int flag
     if (method->ml_doc != NULL) {
         return 0; /* imported before in this process */
     }
-    PyObject *text = signature_text(state, function->signature);
+    PyObject *text = py_signature_text(state, function->signature);
     const char *shown = text == NULL ? NULL : PyUnicode_AsUTF8(text);
     *method = (PyMethodDef){function->signature->function, function->function,
                             METH_FASTCALL | METH_KEYWORDS | flags,

@@ -8,99 +8,98 @@
 
 /* ---- int64 ----------------------------------------------------------------------- */
 
-static int64_t
+static inline int64_t
 clip(int64_t value, int64_t low, int64_t high)
 {
     return value > high ? high : value < low ? low : value;
 }
 
-int64_t
-py_clip_int(PyObject *integer, int64_t low, int64_t high)
+static inline int64_t
+clip_int(PyObject *integer, int64_t low, int64_t high)
 {
     int overflow;
     int64_t value = PyLong_AsLongLongAndOverflow(integer, &overflow);
     return overflow > 0 ? high : overflow < 0 ? low : clip(value, low, high);
 }
 
-/* n integers of an array, int64 or, if so, uint64, clipped. Each is read once and judged by
- * its copy, for the original may be changing. */
-static inline void
-copy_clipped(int64_t *to, const void *from, bool is_unsigned, npy_intp n, int64_t low,
-             int64_t high)
+int64_t
+py_clip_int(PyObject *integer, int64_t low, int64_t high)
 {
-    memcpy(to, from, (size_t)n * sizeof *to);
-    for (npy_intp i = 0; i < n; i++) {
-        if (is_unsigned && to[i] < 0) {
-            to[i] = high;
-        } else if (to[i] > high) {
-            to[i] = high;
-        } else if (to[i] < low) {
-            to[i] = low;
-        }
-    }
+    return clip_int(integer, low, high);
 }
 
-/* Of a list of n ints. */
-static inline void
-copy_list(int64_t *to, PyObject *list, npy_intp n, int64_t low, int64_t high)
+/* The shape that plain integers come in: an array's, a list's, or that of an int. */
+static int
+shape_of(PyObject *object, npy_intp dims[PY_MAX_AXES])
 {
-    for (npy_intp i = 0; i < n; i++) {
-        to[i] = py_clip_int(PyList_GET_ITEM(list, i), low, high);
+    if (PyArray_CheckExact(object)) {
+        return py_note_shape((PyArrayObject *)object, dims);
     }
+    dims[0] = PyList_Check(object) ? PyList_GET_SIZE(object) : 1;
+    return PyList_Check(object) ? 1 : 0;
+}
+
+/* n integers of an array, clipped. Each is read once and judged by its copy, for the
+ * original may be changing. */
+static int
+copy_array(int64_t *to, PyArrayObject *a, npy_intp n, int64_t low, int64_t high)
+{
+    const bool is_unsigned = PyArray_ISUNSIGNED(a);
+    PyArrayObject *wide = py_as_dtype(a, is_unsigned ? NPY_UINT64 : NPY_INT64);
+    if (wide == NULL) {
+        return -1;
+    }
+    memcpy(to, PyArray_DATA(wide), (size_t)n * sizeof *to);
+    for (npy_intp i = 0; i < n; i++) {
+        to[i] = is_unsigned && to[i] < 0 ? high : clip(to[i], low, high);
+    }
+    Py_DECREF(wide);
+    return 0;
+}
+
+/* n plain integers, clipped. */
+static int
+copy_clipped(int64_t *to, PyObject *object, npy_intp n, int64_t low, int64_t high)
+{
+    if (PyArray_CheckExact(object)) {
+        return copy_array(to, (PyArrayObject *)object, n, low, high);
+    }
+    PyObject *const *items = PyList_Check(object) ? PySequence_Fast_ITEMS(object)
+                                                  : &object;
+    for (npy_intp i = 0; i < n; i++) {
+        to[i] = clip_int(items[i], low, high);
+    }
+    return 0;
 }
 
 PyArrayObject *
-py_int64_copy(PyObject *object, const char *name, int64_t low, int64_t high)
+py_int64_copy(PyObject *object, int64_t low, int64_t high)
 {
-    PyObject *from = py_read(READ_INTEGERS, object, name);
-    PyArrayObject *copy = NULL;
     npy_intp dims[PY_MAX_AXES];
-    int ndim = 0;
-    if (from != NULL && PyArray_Check(from)) {
-        PyArrayObject *a = (PyArrayObject *)from;
-        int dtype = PyArray_ISUNSIGNED(a) ? NPY_UINT64 : NPY_INT64;
-        bool there = py_check_memory(a, name) == 0;
-        ndim = py_note_shape(a, dims);
-        Py_SETREF(from, there ? (PyObject *)py_as_dtype(a, dtype) : NULL);
-    } else if (from != NULL && PyList_Check(from)) {
-        ndim = 1;
-        dims[0] = PyList_GET_SIZE(from);
+    const int ndim = shape_of(object, dims);
+    PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_INT64);
+    if (copy != NULL &&
+        copy_clipped(PyArray_DATA(copy), object, PyArray_SIZE(copy), low, high) < 0) {
+        Py_CLEAR(copy);
     }
-    if (from != NULL &&
-        (copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_INT64)) != NULL) {
-        int64_t *to = PyArray_DATA(copy);
-        if (PyArray_Check(from)) {
-            PyArrayObject *a = (PyArrayObject *)from;
-            copy_clipped(to, PyArray_DATA(a), PyArray_ISUNSIGNED(a), PyArray_SIZE(copy),
-                         low, high);
-        } else if (PyList_Check(from)) {
-            copy_list(to, from, *dims, low, high);
-        } else {
-            *to = py_clip_int(from, low, high);
-        }
-    }
-    Py_XDECREF(from);
     return copy;
 }
 
 /* ---- lengths --------------------------------------------------------------------- */
 
-/* object as a private int64 array in the shape given, every length clipped to 0..N. */
-static PyArrayObject *
-copy_lens(PyObject *object, npy_intp N, const char *name)
+/* n lengths in 0..N; ValueError if one is negative. */
+static int
+copy_lens(int64_t *to, PyObject *object, npy_intp n, npy_intp N, const char *name)
 {
-    PyArrayObject *copy = py_int64_copy(object, name, INT64_MIN, N);
-    npy_intp n = copy == NULL ? 0 : PyArray_SIZE(copy);
-    for (npy_intp i = 0; i < n; i++) {
-        long long length = ((int64_t *)PyArray_DATA(copy))[i];
-        if (length >= 0) {
-            continue;
-        }
-        py_wrong("negative_length", "(sOL)", name, object, length);
-        Py_DECREF(copy);
-        return NULL;
+    if (copy_clipped(to, object, n, INT64_MIN, N) < 0) {
+        return -1;
     }
-    return copy;
+    for (npy_intp i = 0; i < n; i++) {
+        if (to[i] < 0) {
+            return py_wrong("negative_length", "(sOL)", name, object, (long long)to[i]);
+        }
+    }
+    return 0;
 }
 
 npy_intp
@@ -110,30 +109,26 @@ py_heads(int ndim, const npy_intp *rows)
     return heads > 0 ? heads : 1; /* without entries any number but 0 does */
 }
 
-/* One length per entry of the first axis, as they mostly come: a list of as many ints, or a
- * plain int64 array; false: they come in another way, or one is negative. */
+/* How lengths of this shape are shared out over rows; false: they cannot be. */
 static bool
-read_few(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
-         attn_valid_lens *valid, int64_t *few)
+share_out(int own, const npy_intp *dims, int ndim, const npy_intp *rows,
+          attn_valid_lens *valid)
 {
-    PyArrayObject *a = (PyArrayObject *)object;
-    if (ndim < 2 || rows[0] > PY_FEW_LENS) {
-        return false;
-    }
-    if (PyList_CheckExact(object) && PyList_GET_SIZE(object) == rows[0]) {
-        copy_list(few, object, rows[0], -1, N);
-    } else if (py_is_plain(object, NPY_INT64) && PyArray_BASE(a) == NULL &&
-               py_shape_fits(a, 1, rows)) {
-        copy_clipped(few, PyArray_DATA(a), false, rows[0], -1, N);
+    npy_intp M = ndim > 0 ? rows[ndim - 1] : 1;
+    const npy_intp first_and_last[2] = {ndim > 0 ? rows[0] : 1, M};
+    if (own == ndim && PyArray_CompareLists(dims, rows, ndim)) {
+        valid->stride_b = M;
+        valid->stride_m = 1;
+    } else if (own == 1 && ndim > 1 && dims[0] == rows[0]) {
+        valid->heads = py_heads(ndim, rows);
+        valid->stride_b = 1;
+    } else if (own == 2 && ndim > 1 && PyArray_CompareLists(dims, first_and_last, 2)) {
+        valid->heads = py_heads(ndim, rows);
+        valid->stride_b = M;
+        valid->stride_m = 1;
     } else {
-        return false;
+        return own == 0; /* one length for all leaves both strides 0 */
     }
-    for (npy_intp i = 0; i < rows[0]; i++) {
-        if (few[i] < 0) {
-            return false;
-        }
-    }
-    *valid = (attn_valid_lens){few, py_heads(ndim, rows), 1, 0};
     return true;
 }
 
@@ -146,54 +141,39 @@ py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
     if (!py_is_given(object)) {
         return 0;
     }
-    if (few != NULL && read_few(object, ndim, rows, N, valid, few)) {
-        return 0;
+    npy_intp dims[PY_MAX_AXES];
+    const int own = shape_of(object, dims);
+    if (!share_out(own, dims, ndim, rows, valid)) {
+        return py_wrong("lengths", "(ON)", object, py_dims(ndim, rows));
     }
-    PyArrayObject *a = copy_lens(object, N, "valid_lens");
-    if (a == NULL) {
-        return -1;
+    npy_intp n = own == 1 ? dims[0] : PyArray_MultiplyList(dims, own);
+    if (few == NULL || n > PY_FEW_LENS) {
+        *lens = (PyArrayObject *)PyArray_SimpleNew(own, dims, NPY_INT64);
+        few = *lens == NULL ? NULL : PyArray_DATA(*lens);
     }
-    npy_intp M = ndim > 0 ? rows[ndim - 1] : 1;
-    const npy_intp first_and_last[2] = {ndim > 0 ? rows[0] : 1, M};
-
-    if (py_shape_fits(a, ndim, rows)) {
-        valid->stride_b = M;
-        valid->stride_m = 1;
-    } else if (ndim > 1 && py_shape_fits(a, 1, rows)) {
-        valid->heads = py_heads(ndim, rows);
-        valid->stride_b = 1;
-    } else if (ndim > 1 && py_shape_fits(a, 2, first_and_last)) {
-        valid->heads = py_heads(ndim, rows);
-        valid->stride_b = M;
-        valid->stride_m = 1;
-    } else if (PyArray_NDIM(a) != 0) { /* one length for all leaves both strides 0 */
-        py_wrong("lengths", "(ON)", a, py_dims(ndim, rows));
-        Py_DECREF(a);
-        return -1;
-    }
-    valid->lens = PyArray_DATA(a);
-    *lens = a;
-    return 0;
+    valid->lens = few;
+    return few == NULL ? -1 : copy_lens(few, object, n, N, "valid_lens");
 }
 
 PyArrayObject *
 py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N,
                   bool expand)
 {
-    PyArrayObject *a = copy_lens(object, N, name);
-    if (a != NULL && PyArray_NDIM(a) != 0 && py_check_shape(a, name, 1, &B) < 0) {
+    npy_intp dims[PY_MAX_AXES];
+    const int own = shape_of(object, dims);
+    if (own != 0 && !(own == 1 && dims[0] == B)) {
+        py_wrong("shape", "(sON)", name, object, py_dims(1, &B));
+        return NULL;
+    }
+    const int ndim = own == 0 && !expand ? 0 : 1;
+    PyArrayObject *a = (PyArrayObject *)PyArray_SimpleNew(ndim, &B, NPY_INT64);
+    int64_t *to = a == NULL ? NULL : PyArray_DATA(a);
+    npy_intp n = ndim == 0 ? 1 : B;
+    if (to != NULL && copy_lens(to, object, own == 0 && n > 1 ? 1 : n, N, name) < 0) {
         Py_CLEAR(a);
     }
-    if (a == NULL || PyArray_NDIM(a) != 0 || !expand) {
-        return a;
+    for (npy_intp i = 1; a != NULL && own == 0 && i < n; i++) {
+        to[i] = to[0];
     }
-    PyArrayObject *each = (PyArrayObject *)PyArray_SimpleNew(1, &B, NPY_INT64);
-    if (each != NULL) {
-        int64_t *to = PyArray_DATA(each), length = *(int64_t *)PyArray_DATA(a);
-        for (npy_intp i = 0; i < B; i++) {
-            to[i] = length;
-        }
-    }
-    Py_DECREF(a);
-    return each;
+    return a;
 }

@@ -32,14 +32,14 @@ draw_seed(PyObject *rng, py_seed *seed)
     if (drawn == NULL) {
         return -1;
     }
-    int result = py_read_seed(drawn, "a seed drawn from rng", seed);
-    if (drawn == Py_None) {
-        PyErr_SetString(PyExc_TypeError,
-                        "a seed drawn from rng must be an int, got NoneType");
-        result = -1;
-    }
+    PyObject *plain = py_read(READ_seed, drawn, "a seed drawn from rng");
     Py_DECREF(drawn);
-    return result;
+    if (plain == NULL) {
+        return -1;
+    }
+    *seed = (py_seed){true, PyLong_AsUnsignedLongLong(plain)};
+    Py_DECREF(plain);
+    return 0;
 }
 
 int

@@ -183,13 +183,6 @@ typedef struct {
     const float *dV; /* what flows to the projected values */
 } projection;
 
-static size_t
-projected_workspace(const void *context, int Py_UNUSED(threads))
-{
-    const projection *c = context;
-    return c->maker->backward_workspace(c->p);
-}
-
 static int
 call_projected(const void *context, void *scratch, attn_run *run)
 {
@@ -233,7 +226,7 @@ through_projection(const attnext_state *state, const layer_core *core,
     }
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
                         (double)maker->key_width(p);
-    return py_run(state, work, projected_workspace, call_projected, &context);
+    return py_run(state, work, call_projected, &context);
 }
 
 /* (dk, dv) of the sums of all keys; the parameters' gradients are added to grads. */

@@ -241,8 +241,7 @@ prepare(const attnext_state *state, const layer_core *core, const py_memory *now
     };
     const double work = (double)p.B * (double)(end - first) * (double)p.Dk *
                         (double)maker->key_width(&p);
-    int result = (release ? py_run : py_run_alone)(state, work, NULL, call_prepare,
-                                                   &context);
+    int result = (release ? py_run : py_run_alone)(state, work, call_prepare, &context);
     PyMem_RawFree(use);
     return result;
 }

@@ -270,7 +270,7 @@ layer_write(PyObject *self, PyObject *values)
     layer_core held;
 
     if (!PyDict_CheckExact(values)) {
-        py_kind_error(values, "values", "a dict");
+        py_wrong("kind", "(sOs)", "values", values, "a dict");
         return NULL;
     }
     if (layer_hold((layer_object *)self, &held) < 0) {

@@ -1,6 +1,6 @@
 /*
  * py_masks.c -- mask, bias and dropout_mask as the core reads them; likewise what rows
- * share, sink and scale.
+ * share, sink and scale; and the band of causal, its offset, and window.
  *
  * A mask is not expanded and, unless it must be, not copied: an attn_view says how the
  * core walks through the array in its own shape. What is in it is nobody's business
@@ -125,9 +125,9 @@ py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
 {
     const char *name = py_argument_rows[which].name;
     const int own = which == ARG_SINK ? ndim - 1 : which == ARG_SCALE ? ndim - 2 : ndim;
-    PyArrayObject *a = own < ndim          ? py_float32(object, name)
-                       : which == ARG_BIAS ? py_floats(object, name)
-                                           : py_bools(object, name);
+    PyArrayObject *a = own < ndim || which == ARG_BIAS
+                           ? py_float32(object, name)
+                           : py_bools((PyArrayObject *)object);
     if (a != NULL &&
         ((makes_heads && own == ndim && check_heads(a, name, ndim, dims) < 0) ||
          check_broadcast(a, name, own, dims) < 0 ||
@@ -171,4 +171,56 @@ py_both(PyArrayObject *a, PyArrayObject *b)
                    a_steps, b_steps);
     }
     return both;
+}
+
+/* ---- bands ----------------------------------------------------------------------- */
+
+/* A query that stands at key i attends to keys i - left to i + right; the three may be any
+ * Python ints. The core adds them in int64: what comes out of here is so small that it can.
+ * A window with an end further than that has an offset that goes with it (near_offset,
+ * attnext/_reading.py). */
+
+/* The offsets, an int or integers of shape rows[:1]. */
+static PyArrayObject *
+read_offset(PyObject *object, int ndim, const npy_intp *rows, attn_band *band)
+{
+    const char *name = py_argument_rows[ARG_CAUSAL_OFFSET].name;
+    PyArrayObject *a = py_int64_copy(object, -2 * PY_FAR, 2 * PY_FAR);
+    band->heads = INT64_MAX; /* one for all */
+    if (a == NULL || PyArray_NDIM(a) == 0) {
+        return a;
+    }
+    if (ndim < 2 || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows[0]) {
+        py_wrong("offset", "(sON)", name, a, py_dims(ndim, rows));
+        Py_DECREF(a);
+        return NULL;
+    }
+    band->heads = py_heads(ndim, rows);
+    return a;
+}
+
+int
+py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
+        const npy_intp *rows, attn_band *band, PyArrayObject **offsets)
+{
+    *band = (attn_band){0};
+    if (window->given) {
+        band->has_left = window->left >= 0;
+        band->left = window->left;
+        band->has_right = window->right >= 0;
+        band->right = window->right;
+    }
+    if (causal) {
+        band->has_right = true;
+        band->right = 0;
+    }
+    if (offset == NULL) {
+        return 0;
+    }
+    *offsets = read_offset(offset, ndim, rows, band);
+    if (*offsets == NULL) {
+        return -1;
+    }
+    band->offset = PyArray_DATA(*offsets);
+    return 0;
 }

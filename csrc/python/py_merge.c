@@ -140,13 +140,6 @@ point_to(const merge_call *m, int which, PyArrayObject *const *arrays, Py_ssize_
     }
 }
 
-static size_t
-merge_workspace(const void *context, int threads)
-{
-    const merge_call *m = context;
-    return attn_merge_workspace(m->count, threads);
-}
-
 static int
 call_core(const void *context, void *scratch, attn_run *run)
 {
@@ -180,8 +173,7 @@ run_merge(const attnext_state *state, merge_call *m)
     point_to(m, LSES, m->lses.arrays, m->lses.held, m->rows);
     point_to(m, D_OUTPUTS, &m->d_outputs, 1, m->rows * m->Dv);
     point_to(m, D_LSES, &m->d_lses, 1, m->rows);
-    return py_run(state, m->d_outputs == NULL ? work : 2.0 * work, merge_workspace,
-                  call_core, m);
+    return py_run(state, m->d_outputs == NULL ? work : 2.0 * work, call_core, m);
 }
 
 /* ---- the functions --------------------------------------------------------------- */
@@ -208,24 +200,13 @@ merge(attnext_state *state, PyObject *const *given)
     return result;
 }
 
-static const py_signature merge_attention_signature = {
-    .function = "merge_attention",
-    .required = 2,
-    .positional = 2,
-    .args = {ARG_OUTPUTS, ARG_LSES},
-};
-PY_EXPOSED(merge_attention, merge)
+PY_EXPOSED(merge_attention, merge, 2, 2, ARG_OUTPUTS, ARG_LSES)
 
-static const py_signature merge_attention_backward_signature = {
-    .function = "merge_attention_backward",
-    .required = 3,
-    .positional = 3,
-    .args = {ARG_GRAD_OUTPUT, ARG_OUTPUTS, ARG_LSES, ARG_GRAD_LSE},
-};
-PY_EXPOSED(merge_attention_backward, merge)
+PY_EXPOSED(merge_attention_backward, merge, 3, 3, ARG_GRAD_OUTPUT, ARG_OUTPUTS,
+           ARG_LSES, ARG_GRAD_LSE)
 
 const py_function py_merge_functions[] = {
-    {&merge_attention_signature, PY_FASTCALL(merge_attention)},
-    {&merge_attention_backward_signature, PY_FASTCALL(merge_attention_backward)},
+    PY_ROW(merge_attention),
+    PY_ROW(merge_attention_backward),
     {0},
 };

@@ -45,38 +45,21 @@ py_state_of_type(PyTypeObject *type)
 
 /* ---- start-up -------------------------------------------------------------------- */
 
-/* Once a process: memories and contexts that an earlier import of the module made are
- * laid out for the kernels of then. */
-static int
-select_instruction_set(void)
-{
-    static bool selected;
-    if (selected) {
-        return 0;
-    }
-    const char *wanted = getenv("ATTNEXT_CPU");
-    const char *message = attn_cpu_select(wanted);
-    selected = message == NULL;
-    if (selected) {
-        return 0;
-    }
-    PyObject *text = PyUnicode_DecodeFSDefault(wanted);
-    if (text != NULL) {
-        PyErr_Format(PyExc_ImportError, "ATTNEXT_CPU=%R: %s", text, message);
-        Py_DECREF(text);
-    }
-    return -1;
-}
-
-/* The numbers in the environment, which attnext/_config.py reads. */
+/* What the environment asks for; the numbers in it attnext/_config.py reads. */
 static int
 read_settings(attnext_state *state)
 {
+    static bool
+        selected; /* once a process: memories and contexts that an earlier import
+                           * of the module made are laid out for the kernels of then */
+    const char *refused = selected ? NULL : attn_cpu_select(getenv("ATTNEXT_CPU"));
     unsigned long long mib;
-    PyObject *found = py_ask("attnext._config", "settings", "(i)", attn_cpu_count());
+    PyObject *found = py_ask("attnext._config", "settings", "(is)", attn_cpu_count(),
+                             refused);
     int result = found != NULL && PyArg_ParseTuple(found, "iK", &state->threads, &mib)
                      ? 0
                      : -1;
+    selected = selected || refused == NULL;
     if (result == 0) {
         attn_memory_set_limit((size_t)mib << 20);
     }
@@ -106,8 +89,7 @@ module_exec(PyObject *module)
 
     import_array1(-1);
     py_read_setting();
-    if (py_quiet_exec() < 0 || select_instruction_set() < 0 ||
-        read_settings(state) < 0 || py_intern_names(state) < 0 ||
+    if (py_quiet_exec() < 0 || read_settings(state) < 0 || py_intern_names(state) < 0 ||
         add_functions(module, state) < 0 || py_scores_exec(module, state) < 0 ||
         py_tensors_exec(module) < 0) {
         return -1;

@@ -4,185 +4,42 @@
  */
 #include "py_call.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-/* ---- one of each kind ------------------------------------------------------------ */
+/* ---- options --------------------------------------------------------------------- */
 
-int
-py_number(PyObject *object, const char *name, double *number)
-{
-    *number = PyFloat_Check(object) ? PyFloat_AS_DOUBLE(object)
-                                    : PyLong_AsDouble(object);
-    if (*number == -1.0 && PyErr_Occurred()) {
-        PyErr_Clear();
-        return py_wrong("too_large", "(s)", name);
-    }
-    return 0;
-}
-
-/* One that is finite as float32. */
-static int
-read_finite(PyObject *object, const char *name, float *number)
-{
-    double value;
-    if (py_number(object, name, &value) < 0) {
-        return -1;
-    }
-    *number = (float)value;
-    return isfinite(*number) ? 0
-                             : py_value_error(object, name, "a finite float32 number");
-}
-
-/* One that is finite and > 0 as float32. */
-static int
-read_above_zero(PyObject *object, const char *name, float *number)
-{
-    if (read_finite(object, name, number) < 0) {
-        return -1;
-    }
-    return *number > 0.0f ? 0 : py_value_error(object, name, "{name} > 0 in float32");
-}
-
-/* None, or such a number. */
-static int
-py_read_positive(PyObject *object, const char *name, float *number)
-{
-    return object == Py_None ? 0 : read_above_zero(object, name, number);
-}
-
-static int
-py_read_probability(PyObject *object, const char *name, float *p)
-{
-    double value;
-    if (py_number(object, name, &value) < 0) {
-        return -1;
-    }
-    *p = (float)value;
-    if (value >= 0.0 && *p < 1.0f) {
-        return 0;
-    }
-    bool rounded = value >= 0.0 && value < 1.0; /* up to 1 */
-    return py_value_error(object, name,
-                          rounded ? "0 <= {name} < 1 in float32" : "0 <= {name} < 1");
-}
-
-int
-py_read_seed(PyObject *object, const char *name, py_seed *seed)
-{
-    if (object == Py_None) {
-        return 0;
-    }
-    PyObject *index = py_read(READ_INDEX, object, name);
-    if (index == NULL) {
-        return -1;
-    }
-    seed->given = true;
-    seed->value = PyLong_AsUnsignedLongLong(index);
-    Py_DECREF(index);
-    if (seed->value == UINT64_MAX && PyErr_Occurred()) {
-        PyErr_Clear();
-        return py_value_error(object, name, "0 <= seed < 2**64");
-    }
-    return 0;
-}
-
-int
-py_read_flag(PyObject *object, const char *name, bool *flag)
-{
-    if (PyBool_Check(object)) {
-        *flag = object == Py_True;
-        return 0;
-    }
-    if (PyArray_IsScalar(object, Bool)) {
-        *flag = PyArrayScalar_VAL(object, Bool) != 0;
-        return 0;
-    }
-    PyArrayObject *a = (PyArrayObject *)object;
-    if (PyArray_Check(object) && PyArray_NDIM(a) == 0 && PyArray_ISBOOL(a)) {
-        *flag = *(const npy_bool *)PyArray_DATA(a) != 0;
-        return 0;
-    }
-    return py_kind_error(object, name, "a bool");
-}
-
-int
-py_read_rule(PyObject *object, const char *name, attn_empty_rows *rule)
-{
-    static const char *const names[] = {
-        [ATTN_EMPTY_UNIFORM] = "uniform",
-        [ATTN_EMPTY_ZERO] = "zero",
-        [ATTN_EMPTY_NAN] = "nan",
-    };
-    if (!PyUnicode_Check(object)) {
-        return py_kind_error(object, name, "a str");
-    }
-    for (int i = 0; i < 3; i++) {
-        if (PyUnicode_CompareWithASCIIString(object, names[i]) == 0) {
-            *rule = (attn_empty_rows)i;
-            return 0;
-        }
-    }
-    return py_value_error(object, name, "'uniform', 'zero' or 'nan'");
-}
-
-/* ---- those of the score ---------------------------------------------------------- */
-
-/* w or sigma = 1 / w; one of them at most. */
-static int
-read_bandwidth(PyObject *w, PyObject *sigma, float *scale)
-{
-    if (py_is_given(w) && py_is_given(sigma)) {
-        return py_wrong("both", "(sss)", "w", "sigma", ": w = 1 / sigma");
-    }
-    if (py_is_given(w)) {
-        return read_finite(w, "w", scale);
-    }
-    double bandwidth;
-    if (py_number(sigma, "sigma", &bandwidth) < 0) {
-        return -1;
-    }
-    *scale = (float)(1.0 / bandwidth);
-    bool fits = bandwidth > 0.0 && isfinite(bandwidth) && isfinite(*scale);
-    return fits ? 0
-                : py_value_error(sigma, "sigma",
-                                 "a finite sigma > 0 with a finite 1 / sigma");
-}
-
-static int
-read_heads(PyObject *object, const char *name, Py_ssize_t *heads)
-{
-    *heads = PyNumber_AsSsize_t(object, NULL); /* NULL: clipped if too large */
-    return *heads >= 1 ? 0 : py_value_error(object, name, "{name} >= 1");
-}
-
+/* Those that say what the one number of the score is, if there is one, and how many heads. */
 static int
 read_score_options(py_call *call)
 {
     PyObject *const *given = call->given;
     py_options *o = &call->options;
-    PyObject *scale = py_given_scale(call);
-    bool number = scale != NULL && !PyArray_Check(scale); /* an array is an input */
-    bool bandwidth = py_is_given(given[ARG_W]) || py_is_given(given[ARG_SIGMA]);
-    o->has_scale = number || bandwidth || (scale == NULL && o->has_scale);
-    if (number && read_finite(scale, "scale", &o->scale) < 0) {
-        return -1;
-    }
-    if (bandwidth && read_bandwidth(given[ARG_W], given[ARG_SIGMA], &o->scale) < 0) {
-        return -1;
-    }
+    PyObject *scale = py_given_scale(call), *w = given[ARG_W],
+             *sigma = given[ARG_SIGMA];
     PyObject *heads = given[ARG_NUM_HEADS], *kv_heads = given[ARG_NUM_KV_HEADS];
-    if ((heads != NULL && read_heads(heads, "num_heads", &o->num_heads) < 0) ||
-        (py_is_given(kv_heads) &&
-         read_heads(kv_heads, "num_kv_heads", &o->num_kv_heads) < 0)) {
-        return -1;
+    if (scale != NULL) {
+        o->has_scale = !PyArray_Check(scale); /* an array is an input */
+        o->scale = o->has_scale ? (float)py_number(scale) : 0.0f;
     }
-    /* eps > 0, or a vector of zeros would score NaN */
-    return given[ARG_EPS] == NULL ? 0 : read_above_zero(given[ARG_EPS], "eps", &o->eps);
+    if (py_is_given(w) && py_is_given(sigma)) {
+        return py_wrong("both", "(sss)", "w", "sigma", ": w = 1 / sigma");
+    }
+    if (py_is_given(w) || py_is_given(sigma)) {
+        o->has_scale = true;
+        o->scale = (float)(py_is_given(w) ? py_number(w) : 1.0 / py_number(sigma));
+    }
+    if (heads != NULL) {
+        o->num_heads = PyNumber_AsSsize_t(heads, NULL); /* NULL: clipped if too large */
+    }
+    if (py_is_given(kv_heads)) {
+        o->num_kv_heads = PyNumber_AsSsize_t(kv_heads, NULL);
+    }
+    if (given[ARG_EPS] != NULL) { /* > 0, or a vector of zeros would score NaN */
+        o->eps = (float)py_number(given[ARG_EPS]);
+    }
+    return 0;
 }
-
-/* ---- all of them ----------------------------------------------------------------- */
 
 /* Dropout needs the seed or the mask, and not both. */
 static int
@@ -199,31 +56,35 @@ check_dropout(const py_call *call)
     return 0;
 }
 
+static py_window
+window_of(PyObject *pair)
+{
+    PyObject *const *ends = PySequence_Fast_ITEMS(pair);
+    return (py_window){true, py_clip_int(ends[0], -1, PY_FAR),
+                       py_clip_int(ends[1], -1, PY_FAR)};
+}
+
 static int
 read_options(py_call *call)
 {
     PyObject *const *given = call->given;
     py_options *o = &call->options;
-    if (read_score_options(call) < 0) {
-        return -1;
+/* What an object is, by the kind of the option; arrays are inputs. */
+#define AS_flag(OBJECT) ((OBJECT) == Py_True)
+#define AS_rule(OBJECT) (attn_empty_rows) py_rule(OBJECT)
+#define AS_positive(OBJECT) (float)py_number(OBJECT)
+#define AS_probability(OBJECT) (float)py_number(OBJECT)
+#define AS_seed(OBJECT) ((py_seed){true, PyLong_AsUnsignedLongLong(OBJECT)})
+#define AS_window(OBJECT) window_of(OBJECT)
+#define TAKE(ID, KIND, FIELD)                  \
+    if (py_is_given(given[ARG_##ID])) {        \
+        o->FIELD = AS_##KIND(given[ARG_##ID]); \
     }
-#define READ_array(ARG, NAME, FIELD)
-#define READ(KIND, ARG, NAME, FIELD)                                             \
-    if (given[ARG] != NULL && py_read_##KIND(given[ARG], NAME, &o->FIELD) < 0) { \
-        return -1;                                                               \
-    }
-#define READ_flag(...) READ(flag, __VA_ARGS__)
-#define READ_positive(...) READ(positive, __VA_ARGS__)
-#define READ_probability(...) READ(probability, __VA_ARGS__)
-#define READ_rule(...) READ(rule, __VA_ARGS__)
-#define READ_seed(...) READ(seed, __VA_ARGS__)
-#define READ_window(...) READ(window, __VA_ARGS__)
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD, ...) \
-    READ_##KIND(ARG_##ID, NAME, FIELD)
+#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD) TAKE(ID, KIND, FIELD)
 #include "py_options.def"
-    READ(flag, ARG_RETURN_KEPT, "return_kept", return_kept)
-    READ(flag, ARG_NEED_WEIGHTS, "need_weights", return_weights)
-    return check_dropout(call);
+    TAKE(RETURN_KEPT, flag, return_kept)
+    TAKE(NEED_WEIGHTS, flag, return_weights)
+    return read_score_options(call) < 0 || check_dropout(call) < 0 ? -1 : 0;
 }
 
 /* ---- the call -------------------------------------------------------------------- */

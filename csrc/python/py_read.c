@@ -1,33 +1,83 @@
 /*
  * py_read.c -- what the arguments of a call are before anybody looks at them: plain.
  *
- * Plain is what C reads without running any Python code: arrays of NumPy's own class and
- * of a dtype that fits, ints, floats, bools, lists of ints. Whatever else comes,
- * attnext/_reading.py makes plain, or says what is wrong with its kind (py_defer.c). From the last of these readings on
- * nothing runs Python code until the core is done: no argument can be taken from under it,
- * none changes between two looks. tests/test_door.py follows all calls to see it.
+ * Plain is what C reads without running any Python code, and has nothing to say against:
+ * arrays of NumPy's own class and of a dtype that fits, ints, floats, bools, lists of ints,
+ * with values that are allowed. Whatever else comes, attnext/_reading.py makes plain, or says
+ * what is wrong with it (py_defer.c); of arrays the shapes, and what is in them, are looked at
+ * later. From the last of these readings on nothing runs Python code until the core is done:
+ * no argument can be taken from under it, none changes between two looks. tests/test_door.py
+ * follows all calls to see it.
  */
 #include "py_attnext.h"
 #include "py_quiet.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- what is plain --------------------------------------------------------------- */
 
+/* By the function of attnext/_reading.py that reads it; what is as it is nobody reads. */
 static const char *const readers[] = {
-    [READ_REAL] = "real",     [READ_FLOATS] = "floats",
-    [READ_BOOLS] = "bools",   [READ_INTEGERS] = "integers",
-    [READ_PARTS] = "parts",   [READ_OUT] = "out",
-    [READ_NUMBER] = "number", [READ_ONE_NUMBER] = "one_number",
-    [READ_SCALE] = "scale",   [READ_INDEX] = "index",
-    [READ_WINDOW] = "window", [READ_RNG] = "rng",
+#define NAME_OF(KIND) [READ_##KIND] = #KIND,
+    PY_KINDS(NAME_OF)
+#undef NAME_OF
 };
 
 static const unsigned char kinds[ARG_COUNT] = {
-#define ARGUMENT(ID, NAME, DEFAULT, PLAIN) [ARG_##ID] = READ_##PLAIN,
+#define ARGUMENT(ID, NAME, DEFAULT, TAKEN_BY, KIND) [ARG_##ID] = READ_##KIND,
 #include "py_options.def"
 };
+
+/* The bytes between *low and *high hold every element of a; none if a is empty. */
+static void
+extent(PyArrayObject *a, const char **low, const char **high)
+{
+    *low = *high = PyArray_BYTES(a);
+    if (PyArray_SIZE(a) == 0) {
+        return;
+    }
+    for (int i = 0; i < PyArray_NDIM(a); i++) {
+        npy_intp reach = (PyArray_DIM(a, i) - 1) * PyArray_STRIDE(a, i);
+        *(reach < 0 ? low : high) += reach;
+    }
+    *high += PyArray_ITEMSIZE(a);
+}
+
+/* Does an array lie in the memory of the one that it is a view of? That may have given it
+ * back since, as a.resize(0, refcheck=False) does. */
+static bool
+has_memory(PyArrayObject *a)
+{
+    const char *low, *high;
+    PyArrayObject *owner = a;
+    for (PyObject *base = PyArray_BASE(a); base != NULL && PyArray_Check(base);
+         base = PyArray_BASE(owner)) {
+        owner = (PyArrayObject *)base;
+    }
+    if (owner == a || !PyArray_CHKFLAGS(owner, NPY_ARRAY_OWNDATA)) {
+        return true;
+    }
+    extent(a, &low, &high);
+    return low == high || (low >= PyArray_BYTES(owner) &&
+                           high <= PyArray_BYTES(owner) + PyArray_NBYTES(owner));
+}
+
+static inline bool
+is_lost(PyObject *object)
+{
+    PyArrayObject *a = (PyArrayObject *)object;
+    return PyArray_Check(object) && PyArray_BASE(a) != NULL && !has_memory(a);
+}
+
+/* The type of what is in an array of NumPy's own class; or NPY_NOTYPE. */
+static inline int
+type_of(PyObject *object)
+{
+    return PyArray_CheckExact(object) ? PyArray_TYPE((PyArrayObject *)object)
+                                      : NPY_NOTYPE;
+}
 
 static inline bool
 is_int(PyObject *object)
@@ -35,20 +85,25 @@ is_int(PyObject *object)
     return PyLong_Check(object) && !PyBool_Check(object);
 }
 
-static bool
-is_number(PyObject *object)
+/* NaN: it is no number, or an int too large for one. */
+static double
+number_of(PyObject *object)
 {
-    return PyFloat_Check(object) || is_int(object);
+    const double x = PyFloat_Check(object) ? PyFloat_AS_DOUBLE(object)
+                     : is_int(object)      ? PyLong_AsDouble(object)
+                                           : NAN;
+    if (x == -1.0 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return NAN;
+    }
+    return x;
 }
 
 static inline bool
 is_real_array(PyObject *object)
 {
-    if (!PyArray_CheckExact(object)) {
-        return false;
-    }
-    int dtype = PyArray_TYPE((PyArrayObject *)object);
-    return PyTypeNum_ISFLOAT(dtype) || PyTypeNum_ISINTEGER(dtype);
+    const int type = type_of(object);
+    return PyTypeNum_ISFLOAT(type) || PyTypeNum_ISINTEGER(type);
 }
 
 static bool
@@ -59,6 +114,13 @@ is_list_of_ints(PyObject *object)
         all = PyLong_CheckExact(PyList_GET_ITEM(object, i));
     }
     return all;
+}
+
+/* How far a window reaches. */
+static bool
+is_end(PyObject *object)
+{
+    return is_int(object) && py_clip_int(object, -2, PY_FAR) >= -1;
 }
 
 /* A list or tuple all of whose items are what `is` says. */
@@ -72,40 +134,88 @@ is_sequence_of(PyObject *object, bool (*is)(PyObject *))
     return all;
 }
 
-/* Can object be looked at without running any code? */
+/* An array to write into; once it was read, of a subclass too. */
 static bool
-fits(py_kind kind, PyObject *object)
+is_out(PyObject *object, bool was_read)
 {
     PyArrayObject *a = (PyArrayObject *)object;
-    const bool array = PyArray_CheckExact(object);
-    switch (kind) {
-    case READ_REAL:
-        return is_real_array(object);
-    case READ_FLOATS:
-        return array && PyTypeNum_ISFLOAT(PyArray_TYPE(a));
-    case READ_BOOLS:
-        return array && PyTypeNum_ISBOOL(PyArray_TYPE(a));
-    case READ_INTEGERS:
-        return (array && PyTypeNum_ISINTEGER(PyArray_TYPE(a))) || is_int(object) ||
-               is_list_of_ints(object);
-    case READ_PARTS:
-        return is_real_array(object) || is_sequence_of(object, is_real_array);
-    case READ_OUT:
-        return array || !PyArray_Check(object); /* which C refuses */
-    case READ_NUMBER:
-    case READ_ONE_NUMBER:
-        return is_number(object);
-    case READ_SCALE:
-        return is_number(object) || is_real_array(object);
-    case READ_INDEX:
-        return is_int(object);
-    case READ_WINDOW:
-        return is_sequence_of(object, is_int) && PySequence_Fast_GET_SIZE(object) == 2;
-    case READ_RNG:
-        return false;
-    default:
-        return true; /* a flag, a word: they are looked at and not read */
+    return (was_read ? PyArray_Check(object) : PyArray_CheckExact(object)) &&
+           PyArray_TYPE(a) == NPY_FLOAT32 && PyArray_ISCARRAY(a); /* of native bytes */
+}
+
+static bool
+is_seed(PyObject *object)
+{
+    const bool fits = is_int(object) &&
+                      (PyLong_AsUnsignedLongLong(object) != UINT64_MAX ||
+                       !PyErr_Occurred());
+    PyErr_Clear();
+    return fits;
+}
+
+int
+py_rule(PyObject *object)
+{
+    static const char *const names[] = {
+        [ATTN_EMPTY_UNIFORM] = "uniform",
+        [ATTN_EMPTY_ZERO] = "zero",
+        [ATTN_EMPTY_NAN] = "nan",
+    };
+    int rule = PyUnicode_Check(object) ? 2 : -1;
+    while (rule >= 0 && PyUnicode_CompareWithASCIIString(object, names[rule]) != 0) {
+        rule--;
     }
+    return rule;
+}
+
+/* Can object be looked at without running any code, and is it allowed? */
+static bool
+fits(py_kind kind, PyObject *object, bool was_read)
+{
+    switch (kind) {
+    case READ_real:
+        return is_real_array(object);
+    case READ_floats:
+        return PyTypeNum_ISFLOAT(type_of(object));
+    case READ_bools:
+        return PyTypeNum_ISBOOL(type_of(object));
+    case READ_integers:
+        return PyTypeNum_ISINTEGER(type_of(object)) || is_int(object) ||
+               is_list_of_ints(object);
+    case READ_parts:
+        return is_real_array(object) || is_sequence_of(object, is_real_array);
+    case READ_out:
+        return is_out(object, was_read);
+    case READ_flag:
+        return PyBool_Check(object);
+    case READ_rule:
+        return py_rule(object) >= 0;
+    case READ_number:
+        return PyFloat_Check(object) || !isnan(number_of(object));
+    case READ_scale:
+        return isfinite((float)number_of(object)) || is_real_array(object);
+    case READ_w:
+        return isfinite((float)number_of(object));
+    case READ_sigma:
+        return number_of(object) > 0.0 && isfinite((float)(1.0 / number_of(object))) &&
+               isfinite(number_of(object));
+    case READ_positive:
+        return (float)number_of(object) > 0.0f && isfinite((float)number_of(object));
+    case READ_probability:
+        return number_of(object) >= 0.0 && (float)number_of(object) < 1.0f;
+    case READ_seed:
+        return is_seed(object);
+    case READ_heads:
+        return is_int(object) && py_clip_int(object, 0, 1) == 1;
+    case READ_threads:
+        return is_int(object) && py_clip_int(object, 0, 1) == 1 &&
+               py_clip_int(object, 0, INT64_MAX) <= INT32_MAX;
+    case READ_window:
+        return is_sequence_of(object, is_end) && PySequence_Fast_GET_SIZE(object) == 2;
+    case READ_as_is:
+        break;
+    }
+    return true; /* it is looked at and not read */
 }
 
 /* ---- what is not ----------------------------------------------------------------- */
@@ -115,10 +225,23 @@ static const char READING[] = "attnext._reading";
 PyObject *
 py_read(py_kind kind, PyObject *object, const char *name)
 {
-    if (fits(kind, object)) {
+    if (is_lost(object)) {
+        py_wrong("lost_memory", "(s)", name);
+        return NULL;
+    }
+    if (fits(kind, object, false)) {
         return Py_NewRef(object);
     }
     return py_ask(READING, readers[kind], "(sO)", name, object);
+}
+
+int
+py_read_flag(PyObject *object, const char *name, bool *flag)
+{
+    PyObject *plain = py_read(READ_flag, object, name);
+    *flag = plain == Py_True;
+    Py_XDECREF(plain);
+    return plain == NULL ? -1 : 0;
 }
 
 static bool defers; /* everything is read there: ATTNEXT_DEFER, for tests */
@@ -139,14 +262,16 @@ is_left_out(py_arg arg, PyObject *object)
            (object == Py_None && standard != NULL && strcmp(standard, "None") == 0);
 }
 
-/* What is not given, or refused where it is looked at, and a memory in the place of keys;
- * and else what fits, but if everything is to be read. */
+/* What is not given, and a memory in the place of keys; and else what fits, but if everything
+ * is to be read. */
 static inline bool
-is_ready(const attnext_state *state, py_arg arg, PyObject *object)
+is_ready(const attnext_state *state, py_arg arg, PyObject *object, bool was_read)
 {
     return is_left_out(arg, object) ||
+           ((was_read || !defers) && fits(kinds[arg], object, was_read) &&
+            !(PyArray_CheckExact(object) && is_lost(object))) ||
            (arg == ARG_KEYS && Py_IS_TYPE(object, state->Memory)) ||
-           (!defers && fits(kinds[arg], object)) || kinds[arg] == READ_AS_IS;
+           kinds[arg] == READ_as_is;
 }
 
 /* Extents that cross need not share an element (the even rows of an array and its third
@@ -159,8 +284,8 @@ may_overlap(PyObject *out, PyObject *object)
         !PyArray_Check(object)) {
         return false;
     }
-    py_extent((PyArrayObject *)object, &low, &high);
-    py_extent((PyArrayObject *)out, &out_low, &out_high);
+    extent((PyArrayObject *)object, &low, &high);
+    extent((PyArrayObject *)out, &out_low, &out_high);
     return low < out_high && out_low < high && low != high && out_low != out_high;
 }
 
@@ -183,12 +308,14 @@ py_is_ready(const attnext_state *state, PyObject *name, PyObject *object)
     while (arg < ARG_COUNT && state->names[arg] != name) {
         arg++;
     }
-    return is_ready(state, arg == ARG_COUNT ? ARG_PARAMETER_0 : (py_arg)arg, object) &&
+    return is_ready(state, arg == ARG_COUNT ? ARG_PARAMETER_0 : (py_arg)arg, object,
+                    false) &&
            !(arg == ARG_WINDOW && is_far(object));
 }
 
 /* One argument, while it is made ready: what has been done. */
 enum { READ = 1, APART = 2, MOVED = 4 };
+enum { MOST_LOOKS = 1000 };
 
 /* given[arg] = plain, a new reference, which *owned keeps. */
 static int
@@ -213,9 +340,14 @@ make_ready(const attnext_state *state, const py_signature *signature, py_arg arg
 {
     PyObject *object = given[arg], *offset = given[ARG_CAUSAL_OFFSET];
     PyObject *name = py_argument_name(state, signature, arg), *result;
-    if (!(*done & READ) && !is_ready(state, arg, object)) {
+    if (object != NULL && is_lost(object)) {
+        return py_wrong("lost_memory", "(O)", name);
+    }
+    if (!is_ready(state, arg, object, *done & READ)) {
+        const bool beside = kinds[arg] == READ_integers && given[ARG_X] != NULL;
         *done |= READ;
-        result = py_ask(READING, readers[kinds[arg]], "(OO)", name, object);
+        result = py_ask(READING, readers[kinds[arg]], beside ? "(OOO)" : "(OO)", name,
+                        object, given[ARG_X]); /* the two may be swapped */
         return take(given, arg, result, owned) < 0 ? -1 : 1;
     }
     if (arg != ARG_OUT && may_overlap(given[ARG_OUT], object) && !(*done & APART)) {
@@ -242,14 +374,20 @@ make_plain(const attnext_state *state, const py_signature *signature, PyObject *
     bool ready = given[ARG_OUT] == NULL &&
                  (given[ARG_WINDOW] == NULL || given[ARG_CAUSAL_OFFSET] == NULL);
     for (const unsigned char *arg = signature->args; ready && *arg != ARG_END; arg++) {
-        ready = is_ready(state, *arg, given[*arg]);
+        ready = is_ready(state, *arg, given[*arg], false);
     }
     if (ready) {
         return 0;
     }
     memset(done, 0, sizeof done);
-    for (int ran = 1; ran != 0;) { /* what code may do to what was plain until then */
+    /* Code may do something to what was plain until then. */
+    for (int ran = 1, looks = 0; ran != 0; looks++) {
         ran = 0;
+        if (looks > MOST_LOOKS) {
+            PyErr_SetString(PyExc_RuntimeError,
+                            "the arguments change whenever they are read");
+            return -1;
+        }
         for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
             int one = make_ready(state, signature, *arg, given, &done[*arg], owned);
             if (one < 0) {

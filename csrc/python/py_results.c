@@ -80,13 +80,11 @@ py_make_outputs(py_call *call)
     py_outputs *to = &call->outputs;
     const bool lse = o->return_lse &&
                      (!call->keeps_inputs || attn_reads_saved(&call->problem));
+    PyObject *out = call->given[ARG_OUT];
     npy_intp dims[PY_MAX_AXES];
     py_query_shape(call, call->problem.M, py_output_width(call), dims);
-    if (to->output == NULL) { /* else it is that given as out */
-        to->output = new_result(call, dims);
-    } else if (py_check_shape(to->output, "out", call->ndim, dims) < 0) {
-        return -1;
-    }
+    to->output = py_is_given(out) ? py_out(out, call->ndim, dims)
+                                  : new_result(call, dims);
     return to->output == NULL ||
                    (o->return_weights && make_pairs(call, true, &to->weights) < 0) ||
                    (lse && make_pairs(call, false, &to->lse) < 0) ||
@@ -152,7 +150,7 @@ read_flow(const py_call *call, py_arg which)
     if (call->beside == 0 || (which != ARG_GRAD_OUTPUT && which != ARG_OUTPUT)) {
         return py_float32_shaped((PyObject *)a, name, ndim, dims);
     }
-    if (py_check_shape(a, name, ndim, dims) < 0 || py_check_memory(a, name) < 0) {
+    if (py_check_shape(a, name, ndim, dims) < 0) {
         return NULL;
     }
     PyArrayObject *rows = exchanged((PyArrayObject *)Py_NewRef(a));
@@ -376,24 +374,22 @@ py_pack_gradients(const py_call *call)
 void
 py_outputs_clear(py_outputs *outputs)
 {
-    Py_CLEAR(outputs->output);
-    Py_CLEAR(outputs->weights);
-    Py_CLEAR(outputs->lse);
-    Py_CLEAR(outputs->kept);
+    PyArrayObject **const all[] = {&outputs->output, &outputs->weights, &outputs->lse,
+                                   &outputs->kept};
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(all); i++) {
+        Py_CLEAR(*all[i]);
+    }
 }
 
 void
 py_gradients_clear(py_gradients *d)
 {
-    Py_CLEAR(d->queries);
-    Py_CLEAR(d->keys);
-    Py_CLEAR(d->values);
+    PyArrayObject **const all[] = {&d->queries, &d->keys,   &d->values,    &d->bias,
+                                   &d->sink,    &d->scales, &d->projected, &d->key_use};
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(all); i++) {
+        Py_CLEAR(*all[i]);
+    }
     for (int i = 0; i < ATTN_PARAMETERS; i++) {
         Py_CLEAR(d->parameters[i]);
     }
-    Py_CLEAR(d->bias);
-    Py_CLEAR(d->sink);
-    Py_CLEAR(d->scales);
-    Py_CLEAR(d->projected);
-    Py_CLEAR(d->key_use);
 }

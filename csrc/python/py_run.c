@@ -35,89 +35,98 @@ interrupted(void *arg)
     return r->raised;
 }
 
-/* Scratch of this size on the heap; ValueError or MemoryError. */
-static void *
-allocate(size_t bytes)
+/* Scratch for a frame. The core finds out itself whether it is enough; more, and all of a
+ * call in which Python code may run on top, is on the heap: a signal handler may well make
+ * such a call itself. */
+enum { FRAME = 32 * 1024, NOTHING = 64 };
+
+/* With scratch of so many bytes; 0: as many as it takes. A signal handler that forks leaves
+ * the child without the workers and what they had taken: there the call stops, nothing
+ * raised, and starts again. */
+static int
+run_with(released_run *r, void *scratch, size_t room, py_core_call *call,
+         const void *context)
 {
-    if (bytes > PY_SSIZE_T_MAX) {
-        py_wrong("arrays_too_large", "(s)", "this call needs");
-        return NULL;
+    const int threads = r->run.threads;
+    r->run.room = room;
+    int result = call(context, scratch, &r->run);
+    while (result == ATTN_INTERRUPTED && !r->raised) {
+        r->run = (attn_run){
+            .threads = threads, .interrupted = interrupted, .arg = r, .room = room};
+        result = call(context, scratch, &r->run);
     }
-    void *heap = py_take_scratch(bytes);
-    if (heap == NULL) {
-        PyErr_NoMemory();
-    }
-    return heap;
+    return result;
 }
 
-/* A frame for scratch of this size, where the core finds out itself whether it is enough;
- * more, and all of a call in which Python code may run on top, is on the heap: a signal
- * handler may well make such a call itself. */
-enum { FRAME = 32 * 1024 };
+/* With these bytes, or, if they are too few, others; ATTN_NO_ROOM: of r->run.room bytes
+ * there are none. The GIL is not needed. */
+static int
+run_core(released_run *r, void *scratch, size_t room, py_core_call *call,
+         const void *context)
+{
+    int result = run_with(r, scratch, room, call, context);
+    const size_t bytes = r->run.room;
+    void *heap = NULL;
+    if (result == ATTN_NO_ROOM && bytes <= PY_SSIZE_T_MAX) {
+        heap = py_take_scratch(bytes);
+    }
+    if (heap != NULL) {
+        result = run_with(r, heap, 0, call, context);
+        py_give_scratch(heap, bytes);
+    }
+    return result;
+}
 
-/* ATTN_NO_ROOM: it takes so many bytes. */
 __attribute__((noinline)) static int
-run_in_frame(py_core_call *call, const void *context, size_t *bytes)
+run_in_frame(released_run *r, py_core_call *call, const void *context)
 {
     _Alignas(64) char scratch[FRAME];
-    attn_run run = {.threads = 1, .room = FRAME};
-    int result = call(context, scratch, &run);
-    *bytes = run.room;
-    return result;
+    return run_core(r, scratch, FRAME, call, context);
 }
 
-/* A signal handler that forks leaves the child without the workers and what they had
- * taken: there the call stops, nothing raised, and starts again. */
-static int
-run_released(py_core_call *call, const void *context, void *scratch, int threads)
+PY_COLD static int
+refuse(size_t bytes)
 {
-    released_run r = {.raised = false, .thread = PyEval_SaveThread()};
+    if (bytes > PY_SSIZE_T_MAX) {
+        return py_wrong("arrays_too_large", "(s)", "this call needs");
+    }
+    PyErr_NoMemory();
+    return -1;
+}
+
+static int
+run(const attnext_state *state, double work, bool release, py_core_call *call,
+    const void *context)
+{
+    _Alignas(64) char nothing[NOTHING];
+    released_run r = {.run = {.threads = 1}};
     int result;
-    do {
-        r.run = (attn_run){.threads = threads, .interrupted = interrupted, .arg = &r};
-        result = call(context, scratch, &r.run);
-    } while (result != 0 && !r.raised);
-    PyEval_RestoreThread(r.thread);
-    return result;
-}
-
-static int
-run_core(const attnext_state *state, bool worth, bool release, py_workspace *workspace,
-         py_core_call *call, const void *context)
-{
-    const int threads = worth ? Py_MIN(state->threads, MOST_THREADS) : 1;
-    size_t bytes = 0;
-    if (!worth) {
-        int result = run_in_frame(call, context, &bytes);
-        if (result != ATTN_NO_ROOM) {
-            return result;
+    if (work < WORTH_RELEASING) {
+        result = run_in_frame(&r, call, context);
+    } else {
+        r.run.threads = Py_MIN(state->threads, MOST_THREADS);
+        if (release) {
+            r.run.interrupted = interrupted;
+            r.run.arg = &r;
+            r.thread = PyEval_SaveThread();
         }
-    } else if (workspace != NULL) {
-        bytes = workspace(context, threads);
+        result = run_core(&r, nothing, NOTHING, call, context);
+        if (release) {
+            PyEval_RestoreThread(r.thread);
+        }
     }
-    void *scratch = allocate(bytes);
-    if (scratch == NULL) {
-        return -1;
-    }
-    attn_run run = {.threads = threads};
-    int result = release ? run_released(call, context, scratch, threads)
-                         : call(context, scratch, &run);
-    py_give_scratch(scratch, bytes);
-    return result;
+    return result == ATTN_NO_ROOM ? refuse(r.run.room) : result;
 }
 
 int
-py_run(const attnext_state *state, double work, py_workspace *workspace,
-       py_core_call *call, const void *context)
+py_run(const attnext_state *state, double work, py_core_call *call, const void *context)
 {
-    const bool worth = work >= WORTH_RELEASING;
-    return py_quiet_end(run_core(state, worth, worth, workspace, call, context));
+    return py_quiet_end(run(state, work, true, call, context));
 }
 
 int
-py_run_alone(const attnext_state *state, double work, py_workspace *workspace,
-             py_core_call *call, const void *context)
+py_run_alone(const attnext_state *state, double work, py_core_call *call,
+             const void *context)
 {
-    return py_quiet_end(
-        run_core(state, work >= WORTH_RELEASING, false, workspace, call, context));
+    return py_quiet_end(run(state, work, false, call, context));
 }

@@ -9,20 +9,18 @@
 /* One call into the core, of functions of attn.h that `context` holds the arguments
  * for: threads are planned, scratch is found, the GIL is given up, the core called, and
  * all of it undone.
- *     work        in multiply-adds, as attn_forward_work: a call of little keeps the
- *                 GIL and one thread
- *     workspace   how many bytes of scratch; NULL: none
- *     call        the core's int
+ *     work    in multiply-adds, as attn_forward_work: a call of little keeps the GIL and
+ *             one thread
+ *     call    the core's int, which may be ATTN_NO_ROOM: it is called again
  * -1: an exception is set. */
-typedef size_t py_workspace(const void *context, int threads);
 typedef int py_core_call(const void *context, void *scratch, attn_run *run);
-int py_run(const attnext_state *state, double work, py_workspace *workspace,
-           py_core_call *call, const void *context);
+int py_run(const attnext_state *state, double work, py_core_call *call,
+           const void *context);
 
 /* The same with the GIL: so that nobody sees what is half done, Ctrl-C has to wait. It
- * cannot fail without a workspace. */
-int py_run_alone(const attnext_state *state, double work, py_workspace *workspace,
-                 py_core_call *call, const void *context);
+ * cannot fail where no scratch is needed. */
+int py_run_alone(const attnext_state *state, double work, py_core_call *call,
+                 const void *context);
 
 /* So many bytes at a multiple of 16, or of 64 if they are many, to be given back with
  * the same number; NULL without an exception. The GIL is not needed. */

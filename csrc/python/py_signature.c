@@ -53,24 +53,23 @@ find_argument(const attnext_state *state, const py_signature *signature,
     return -1;
 }
 
-/* What is wrong with the call, Python says. */
-PY_COLD static int
-refuse(const attnext_state *state, const py_signature *signature, Py_ssize_t nargs,
-       PyObject *kwnames)
+PyObject *
+py_signature_text(const attnext_state *state, const py_signature *signature)
 {
-    PyObject *names = PyList_New(0), *keyword = Py_None;
-    for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
-        PyObject *name = py_argument_name(state, signature, *arg);
-        if (names != NULL && PyList_Append(names, name) < 0) {
-            Py_CLEAR(names);
-        }
+    PyObject *text = PyUnicode_FromFormat("%s(%s", signature->function,
+                                          signature->method ? "$self" : "");
+    const char *comma = signature->method ? ", " : "";
+    for (int i = 0; text != NULL && signature->args[i] != ARG_END; i++, comma = ", ") {
+        py_arg arg = signature->args[i];
+        bool standard = i >= signature->required && arg != signature->keyword;
+        Py_SETREF(text,
+                  PyUnicode_FromFormat("%U%s%s%U%s%s", text, comma,
+                                       i == signature->positional ? "*, " : "",
+                                       py_argument_name(state, signature, arg),
+                                       standard ? "=" : "",
+                                       standard ? py_argument_rows[arg].standard : ""));
     }
-    if (signature->keyword != ARG_END) {
-        keyword = py_argument_name(state, signature, signature->keyword);
-    }
-    return py_wrong("call", kwnames == NULL ? "(sNiiOn())" : "(sNiiOnO)",
-                    signature->function, names, signature->required,
-                    signature->positional, keyword, nargs, kwnames);
+    return text;
 }
 
 int
@@ -93,7 +92,9 @@ py_parse(const attnext_state *state, const py_signature *signature,
         fits = given[signature->args[i]] != NULL;
     }
     fits = fits && (signature->keyword == ARG_END || given[signature->keyword] != NULL);
-    return fits ? 0 : refuse(state, signature, nargs, kwnames);
+    return fits ? 0
+                : py_wrong("call", kwnames == NULL ? "(Nn())" : "(NnO)",
+                           py_signature_text(state, signature), nargs, kwnames);
 }
 
 PyObject *
@@ -105,110 +106,83 @@ py_call_body(PyObject *module, const py_signature *signature, py_body *body,
     if (py_parse_plain(state, signature, args, nargs, kwnames, given, &owned) == 0) {
         result = body(state, given);
     }
-    if (result == NULL) {
-        py_notice_swapped(state, signature, given);
-    }
     Py_XDECREF(owned);
     return result;
 }
 
 /* ---- what a score is exposed as -------------------------------------------------- */
 
-/* takes: for whom the table has what it takes; of a layer's options those that forwards have
- * are the call's, the others the backward's. */
+/* What of the table is for whom. */
 static const struct {
     const char *name;
     int takes;
-    py_arg last; /* behind all options; or ARG_END */
 } forms[PY_FORMS] = {
-    [OF_ATTENTION] = {"%s_attention", FORWARD, ARG_END},
-    [OF_ATTENTION_BACKWARD] = {"%s_attention_backward", BACKWARD, ARG_END},
-    [OF_SCORES] = {"%s_scores", SCORES, ARG_END},
-    [OF_SCORES_BACKWARD] = {"%s_scores_backward", SCORES, ARG_END},
-    [OF_KEEPING] = {"_%s_attention", FORWARD, ARG_RETURN_KEPT},
-    [OF_KEEPING_BACKWARD] = {"_%s_attention_backward", BACKWARD, ARG_KEPT},
-    [OF_LAYER] = {"__call__", LAYER, ARG_NEED_WEIGHTS},
-    [OF_LAYER_BACKWARD] = {"backward", LAYER, ARG_CONTEXT},
+    [OF_ATTENTION] = {"%s_attention", FORWARD | INPUTS | POOLED},
+    [OF_ATTENTION_BACKWARD] = {"%s_attention_backward", BACKWARD | INPUTS | POOLED},
+    [OF_SCORES] = {"%s_scores", SCORES | INPUTS},
+    [OF_SCORES_BACKWARD] = {"%s_scores_backward", SCORES | INPUTS},
+    [OF_KEEPING] = {"_%s_attention", FORWARD | INPUTS | POOLED | KEEPING},
+    [OF_KEEPING_BACKWARD] = {"_%s_attention_backward",
+                             BACKWARD | INPUTS | POOLED | KEEPING_BACKWARD},
+    [OF_LAYER] = {"__call__", LAYER | INPUTS | POOLED | LAYER_CALL},
+    [OF_LAYER_BACKWARD] = {"backward", LAYER | LAYER_BACKWARD},
 };
 
+/* ... and what the score has to do with it. */
+static int
+ifs_of(const attn_score_info *about)
+{
+    static const int of_scale[] = {[ATTN_SCALE_ROOT] = IF_ROOT,
+                                   [ATTN_SCALE_ONE] = IF_ONE,
+                                   [ATTN_SCALE_BANDWIDTH] = IF_BANDWIDTH};
+    return (about->has_heads ? IF_HEADS : IF_WHOLE) | (about->has_eps ? IF_EPS : 0) |
+           of_scale[about->scale];
+}
+
+static bool
+takes(const py_score *score, py_form form, py_arg arg)
+{
+    const int by = py_argument_rows[arg].taken_by, ifs = ifs_of(score->about);
+    const bool backward = py_is_backward(form), factor = ifs & (IF_ROOT | IF_ONE);
+    const bool others = (forms[form].takes & LAYER) && (by & LAYER) &&
+                        ((by & FORWARD) != 0) == backward;
+    const int who = forms[form].takes | (backward ? BACKWARDS : 0) |
+                    (backward && factor ? SCALED : 0);
+    return (who & by) != 0 && (by & IFS & ~ifs) == 0 && !others;
+}
+
 static unsigned char *
-add_parameters(unsigned char *arg, const py_score *score, bool optional)
+add_parameters(unsigned char *to, const py_score *score, bool optional)
 {
     for (int i = 0; i < score->parameters; i++) {
         if (score->about->parameters[i].optional == optional) {
-            *arg++ = (unsigned char)(ARG_PARAMETER_0 + i);
+            *to++ = (unsigned char)(ARG_PARAMETER_0 + i);
         }
     }
-    return arg;
+    return to;
 }
 
-/* Is the option one of this form? Heads inside of an attention share keys by num_kv_heads,
- * and not by enable_gqa. */
-static bool
-takes(const py_score *score, py_form form, py_arg arg, int taken_by)
-{
-    const attn_score_info *about = score->about;
-    const bool factor = about->scale == ATTN_SCALE_ROOT ||
-                        about->scale == ATTN_SCALE_ONE;
-    const bool heads_inside = arg == ARG_ENABLE_GQA && about->has_heads;
-    int who = forms[form].takes | (factor && py_is_backward(form) ? SCALED : 0);
-    if ((who & LAYER) && ((taken_by & FORWARD) != 0) == py_is_backward(form)) {
-        return false;
-    }
-    return (who & taken_by) != 0 && !heads_inside;
-}
-
-/* What the arguments are apart from options: those of a layer's backward are in its
- * context, parameters in the layer, which may have a memory in the place of values. */
-static unsigned char *
-add_inputs(py_signature *signature, const py_score *score, py_form form)
-{
-    const int who = forms[form].takes;
-    unsigned char *arg = signature->args;
-    if (py_is_backward(form)) {
-        *arg++ = ARG_GRAD_OUTPUT;
-    }
-    if (form != OF_LAYER_BACKWARD) {
-        *arg++ = ARG_QUERIES;
-        *arg++ = ARG_KEYS;
-        signature->required = 2;
-        if (who != SCORES) {
-            *arg++ = ARG_VALUES;
-        }
-    }
-    if (who != LAYER) {
-        arg = add_parameters(arg, score, false);
-    }
-    if (form != OF_LAYER) {
-        signature->required = (int)(arg - signature->args);
-    }
-    if (who != SCORES && form != OF_LAYER_BACKWARD) {
-        *arg++ = ARG_VALID_LENS;
-    }
-    signature->positional = (int)(arg - signature->args);
-    return arg;
-}
-
+/* A layer has parameters itself, and may have a memory in the place of values. */
 static void
 write_signature(py_signature *signature, const py_score *score, py_form form)
 {
-    const attn_score_info *about = score->about;
-    const bool layer = forms[form].takes == LAYER;
-    unsigned char *arg = add_inputs(signature, score, form);
+    const bool layer = forms[form].takes & LAYER;
+    unsigned char *to = signature->args;
+    for (int arg = ARG_END + 1; arg < ARG_COUNT; arg++) {
+        if (arg == ARG_VALID_LENS) { /* behind them all is optional */
+            to = layer ? to : add_parameters(to, score, false);
+            signature->required = (int)(to - signature->args) - (form == OF_LAYER);
+        } else if (arg == ARG_VALID_LENS + 1) { /* ... and by keyword */
+            signature->positional = (int)(to - signature->args);
+        } else if (arg == ARG_SOFTCAP && !layer) {
+            to = add_parameters(to, score, true);
+        }
+        if (takes(score, form, (py_arg)arg)) {
+            *to++ = (unsigned char)arg;
+        }
+    }
     signature->method = layer;
-    signature->keyword = about->has_heads && !layer ? ARG_NUM_HEADS : ARG_END;
-#define SCORE_OPTION(ID, NAME, DEFAULT, TAKEN_BY, IF, PLAIN)                     \
-    if ((forms[form].takes & (TAKEN_BY)) && form != OF_LAYER_BACKWARD && (IF)) { \
-        *arg++ = ARG_##ID;                                                       \
-    }
-#include "py_options.def"
-    arg = layer ? arg : add_parameters(arg, score, true);
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...)  \
-    if (takes(score, form, ARG_##ID, TAKEN_BY)) { \
-        *arg++ = ARG_##ID;                        \
-    }
-#include "py_options.def"
-    *arg = (unsigned char)(about->has_heads || layer ? forms[form].last : ARG_END);
+    signature->keyword = score->about->has_heads && !layer ? ARG_NUM_HEADS : ARG_END;
 }
 
 void

@@ -56,18 +56,6 @@ read_masks(softmax_call *c, PyObject *const *given)
     return c->mask == NULL ? -1 : 0;
 }
 
-/* c->result = out, if that is given, or a new array. */
-static int
-make_result(softmax_call *c, PyArrayObject *out)
-{
-    if (out == NULL) {
-        c->result = py_new_float32(c->ndim, c->dims);
-    } else if (py_check_shape(out, "out", c->ndim, c->dims) == 0) {
-        c->result = (PyArrayObject *)Py_NewRef(out);
-    }
-    return c->result == NULL ? -1 : 0;
-}
-
 static int
 call_core(const void *context, void *Py_UNUSED(scratch), attn_run *run)
 {
@@ -88,50 +76,43 @@ softmax(attnext_state *state, PyObject *const *given)
     /* multiply-adds that one element counts as, its share of an exp included */
     static const double work = 8.0;
     PyObject *rule = given[ARG_EMPTY_ROWS], *grad = given[ARG_GRAD_OUTPUT];
-    PyArrayObject *out = NULL;
+    PyObject *out = given[ARG_OUT];
     softmax_call c;
     int result = -1;
 
     memset(&c, 0, offsetof(softmax_call, dims));
-    if ((rule != NULL && py_read_rule(rule, "empty_rows", &c.empty_rows) < 0) ||
-        py_out(given[ARG_OUT], &out) < 0 ||
-        (grad == NULL ? read_scores(&c, given[ARG_X], "X")
+    c.empty_rows = rule == NULL ? ATTN_EMPTY_UNIFORM : (attn_empty_rows)py_rule(rule);
+    if ((grad == NULL ? read_scores(&c, given[ARG_X], "X")
                       : read_scores(&c, given[ARG_WEIGHTS], "weights")) < 0 ||
         (grad != NULL &&
          (c.grad = py_float32_shaped(grad, "grad_output", c.ndim, c.dims)) == NULL) ||
-        read_masks(&c, given) < 0 || make_result(&c, out) < 0) {
+        read_masks(&c, given) < 0) {
+        goto done;
+    }
+    c.result = py_is_given(out) ? py_out(out, c.ndim, c.dims)
+                                : py_new_float32(c.ndim, c.dims);
+    if (c.result == NULL) {
         goto done;
     }
     const double size = (double)PyArray_SIZE(c.result);
-    result = size == 0.0 ? 0 : py_run(state, work * size, NULL, call_core, &c);
+    result = size == 0.0 ? 0 : py_run(state, work * size, call_core, &c);
 done:
     py_view_clear(&c.masks.mask);
     Py_XDECREF(c.mask);
     Py_XDECREF(c.lens);
     Py_XDECREF(c.grad);
     Py_XDECREF(c.X);
-    Py_XDECREF(out);
     if (result < 0) {
         Py_CLEAR(c.result);
     }
     return (PyObject *)c.result;
 }
 
-static const py_signature masked_softmax_signature = {
-    .function = "masked_softmax",
-    .required = 1,
-    .positional = 2,
-    .args = {ARG_X, ARG_VALID_LENS, ARG_MASK, ARG_EMPTY_ROWS, ARG_OUT},
-};
-PY_EXPOSED(masked_softmax, softmax)
+PY_EXPOSED(masked_softmax, softmax, 1, 2, ARG_X, ARG_VALID_LENS, ARG_MASK,
+           ARG_EMPTY_ROWS, ARG_OUT)
 
-static const py_signature masked_softmax_backward_signature = {
-    .function = "masked_softmax_backward",
-    .required = 2,
-    .positional = 3,
-    .args = {ARG_GRAD_OUTPUT, ARG_WEIGHTS, ARG_VALID_LENS, ARG_MASK, ARG_EMPTY_ROWS},
-};
-PY_EXPOSED(masked_softmax_backward, softmax)
+PY_EXPOSED(masked_softmax_backward, softmax, 2, 3, ARG_GRAD_OUTPUT, ARG_WEIGHTS,
+           ARG_VALID_LENS, ARG_MASK, ARG_EMPTY_ROWS)
 
 /* ---- sequence_mask --------------------------------------------------------------- */
 
@@ -154,12 +135,10 @@ mask_sequences(attnext_state *state, PyObject *const *given)
 {
     sequence_context c = {0};
     npy_intp dims[PY_MAX_AXES];
-    double value = 0.0;
+    PyObject *value = given[ARG_VALUE];
     int result = -1;
 
-    if ((given[ARG_VALUE] != NULL &&
-         py_number(given[ARG_VALUE], "value", &value) < 0) ||
-        (c.X = py_float32(given[ARG_X], "X")) == NULL) {
+    if ((c.X = py_float32(given[ARG_X], "X")) == NULL) {
         return NULL;
     }
     const int ndim = py_note_shape(c.X, dims);
@@ -168,13 +147,13 @@ mask_sequences(attnext_state *state, PyObject *const *given)
         py_shape_error(c.X, "X", "two axes or more: (B, T, ...)");
         goto done;
     }
-    c.value = (float)value;
+    c.value = value == NULL ? 0.0f : (float)py_number(value);
     c.B = dims[0];
     c.T = dims[1];
     c.inner = PyArray_MultiplyList(dims + 2, ndim - 2);
     c.lens = py_lens_per_entry(given[ARG_VALID_LEN], "valid_len", c.B, c.T, size > 0.0);
     if (c.lens != NULL && (c.copy = py_new_float32(ndim, dims)) != NULL) {
-        result = size == 0.0 ? 0 : py_run(state, size, NULL, call_sequence_mask, &c);
+        result = size == 0.0 ? 0 : py_run(state, size, call_sequence_mask, &c);
     }
 done:
     Py_XDECREF(c.lens);
@@ -185,17 +164,11 @@ done:
     return (PyObject *)c.copy;
 }
 
-static const py_signature sequence_mask_signature = {
-    .function = "sequence_mask",
-    .required = 2,
-    .positional = 3,
-    .args = {ARG_X, ARG_VALID_LEN, ARG_VALUE},
-};
-PY_EXPOSED(sequence_mask, mask_sequences)
+PY_EXPOSED(sequence_mask, mask_sequences, 2, 3, ARG_X, ARG_VALID_LEN, ARG_VALUE)
 
 const py_function py_softmax_functions[] = {
-    {&masked_softmax_signature, PY_FASTCALL(masked_softmax)},
-    {&masked_softmax_backward_signature, PY_FASTCALL(masked_softmax_backward)},
-    {&sequence_mask_signature, PY_FASTCALL(sequence_mask)},
+    PY_ROW(masked_softmax),
+    PY_ROW(masked_softmax_backward),
+    PY_ROW(sequence_mask),
     {0},
 };

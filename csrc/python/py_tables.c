@@ -5,8 +5,11 @@
 #include "py_attnext.h"
 
 const py_argument_row py_argument_rows[ARG_COUNT] = {
-#define ARGUMENT(ID, NAME, DEFAULT, ...) [ARG_##ID] = {NAME, DEFAULT, 0},
-#define OPTION(ID, NAME, DEFAULT, TAKEN_BY, ...) [ARG_##ID] = {NAME, DEFAULT, TAKEN_BY},
+#define ARGUMENT(ID, NAME, DEFAULT, TAKEN_BY, ...) \
+    [ARG_##ID] = {NAME, DEFAULT, TAKEN_BY, false},
+#define ARRAY(ID, NAME, DEFAULT, TAKEN_BY, ...) \
+    [ARG_##ID] = {NAME, DEFAULT, TAKEN_BY, true},
+#define OPTION(...) ARRAY(__VA_ARGS__)
 #include "py_options.def"
 };
 
@@ -26,27 +29,9 @@ option_rows(void)
     PyObject *rows = PyList_New(0);
     for (int i = 0; rows != NULL && i < ARG_COUNT; i++) {
         const py_argument_row *row = &py_argument_rows[i];
-        if (row->taken_by != 0 &&
-            append(rows,
-                   Py_BuildValue("ssi", row->name, row->standard, row->taken_by)) < 0) {
+        if (row->shared && append(rows, Py_BuildValue("ssi", row->name, row->standard,
+                                                      row->taken_by & TAKERS)) < 0) {
             Py_CLEAR(rows);
-        }
-    }
-    return rows;
-}
-
-/* [(name, default), ...] of the keywords that are this score's own. */
-static PyObject *
-own_rows(const attnext_state *state, const py_signature *forward)
-{
-    PyObject *rows = PyList_New(0);
-    for (int i = forward->positional; forward->args[i] != ARG_END; i++) {
-        const py_arg arg = forward->args[i];
-        if (py_argument_rows[arg].taken_by == 0 &&
-            append(rows, Py_BuildValue("Os", py_argument_name(state, forward, arg),
-                                       py_argument_rows[arg].standard)) < 0) {
-            Py_CLEAR(rows);
-            break;
         }
     }
     return rows;
@@ -87,12 +72,8 @@ py_fill_tables(PyObject *module, attnext_state *state)
     PyObject *attentions = PyList_New(0);
     for (int i = 0; attentions != NULL && i < SCORE_COUNT; i++) {
         const py_score *score = &state->scores[i];
-        bool bandwidth = score->about->scale == ATTN_SCALE_BANDWIDTH;
-        if (append(attentions,
-                   Py_BuildValue("sNNO", score->about->name,
-                                 own_rows(state, &score->signatures[OF_ATTENTION]),
-                                 parameter_rows(score),
-                                 bandwidth ? Py_True : Py_False)) < 0) {
+        if (append(attentions, Py_BuildValue("sN", score->about->name,
+                                             parameter_rows(score))) < 0) {
             Py_CLEAR(attentions);
         }
     }
