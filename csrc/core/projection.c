@@ -13,7 +13,7 @@
 enum {
     TASK_ROWS = 64,  /* of Y and dX */
     UNITS = 16,      /* columns of a panel of dY */
-    SUM_ROWS = 64,   /* rows in one chain of the sums of dW */
+    SUM = 64,        /* terms in one chain of the sums of dX and dW */
     WAVE_ROWS = 256, /* rows in panels for dW: two panels of them fit in L1 */
     FEW_ROWS = 16,   /* fewer do not pay for panels of W in dX */
     ROW_UNITS = 64,  /* of Y of one row */
@@ -97,7 +97,7 @@ multiply_terms(float *C, int64_t ldc, attn_span X, int64_t n, const float *panel
     }
 }
 
-/* C (n, columns) = X (n, K) Y, or += if add; n at most TASK_ROWS.
+/* C (n, columns) = X (n, K) Y, or += if add, `chain` terms at a time; n at most TASK_ROWS.
  *
  * Rows that lie 2 or 4 KiB apart share a set or two of L1, where six of them and a
  * panel push each other out. So they are copied to where they do not, as many terms of
@@ -105,22 +105,22 @@ multiply_terms(float *C, int64_t ldc, attn_span X, int64_t n, const float *panel
  * 73 GF/s against 48 to 60; of 512 by 512, 75 against 73. */
 static void
 multiply(float *C, int64_t ldc, attn_span X, int64_t n, const float *panels, int64_t K,
-         int64_t columns, bool add)
+         int64_t columns, int64_t chain, bool add)
 {
     float copy[TASK_ROWS * COPY_ROW];
-    if (X.ld % ALIASED != 0 || K <= ATTN_CHUNK) {
-        multiply_terms(C, ldc, X, n, panels, K, 0, K, columns, add);
-        return;
-    }
-    for (int64_t t = 0; t < K; t += ATTN_CHUNK) {
-        int64_t count = smaller(K - t, ATTN_CHUNK);
-        for (int64_t i = 0; i < n; i++) {
-            memcpy(copy + i * COPY_ROW, X.data + i * X.ld + t,
+    const bool copies = X.ld % ALIASED == 0 && K > ATTN_CHUNK;
+    int64_t t = 0;
+    do { /* once at least: K = 0 must still set C to 0 */
+        int64_t count = smaller(K - t, copies ? smaller(chain, ATTN_CHUNK) : chain);
+        attn_span terms = {X.data + t, X.ld};
+        for (int64_t i = 0; copies && i < n; i++) {
+            memcpy(copy + i * COPY_ROW, terms.data + i * X.ld,
                    (size_t)count * sizeof(float));
         }
-        multiply_terms(C, ldc, (attn_span){copy, COPY_ROW}, n, panels, K, t, count,
-                       columns, add || t > 0);
-    }
+        multiply_terms(C, ldc, copies ? (attn_span){copy, COPY_ROW} : terms, n, panels,
+                       K, t, count, columns, add || t > 0);
+        t += count;
+    } while (t < K);
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -142,7 +142,7 @@ attn_project(float *Y, int64_t ldy, attn_span X, int64_t n, const float *panels,
     for (int64_t i = 0; b != NULL && i < n; i++) {
         memcpy(Y + i * ldy, b, (size_t)H * sizeof(float));
     }
-    multiply(Y, ldy, X, n, panels, D, H, b != NULL);
+    multiply(Y, ldy, X, n, panels, D, H, D, b != NULL);
 }
 
 typedef struct {
@@ -265,10 +265,12 @@ dx_task(void *ctx, int64_t task, int worker)
         const attn_span dY = {s->dY + at * s->ldy, s->ldy};
         float *dX = s->dX + at * y->D;
         if (used && y->rows < FEW_ROWS) {
-            attn_simd->matmul(dX, y->D, dY.data, dY.ld, 1, y->W, y->D, n, y->D, y->H,
-                              false);
+            for (int64_t h = 0; h < y->H || h == 0; h += SUM) {
+                attn_simd->matmul(dX, y->D, dY.data + h, dY.ld, 1, y->W + h * y->D,
+                                  y->D, n, y->D, smaller(y->H - h, SUM), h > 0);
+            }
         } else if (used) {
-            multiply(dX, y->D, dY, n, y->panels.W, y->H, y->D, false);
+            multiply(dX, y->D, dY, n, y->panels.W, y->H, y->D, SUM, false);
         }
     }
 }
@@ -344,9 +346,9 @@ dw_task(void *ctx, int64_t task, int worker)
         attn_simd->matmul(s->dW + h * y->D + d, y->D,
                           y->panels.dY + h * y->panels.rows + i * UNITS, 1, UNITS,
                           y->panels.X + d * y->panels.rows + i * panel, panel,
-                          smaller(y->H - h, UNITS), columns,
-                          smaller(s->count - i, SUM_ROWS), s->add || i > 0);
-        i += SUM_ROWS;
+                          smaller(y->H - h, UNITS), columns, smaller(s->count - i, SUM),
+                          s->add || i > 0);
+        i += SUM;
     } while (i < s->count);
 }
 

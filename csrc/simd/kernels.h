@@ -36,6 +36,7 @@ enum {
     ATTN_CHUNK =
         256,         /* longest chain of a sum: longer ones are summed chunk by chunk */
     ATTN_POOL = 64,  /* keys that are pooled as one sum */
+    ATTN_UNITS = 64, /* hidden units whose terms are one sum */
     ATTN_GROUP = 16, /* keys whose softmax is one sum, of four chains */
 };
 
@@ -194,7 +195,8 @@ typedef struct {
 
     /* S[i][l] = sum_h w[h] tanh(b[i][h] - a[h][l]) where live (elsewhere S is left
      * alone). A [H][lanes], B [rows][H] in the regime's form, H a multiple of 4. Four
-     * hidden units share one division; |w| <= 2^13, but any with ADDITIVE_DIRECT. */
+     * hidden units share one division; |w| <= 2^13, but any with ADDITIVE_DIRECT. The
+     * sums of ATTN_UNITS units each are added one after the other. */
     void (*additive_tile)(float *S, const float *A, const float *B, const float *w,
                           int lanes, int rows, int64_t H, additive_regime regime,
                           const uint64_t *live);

@@ -27,9 +27,6 @@ enum {
 static void additive_query(float *S, const float *A, const float *B, const float *w,
                            int keys, int64_t H, additive_regime regime,
                            const uint64_t *live);
-static void additive_query_backward(float *dA, float *C, float *dB, const float *A,
-                                    const float *B, const float *G, int keys, int64_t H,
-                                    additive_regime regime, const uint64_t *live);
 static float negate_query(float *A, const float *bias, int64_t H);
 
 /* A vector of A, as the regime's terms take it: the large one divides by it. */
@@ -75,18 +72,20 @@ additive_terms(additive_regime regime, vf acc, const vf a[UNITS], const vf b[UNI
     return regime == ADDITIVE_DIRECT ? acc : v_sub(acc, sum_of_quotients(n, d));
 }
 
-/* mr keys by one vector of lanes; S, A, B at the tile's first key and lane. Two vectors
- * at a time are no faster with AVX-512 and leave AVX2 without registers. */
+/* mr keys by one vector of lanes, `units` of the H hidden ones: S = their sum, or += if
+ * add; S, A, B, w at the first key, lane and unit. Two vectors at a time are no faster
+ * with AVX-512 and leave AVX2 without registers. */
 V_FN void
-additive_block(int mr, additive_regime regime, float *S, const float *A, const float *B,
-               const float *w, int lanes, int64_t H, const uint64_t *live, int lane)
+additive_block(int mr, additive_regime regime, bool add, float *S, const float *A,
+               const float *B, const float *w, int lanes, int64_t units, int64_t H,
+               const uint64_t *live, int lane)
 {
     vf acc[SCORE_ROWS];
     UNROLL
     for (int i = 0; i < mr; i++) {
         acc[i] = v_zero();
     }
-    for (int64_t h = 0; h < H; h += UNITS) {
+    for (int64_t h = 0; h < units; h += UNITS) {
         vf a[UNITS], b[UNITS], w_h[UNITS], wa[UNITS];
         UNROLL
         for (int u = 0; u < UNITS; u++) {
@@ -106,10 +105,28 @@ additive_block(int mr, additive_regime regime, float *S, const float *A, const f
     UNROLL
     for (int i = 0; i < mr; i++) {
         float *s = S + i * lanes;
-        bool all = live == NULL;
-        v_store(s,
-                all ? acc[i] : v_select(live_lanes(live, i, lane), acc[i], v_load(s)));
+        vf sum = add ? v_add(v_load(s), acc[i]) : acc[i];
+        v_store(s, live == NULL ? sum
+                                : v_select(live_lanes(live, i, lane), sum, v_load(s)));
     }
+}
+
+/* All hidden units of mr keys and one vector of lanes. */
+V_FN void
+additive_rows(int mr, additive_regime regime, float *S, const float *A, const float *B,
+              const float *w, int lanes, int64_t H, const uint64_t *live, int lane)
+{
+    int64_t h = 0;
+    do {
+        int64_t units = H - h < ATTN_UNITS ? H - h : ATTN_UNITS;
+        if (h == 0) {
+            additive_block(mr, regime, false, S, A, B, w, lanes, units, H, live, lane);
+        } else {
+            additive_block(mr, regime, true, S, A + h * lanes, B + h, w + h, lanes,
+                           units, H, live, lane);
+        }
+        h += units;
+    } while (h < H);
 }
 
 V_FN void
@@ -119,12 +136,12 @@ additive_scores(additive_regime regime, float *S, const float *A, const float *B
     for (int l = 0; l < lanes; l += VLEN) {
         int i = 0;
         for (; i + SCORE_ROWS <= rows; i += SCORE_ROWS) {
-            additive_block(SCORE_ROWS, regime, S + i * lanes + l, A + l, B + i * H, w,
-                           lanes, H, live == NULL ? NULL : live + i, l);
+            additive_rows(SCORE_ROWS, regime, S + i * lanes + l, A + l, B + i * H, w,
+                          lanes, H, live == NULL ? NULL : live + i, l);
         }
         for (; i < rows; i++) {
-            additive_block(1, regime, S + i * lanes + l, A + l, B + i * H, w, lanes, H,
-                           live == NULL ? NULL : live + i, l);
+            additive_rows(1, regime, S + i * lanes + l, A + l, B + i * H, w, lanes, H,
+                          live == NULL ? NULL : live + i, l);
         }
     }
 }
@@ -151,231 +168,6 @@ additive_tile(float *S, const float *A, const float *B, const float *w, int lane
         additive_scores(ADDITIVE_DIRECT, S, A, B, w, lanes, rows, H, live);
         break;
     }
-}
-
-/* ---- backward: forward was score = sum_h w_h t_h, t = tanh(b - a), a the
- *      pre-activation with the other sign, whose gradient itself is wanted. So now
- *      -da_h = w_h sum_keys G (1 - t^2),  db_h = w_h sum_queries G (1 - t^2),
- *      dw_h = sum G t.
- * t is computed again: loading it would cost 4 bytes a triple, more time than
- * computing it. Nothing cancels in the slope 1 - t^2 of the exp forms, A B r^2 with r =
- * 2 / (A + B), however near t is to 1 or -1, where computed from t it would have hardly
- * a digit. */
-
-/* r[u] = x / d[u], two of which share a division: less work than four, since all four are
- * wanted, fewer roundings, and denominators may be as large as 2^62. */
-V_FN void
-quotients(vf r[UNITS], vf x, const vf d[UNITS])
-{
-    UNROLL
-    for (int u = 0; u < UNITS; u += 2) {
-        vf both = v_div(x, v_mul(d[u], d[u + 1]));
-        r[u] = v_mul(both, d[u + 1]);
-        r[u + 1] = v_mul(both, d[u]);
-    }
-}
-
-/* The terms of one pair of a vector of queries and a key, four hidden units: G t goes
- * into c, G (1 - t^2) into da and db. The exp regime leaves what is the same in all terms
- * of a sum to the end: the factors of 1 - t^2 = A B r^2, A in da and B in db, and of t =
- * (B - A) r / 2 the 1/2. The large one may not, as r^2 alone underflows. At p = 2^60,
- * where it is clamped, the slope ends at 2^-58, although t is 1 in float32 long before.
- */
-V_FN void
-additive_gradients(additive_regime regime, bool all, vm live, vf c[UNITS], vf da[UNITS],
-                   vf db[UNITS], vf g, const vf a[UNITS], const vf b[UNITS])
-{
-    const bool small = regime == ADDITIVE_SMALL, large = regime == ADDITIVE_LARGE;
-    const vf one = v_set1(1.0f);
-    vf p[UNITS], d[UNITS], r[UNITS];
-    if (regime != ADDITIVE_DIRECT) {
-        UNROLL
-        for (int u = 0; u < UNITS; u++) {
-            p[u] = large ? v_min(v_set1(0x1p60f), v_mul(a[u], b[u])) : b[u];
-            d[u] = small   ? v_fnma(a[u], b[u], one)
-                   : large ? v_add(one, p[u])
-                           : v_add(a[u], b[u]);
-        }
-        quotients(r, small ? one : v_set1(2.0f), d);
-    }
-    UNROLL
-    for (int u = 0; u < UNITS; u++) {
-        vf t, slope, c_factor = g, da_factor = g, db_factor = g;
-        if (regime == ADDITIVE_DIRECT) {
-            t = v_tanh_and_slope(v_sub(b[u], a[u]), &slope);
-        } else if (small) {
-            t = v_mul(v_sub(b[u], a[u]), r[u]);
-            slope = v_fnma(t, t, one);
-        } else if (large) {
-            t = v_sub(one, r[u]);
-            slope = v_mul(r[u], v_mul(p[u], r[u]));
-        } else {
-            t = v_sub(b[u], a[u]);
-            c_factor = v_mul(g, r[u]);
-            slope = v_mul(c_factor, r[u]);
-            da_factor = b[u];
-            db_factor = a[u];
-        }
-        c[u] = all ? v_fma(c_factor, t, c[u]) : v_fma_if(live, c_factor, t, c[u]);
-        da[u] = all ? v_fma(slope, da_factor, da[u])
-                    : v_fma_if(live, slope, da_factor, da[u]);
-        db[u] = all ? v_fma(slope, db_factor, db[u])
-                    : v_fma_if(live, slope, db_factor, db[u]);
-    }
-}
-
-/* What c is multiplied by at the end. */
-V_FN vf
-additive_c_factor(additive_regime regime)
-{
-    return v_set1(regime == ADDITIVE_EXP ? 0.5f : 1.0f);
-}
-
-/* Keys whose sums across lanes are formed together, later: the division for the next
- * key need not wait for them. 8 % with AVX-512. */
-enum { SUM_ROWS = 4 };
-
-/* dB[i][u] += B[i][u] (exp) times the sum of db[i][.][u] over its lanes, i < rows. */
-V_FN void
-additive_add_sums(bool exp, float *dB, const float *B,
-                  const vf db[SUM_ROWS][GROUP][UNITS], int rows, int64_t H,
-                  const uint64_t *live)
-{
-    static const float ones[UNITS] = {1.0f, 1.0f, 1.0f, 1.0f};
-    for (int i = 0; i < rows; i++) {
-        if (live == NULL || live[i] != 0) {
-            v_fma_sums16(dB + i * H, exp ? B + i * H : ones, db[i]);
-        }
-    }
-}
-
-/* dA += da, times A if exp, in one vector of lanes; C += c. In lanes whose form is not
- * this regime's A may be infinite, and da is 0. */
-V_FN void
-additive_add_lanes(additive_regime regime, float *dA, float *C, const vf a[UNITS],
-                   const vf da[UNITS], const vf c[UNITS], int lanes)
-{
-    UNROLL
-    for (int u = 0; u < UNITS; u++) {
-        vf factor = regime == ADDITIVE_EXP ? v_min(a[u], v_set1(0x1p100f))
-                                           : v_set1(1.0f);
-        v_store(dA + u * lanes, v_fma(da[u], factor, v_load(dA + u * lanes)));
-        v_store(C + u * lanes,
-                v_fma(c[u], additive_c_factor(regime), v_load(C + u * lanes)));
-    }
-}
-
-/* Four hidden units: nv vectors of lanes (1 or 2 groups of 16), all keys of the tile.
- * A key without a live lane is passed over: B may be infinite there. */
-V_FN void
-additive_units_backward(int nv, bool all, additive_regime regime, float *dA, float *C,
-                        float *dB, const float *A, const float *B, const float *G,
-                        int lanes, int rows, int64_t H, const uint64_t *live)
-{
-    const bool exp = regime == ADDITIVE_EXP;
-    vf a[2 * GROUP][UNITS], da[2 * GROUP][UNITS], c[2 * GROUP][UNITS];
-    UNROLL_LANES
-    for (int j = 0; j < nv; j++) {
-        UNROLL
-        for (int u = 0; u < UNITS; u++) {
-            a[j][u] = additive_a(regime, v_load(A + u * lanes + j * VLEN));
-            da[j][u] = c[j][u] = v_zero();
-        }
-    }
-    for (int i0 = 0; i0 < rows; i0 += SUM_ROWS) {
-        vf db[SUM_ROWS][GROUP][UNITS];
-        int n = rows - i0 < SUM_ROWS ? rows - i0 : SUM_ROWS;
-        for (int i = 0; i < n; i++) {
-            const float *B_i = B + (i0 + i) * H, *G_i = G + (i0 + i) * lanes;
-            uint64_t word = all ? ~(uint64_t)0 : live[i0 + i];
-            vf b[UNITS], db_i[GROUP][UNITS];
-            if (word == 0) {
-                continue;
-            }
-            UNROLL
-            for (int u = 0; u < UNITS; u++) {
-                b[u] = v_set1(B_i[u]);
-                UNROLL
-                for (int j = 0; j < GROUP; j++) {
-                    db_i[j][u] = v_zero();
-                }
-            }
-            UNROLL_LANES
-            for (int j = 0; j < nv; j++) {
-                additive_gradients(regime, all, m_from_bits(word >> (j * VLEN)), c[j],
-                                   da[j], db_i[j % GROUP], v_load(G_i + j * VLEN), a[j],
-                                   b);
-            }
-            memcpy(db[i], db_i, sizeof db_i);
-        }
-        additive_add_sums(exp, dB + i0 * H, B + i0 * H, (const vf(*)[GROUP][UNITS])db,
-                          n, H, all ? NULL : live + i0);
-    }
-    UNROLL_LANES
-    for (int j = 0; j < nv; j++) {
-        additive_add_lanes(regime, dA + j * VLEN, C + j * VLEN, a[j], da[j], c[j],
-                           lanes);
-    }
-}
-
-V_FN void
-additive_gradient(int nv, additive_regime regime, float *dA, float *C, float *dB,
-                  const float *A, const float *B, const float *G, int lanes, int rows,
-                  int64_t H, const uint64_t *live)
-{
-    for (int64_t h = 0; h < H; h += UNITS) {
-        int64_t at = h * lanes;
-        if (live == NULL) {
-            additive_units_backward(nv, true, regime, dA + at, C + at, dB + h, A + at,
-                                    B + h, G, lanes, rows, H, live);
-        } else {
-            additive_units_backward(nv, false, regime, dA + at, C + at, dB + h, A + at,
-                                    B + h, G, lanes, rows, H, live);
-        }
-    }
-}
-
-V_FN void
-additive_gradient_lanes(additive_regime regime, float *dA, float *C, float *dB,
-                        const float *A, const float *B, const float *G, int lanes,
-                        int rows, int64_t H, const uint64_t *live)
-{
-    if (VLEN < 8) { /* registers hold none of it: one instance, any number of vectors */
-        additive_gradient(lanes / VLEN, regime, dA, C, dB, A, B, G, lanes, rows, H,
-                          live);
-    } else if (lanes > 16) {
-        additive_gradient(2 * GROUP, regime, dA, C, dB, A, B, G, lanes, rows, H, live);
-    } else {
-        additive_gradient(GROUP, regime, dA, C, dB, A, B, G, lanes, rows, H, live);
-    }
-}
-
-static void
-additive_tile_backward(float *dA, float *C, float *dB, const float *A, const float *B,
-                       const float *G, int lanes, int rows, int64_t H,
-                       additive_regime regime, const uint64_t *live)
-{
-    if (lanes == 1) {
-        additive_query_backward(dA, C, dB, A, B, G, rows, H, regime, live);
-        return;
-    }
-#define GRADIENT(regime) \
-    additive_gradient_lanes(regime, dA, C, dB, A, B, G, lanes, rows, H, live)
-    switch (regime) {
-    case ADDITIVE_SMALL:
-        GRADIENT(ADDITIVE_SMALL);
-        break;
-    case ADDITIVE_EXP:
-        GRADIENT(ADDITIVE_EXP);
-        break;
-    case ADDITIVE_LARGE:
-        GRADIENT(ADDITIVE_LARGE);
-        break;
-    case ADDITIVE_DIRECT:
-        GRADIENT(ADDITIVE_DIRECT);
-        break;
-    }
-#undef GRADIENT
 }
 
 /* ---- the operands' forms --------------------------------------------------------- */

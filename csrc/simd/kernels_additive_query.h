@@ -28,7 +28,7 @@ scores_query(additive_regime regime, float *S, const float *A, const float *B,
              const float *w, int keys, int64_t H, const uint64_t *live)
 {
     for (int i = 0; i < keys; i += VLEN) {
-        vf acc = v_zero(), b[SQUARE], a[UNITS], w_h[UNITS], wa[UNITS];
+        vf acc = v_zero(), sum = v_zero(), b[SQUARE], a[UNITS], w_h[UNITS], wa[UNITS];
         int rows = lanes_left(keys - i);
         for (int64_t h = 0; h < H; h += SQUARE) {
             int n = H - h < SQUARE ? (int)(H - h) : SQUARE;
@@ -48,9 +48,13 @@ scores_query(additive_regime regime, float *S, const float *A, const float *B,
                 }
                 acc = additive_terms(regime, acc, a, b + f, w_h, wa);
             }
+            if ((h + n) % ATTN_UNITS == 0 || h + n == H) {
+                sum = h < ATTN_UNITS ? acc : v_add(sum, acc);
+                acc = v_zero();
+            }
         }
         uint64_t bits = query_bits(live, i, i + rows);
-        v_store_n(S + i, v_select(m_from_bits(bits), acc, v_load_n(S + i, rows)), rows);
+        v_store_n(S + i, v_select(m_from_bits(bits), sum, v_load_n(S + i, rows)), rows);
     }
 }
 
@@ -96,14 +100,14 @@ load_fours(vf x[UNITS], const float *from, int n)
 
 /* to += x * factor, n <= FOURS numbers. */
 V_FN void
-fma_fours(float *to, const vf x[UNITS], const vf factor[UNITS], int n)
+fma_fours(float *to, const vf x[UNITS], float factor, int n)
 {
     float padded[FOURS], *sums = n < FOURS ? padded : to;
     vf sum[UNITS];
     load_fours(sum, to, n);
     UNROLL
     for (int u = 0; u < UNITS; u++) {
-        sum[u] = v_fma(x[u], factor[u], sum[u]);
+        sum[u] = v_fma(x[u], v_set1(factor), sum[u]);
     }
     v_transpose_fours(sum);
     UNROLL
@@ -121,33 +125,35 @@ gradient_fours(additive_regime regime, float *dA, float *C, float *dB, const flo
                const float *B, const float *G, int keys, int64_t H, int n,
                const uint64_t *live)
 {
-    const bool exp = regime == ADDITIVE_EXP;
     const vm every = m_from_bits(~(uint64_t)0);
-    vf a[UNITS], da[UNITS], c[UNITS], a_factor[UNITS], c_factor[UNITS], ones[UNITS];
+    const float factor = additive_slope_factor(regime);
+    vf a[UNITS], da[UNITS], c[UNITS], g_sum = v_zero();
     load_fours(a, A, n);
     UNROLL
     for (int u = 0; u < UNITS; u++) {
         a[u] = additive_a(regime, a[u]);
         da[u] = c[u] = v_zero();
-        ones[u] = v_set1(1.0f);
-        c_factor[u] = additive_c_factor(regime);
-        a_factor[u] = exp ? v_min(a[u], v_set1(0x1p100f)) : ones[u];
     }
     for (int i = 0; i < keys; i++) {
         if (live != NULL && (live[i] & 1) == 0) {
             continue; /* B may be infinite */
         }
-        vf b[UNITS], db[UNITS];
+        vf b[UNITS], db[UNITS], g = v_set1(G[i]);
         load_fours(b, B + i * H, n);
         UNROLL
         for (int u = 0; u < UNITS; u++) {
             db[u] = v_zero();
         }
-        additive_gradients(regime, true, every, c, da, db, v_set1(G[i]), a, b);
-        fma_fours(dB + i * H, db, exp ? b : ones, n);
+        additive_gradients(regime, true, every, c, da, db, g, a, b);
+        fma_fours(dB + i * H, db, factor, n);
+        g_sum = v_add(g_sum, g);
     }
-    fma_fours(dA, da, a_factor, n);
-    fma_fours(C, c, c_factor, n);
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        c[u] = additive_c_sum(regime, c[u], a[u], g_sum);
+    }
+    fma_fours(dA, da, factor, n);
+    fma_fours(C, c, 1.0f, n);
 }
 
 V_FN void

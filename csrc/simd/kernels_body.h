@@ -46,6 +46,7 @@ lanes_left(int64_t n)
 #include "kernels_softmax_short.h"
 #include "kernels_softmax_rows.h"
 #include "kernels_additive.h"
+#include "kernels_additive_backward.h"
 #include "kernels_additive_query.h"
 #include "kernels_random.h"
 

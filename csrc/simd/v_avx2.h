@@ -128,7 +128,7 @@ V_FN void v_transpose(vf v[8])
         v[i + 4] = _mm256_permute2f128_ps(p, q, 0x31);
     }
 }
-V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[2][4])
+V_FN void v_fma_sums16(float to[4], float factor, const vf v[2][4])
 {
     vf s8[4];
     for (int u = 0; u < 4; u++) { s8[u] = _mm256_add_ps(v[0][u], v[1][u]); }
@@ -140,5 +140,5 @@ V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[2][4])
     __m128 low = _mm256_castps256_ps128(s2), high = _mm256_extractf128_ps(s2, 1);
     __m128 sum = _mm_add_ps(_mm_shuffle_ps(low, high, 0x88),
                             _mm_shuffle_ps(low, high, 0xdd));
-    _mm_storeu_ps(to, _mm_fmadd_ps(sum, _mm_loadu_ps(factor), _mm_loadu_ps(to)));
+    _mm_storeu_ps(to, _mm_fmadd_ps(sum, _mm_set1_ps(factor), _mm_loadu_ps(to)));
 }

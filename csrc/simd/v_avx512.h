@@ -112,7 +112,7 @@ V_FN void v_transpose(vf v[16])
     }
 }
 /* two vectors of halves, one of quarters, one that holds all four sums */
-V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[1][4])
+V_FN void v_fma_sums16(float to[4], float factor, const vf v[1][4])
 {
     const vf *u = v[0];
     vf a = _mm512_add_ps(_mm512_shuffle_f32x4(u[0], u[1], 0x44),
@@ -126,5 +126,5 @@ V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[1][4])
     const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
                                             0, 0);
     __m128 sum = _mm512_castps512_ps128(_mm512_permutexvar_ps(first, s1));
-    _mm_storeu_ps(to, _mm_fmadd_ps(sum, _mm_loadu_ps(factor), _mm_loadu_ps(to)));
+    _mm_storeu_ps(to, _mm_fmadd_ps(sum, _mm_set1_ps(factor), _mm_loadu_ps(to)));
 }

@@ -134,11 +134,11 @@ V_FN void v_transpose_fours(vf v[4])
     v[3] = (vf){a[3], b[3], c[3], d[3]};
 }
 V_FN void v_transpose(vf v[4]) { v_transpose_fours(v); }
-V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[4][4])
+V_FN void v_fma_sums16(float to[4], float factor, const vf v[4][4])
 {
     vf s4[4];
     for (int u = 0; u < 4; u++) { s4[u] = (v[0][u] + v[2][u]) + (v[1][u] + v[3][u]); }
     v_transpose(s4);
     vf sum = (s4[0] + s4[2]) + (s4[1] + s4[3]);
-    v_store(to, v_fma(sum, v_load(factor), v_load(to)));
+    v_store(to, v_fma(sum, v_set1(factor), v_load(to)));
 }

@@ -102,12 +102,12 @@ V_FN float v_max16(const vf v[16])
  * second, ... in some order of the fours; and back. */
 V_FN void v_transpose_fours(vf v[4]) { (void)v; }
 V_FN void v_transpose(vf v[1]) { (void)v; }
-/* to[u] = v_fma(factor[u], v_sum16 of v[.][u], to[u]), u < 4 */
-V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[16][4])
+/* to[u] = v_fma(factor, v_sum16 of v[.][u], to[u]), u < 4 */
+V_FN void v_fma_sums16(float to[4], float factor, const vf v[16][4])
 {
     for (int u = 0; u < 4; u++) {
         vf lanes[16];
         for (int i = 0; i < 16; i++) { lanes[i] = v[i][u]; }
-        to[u] = fmaf(v_sum16(lanes), factor[u], to[u]);
+        to[u] = fmaf(v_sum16(lanes), factor, to[u]);
     }
 }

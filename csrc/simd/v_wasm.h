@@ -148,7 +148,7 @@ V_FN void v_transpose_fours(vf v[4])
     v[3] = wasm_i32x4_shuffle(b, d, 2, 3, 6, 7);
 }
 V_FN void v_transpose(vf v[4]) { v_transpose_fours(v); }
-V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[4][4])
+V_FN void v_fma_sums16(float to[4], float factor, const vf v[4][4])
 {
     vf s4[4];
     for (int u = 0; u < 4; u++) {
@@ -156,5 +156,5 @@ V_FN void v_fma_sums16(float to[4], const float factor[4], const vf v[4][4])
     }
     v_transpose(s4);
     vf sum = v_add(v_add(s4[0], s4[2]), v_add(s4[1], s4[3]));
-    v_store(to, v_fma(sum, v_load(factor), v_load(to)));
+    v_store(to, v_fma(sum, v_set1(factor), v_load(to)));
 }
