@@ -94,7 +94,7 @@ def shapes(
 
 def options(dropout: Any, scale: Any = None) -> tuple[float, float | None]:
     """What a layer with any score has."""
-    dropout = _reading.probability("dropout", dropout)
+    dropout = _reading.probability("dropout", float(_reading.number("dropout", dropout)))
     return dropout, None if scale is None else _reading.finite("scale", scale)
 
 

@@ -4,12 +4,9 @@
  * Types of C that an argument may have are not seen: tests/test_door.py reads for them.
  */
 #include "py_quiet.h"
-
-#ifdef NDEBUG
-typedef int py_quiet_is_nothing; /* C has no empty files */
-#else
 #include "py_attnext.h"
 
+#ifndef NDEBUG
 static _Thread_local unsigned long long runs, runs_at_the_gate;
 
 unsigned long long
