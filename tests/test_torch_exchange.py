@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -214,6 +215,29 @@ def test_functions_for_attnext_torch_count_their_arguments() -> None:
     for name in ("_on_tensors", "_at_once", "_go_back", "_exchange_tensors"):
         with pytest.raises(TypeError, match=r"^expected \d arguments, got 1$"):
             getattr(_core, name)(None)
+
+
+def test_functions_for_attnext_torch_survive_any_arguments() -> None:
+    """Nobody else is to call them; who does finds no way to crash."""
+    way = way_of("dot_product_attention", ("output",), lambda *given: given)
+    x = Q.clone().requires_grad_()
+    inputs = {"queries": x, "keys": K, "values": V}
+    kinds = {("queries", "keys", "values"): ((True,) * 99,)}
+    ways = [None, (), way[:3], way._replace(few=None), way._replace(learned=None)]
+    ways += [way._replace(kinds=k, kinds_of_few=k) for k in (None, {}, kinds)]
+    for odd in ways:
+        with suppress(TypeError):
+            made = _core._at_once(_core.dot_product_attention, inputs, {}, odd)
+            assert made is NotImplemented
+    backward = _core.dot_product_attention_backward
+    names, kept = ("grad_output",), ("queries", "keys", "values")
+    usual = [names, (V[:, :3],), kept, (Q, K, V), {}, {}, (0, 1, 2)]
+    assert len(_core._go_back(backward, *usual)) == 3
+    for place in range(len(usual)):
+        for odd in (None, (), (None,), ("x",), (99,), (-1,), ((),), 0, "x", {1: 2}):
+            given = [*usual[:place], odd, *usual[place + 1 :]]
+            with suppress(TypeError):
+                assert _core._go_back(backward, *given) in (NotImplemented, (), (None,))
 
 
 # ---- what is made --------------------------------------------------------------------------------

@@ -331,12 +331,6 @@ gradient_tiles(attn_block *block, bool one_tile, bool P_in_S)
     }
 }
 
-bool
-attn_reads_saved(const attn_problem *p)
-{
-    return p->N > ATTN_KEYS;
-}
-
 void
 attn_backward_block(attn_block *block)
 {

@@ -162,6 +162,12 @@ attn_row_end(attn_block *block, float *lse)
 static const float LARGEST_LSE = 64.0f;
 
 bool
+attn_reads_saved(const attn_problem *p)
+{
+    return p->N > ATTN_KEYS;
+}
+
+bool
 attn_row_restore(attn_block *block)
 {
     const float *lse = block->call->saved->lse + attn_row_offset(block, 1);

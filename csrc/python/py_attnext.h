@@ -14,7 +14,8 @@
  *     py_memory.c      where large arrays and large scratch lie
  *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_quiet.h       in a build with assertions: from the gate to there nothing of Python
- *     py_tensors.c     tensors of PyTorch, where its C functions are at hand: py_exchange.c
+ *     py_tensors.c     tensors of PyTorch, where its C functions are at hand:
+ *                      py_tensor_call.c, py_exchange.c
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
  *     py_layer.h       the exposed types, and theirs

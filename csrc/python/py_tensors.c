@@ -28,10 +28,10 @@
  * subclass, another device, a list, a number where an array belongs; or is wrong, for which
  * the long way has the words.
  *
- * What reads a tensor and makes one: py_exchange.c.
+ * The arguments, read and handed on: py_tensor_call.c.
  */
 #include "py_attnext.h"
-#include "py_exchange.h"
+#include "py_tensor_call.h"
 
 /* Only attnext.torch calls these functions, but so may anybody. */
 static bool
@@ -44,62 +44,12 @@ has(Py_ssize_t nargs, Py_ssize_t expected)
     return nargs == expected;
 }
 
-/* ---- a call ---------------------------------------------------------------------- */
-
-/* More arguments than any function has. */
-enum { MOST = ARG_COUNT };
-
-typedef struct {
-    PyObject *name, *given; /* owned */
-    PyObject *storage;      /* of a tensor, owned, else NULL */
-    PyObject *plain;        /* what the function gets, owned */
-    bool in_graph;          /* a caller's tensor to which a gradient may flow */
-} argument;
-
-typedef struct {
-    argument arguments[MOST];
-    int count;
-} tensor_call;
-
-static void
-clear_call(tensor_call *call)
+static int
+refuse(const char *what)
 {
-    for (int i = 0; i < call->count; i++) {
-        argument *a = &call->arguments[i];
-        PyObject *array = a->storage != NULL ? a->plain : NULL;
-        /* Whoever has kept the array, in an error's traceback, keeps its memory too. */
-        if (array != NULL && Py_REFCNT(array) > 1) {
-            PyArray_SetBaseObject((PyArrayObject *)array, Py_NewRef(a->storage));
-        }
-        Py_XDECREF(a->plain);
-        Py_XDECREF(a->storage);
-        Py_DECREF(a->given);
-        Py_DECREF(a->name);
-    }
-}
-
-static bool
-add(tensor_call *call, PyObject *name, PyObject *given, bool in_graph)
-{
-    if (call->count == MOST) {
-        return false;
-    }
-    call->arguments[call->count++] = (argument){
-        .name = Py_NewRef(name), .given = Py_NewRef(given), .in_graph = in_graph};
-    return true;
-}
-
-/* Adds what is in the dict; false: it is none, or too much. */
-static bool
-add_arguments(tensor_call *call, PyObject *dict, bool in_graph)
-{
-    PyObject *name, *given;
-    Py_ssize_t place = 0;
-    bool fits = PyDict_CheckExact(dict);
-    while (fits && PyDict_Next(dict, &place, &name, &given)) {
-        fits = add(call, name, given, in_graph);
-    }
-    return fits;
+    PyErr_Format(PyExc_TypeError, "%s: this is a function of attnext.torch's own",
+                 what);
+    return false;
 }
 
 /* ---- what a call is -------------------------------------------------------------- */
@@ -120,7 +70,7 @@ look_at(tensor_call *call, PyObject *learned)
 {
     bool wanted = false, constant = true;
     for (int i = 0; i < call->count; i++) {
-        argument *a = &call->arguments[i];
+        tensor_argument *a = &call->arguments[i];
         const bool input = a->in_graph;
         PyObject *rule = input ? Py_True : PyDict_GetItem(learned, a->name);
         if (py_is_tensor(a->given)) {
@@ -139,91 +89,7 @@ look_at(tensor_call *call, PyObject *learned)
     return !wanted || !py_records() ? PLAIN : constant ? RECORDED : OTHER;
 }
 
-/* All arguments as what the function reads without running code, first what may run some,
- * for CPython 3.11 may collect garbage when it makes an object. */
-static bool
-make_arrays(const attnext_state *state, tensor_call *call)
-{
-    for (int i = 0; i < call->count; i++) {
-        argument *a = &call->arguments[i];
-        if (py_is_tensor(a->given)) {
-            a->storage = py_storage(a->given);
-            if (a->storage == NULL) {
-                return false;
-            }
-        }
-    }
-    for (int i = 0; i < call->count; i++) {
-        argument *a = &call->arguments[i];
-        a->plain = a->storage != NULL ? py_tensor_view(a->given, a->storage)
-                                      : Py_NewRef(a->given);
-        if (a->plain == NULL || !py_is_ready(state, a->name, a->plain) ||
-            (a->in_graph && PyArray_TYPE((PyArrayObject *)a->plain) != NPY_FLOAT32)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* ---- results -------------------------------------------------------------------- */
-
-/* Arrays as tensors, in tuples too, which come plain; a new reference for this one. */
-static PyObject *
-as_tensors(PyObject *made)
-{
-    PyObject *result = NULL;
-    if (PyArray_CheckExact(made)) {
-        result = py_as_tensor((PyArrayObject *)made);
-    } else if (PyTuple_Check(made)) {
-        const Py_ssize_t count = PyTuple_GET_SIZE(made);
-        result = PyTuple_New(count);
-        for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
-            PyObject *item = as_tensors(Py_NewRef(PyTuple_GET_ITEM(made, i)));
-            if (item == NULL) {
-                Py_CLEAR(result);
-            } else {
-                PyTuple_SET_ITEM(result, i, item);
-            }
-        }
-    } else {
-        return made;
-    }
-    Py_DECREF(made);
-    return result;
-}
-
 /* ---- the functions --------------------------------------------------------------- */
-
-/* What the function makes of them, or NULL. */
-static PyObject *
-call_on_arrays(const attnext_state *state, PyObject *function, tensor_call *call)
-{
-    PyObject *plain[MOST], *names = PyTuple_New(call->count), *made = NULL;
-    for (int i = 0; names != NULL && i < call->count; i++) {
-        PyTuple_SET_ITEM(names, i, Py_NewRef(call->arguments[i].name));
-    }
-    if (names != NULL && make_arrays(state, call)) {
-        for (int i = 0; i < call->count; i++) {
-            plain[i] = call->arguments[i].plain;
-        }
-        made = PyObject_Vectorcall(function, plain, 0, names);
-    }
-    Py_XDECREF(names);
-    return made;
-}
-
-/* The answer, or, after an error of the call or of what was tried, NotImplemented. */
-static PyObject *
-or_not(PyObject *answer)
-{
-    if (answer == NULL && PyErr_Occurred()) { /* Ctrl-C is none to ask again after */
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-            return NULL;
-        }
-        PyErr_Clear();
-    }
-    return answer == NULL ? Py_NewRef(Py_NotImplemented) : answer;
-}
 
 static PyObject *
 on_tensors(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -233,11 +99,11 @@ on_tensors(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     PyObject *made = NULL;
     tensor_call call = {.count = 0};
-    if (py_can_exchange() && add_arguments(&call, args[1], false)) {
-        made = call_on_arrays(py_state_of_module(module), args[0], &call);
+    if (py_can_exchange() && py_add_arguments(&call, args[1], false)) {
+        made = py_call_on_arrays(py_state_of_module(module), args[0], &call);
     }
-    clear_call(&call);
-    return or_not(made == NULL ? NULL : as_tensors(made));
+    py_clear_tensors(&call);
+    return py_or_not(made == NULL ? NULL : py_as_tensors(made));
 }
 
 /* The items of a way (attnext/torch/calls.py). A kind's first says what is kept. */
@@ -247,8 +113,14 @@ enum { ASKED, HELPFUL, FEW, LEARNED, KINDS, KINDS_OF_FEW, RECORD };
 static PyObject *
 kept(PyObject *kind, PyObject *const *tensors, int count, PyObject *results)
 {
-    PyObject *keeps = PyTuple_GET_ITEM(kind, 0), *them;
+    PyObject *keeps = PySequence_GetItem(kind, 0), *them = NULL;
     Py_ssize_t size = 0, next = 0;
+    if (keeps == NULL || !PyTuple_CheckExact(keeps) ||
+        PyTuple_GET_SIZE(keeps) > count + PyTuple_GET_SIZE(results)) {
+        Py_XDECREF(keeps);
+        refuse("kind");
+        return NULL;
+    }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keeps); i++) {
         size += PyTuple_GET_ITEM(keeps, i) == Py_True;
     }
@@ -259,6 +131,7 @@ kept(PyObject *kind, PyObject *const *tensors, int count, PyObject *results)
             PyTuple_SET_ITEM(them, next++, Py_NewRef(x));
         }
     }
+    Py_DECREF(keeps);
     return them;
 }
 
@@ -267,12 +140,12 @@ static PyObject *
 record(const tensor_call *call, int count, PyObject *way, bool few, PyObject *results)
 {
     enum { BEFORE = 4 };
-    PyObject *given[BEFORE + MOST], **tensors = given + BEFORE;
+    PyObject *given[BEFORE + PY_MOST_TENSORS], **tensors = given + BEFORE;
     PyObject *names = PyTuple_New(count), *rest = PyDict_New(), *answer = NULL;
     int found = 0;
     bool done = names != NULL && rest != NULL;
     for (int i = 0; done && i < count; i++) {
-        const argument *a = &call->arguments[i];
+        const tensor_argument *a = &call->arguments[i];
         if (a->storage != NULL) {
             PyTuple_SET_ITEM(names, found, Py_NewRef(a->name));
             tensors[found++] = a->given;
@@ -300,18 +173,27 @@ record(const tensor_call *call, int count, PyObject *way, bool few, PyObject *re
     return answer;
 }
 
+static bool
+is_way(PyObject *way)
+{
+    return (PyTuple_Check(way) && PyTuple_GET_SIZE(way) > RECORD &&
+            PyLong_CheckExact(PyTuple_GET_ITEM(way, FEW)) &&
+            PyDict_CheckExact(PyTuple_GET_ITEM(way, LEARNED))) ||
+           refuse("way");
+}
+
 static PyObject *
 at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!has(nargs, 4)) {
+    if (!has(nargs, 4) || !is_way(args[3])) {
         return NULL;
     }
     const attnext_state *state = py_state_of_module(module);
     PyObject *way = args[3], *made = NULL;
     call_kind kind = OTHER;
     tensor_call call = {.count = 0};
-    if (py_can_exchange() && add_arguments(&call, args[1], true) &&
-        add_arguments(&call, args[2], false)) {
+    if (py_can_exchange() && py_add_arguments(&call, args[1], true) &&
+        py_add_arguments(&call, args[2], false)) {
         kind = look_at(&call, PyTuple_GET_ITEM(way, LEARNED));
     }
     const int given = call.count;
@@ -321,10 +203,10 @@ at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         few = keys != NULL &&
               py_rows(keys) <= PyLong_AsSsize_t(PyTuple_GET_ITEM(way, FEW));
     }
-    if (kind != OTHER && add_arguments(&call, PyTuple_GET_ITEM(way, ASKED), false) &&
-        (few || add_arguments(&call, PyTuple_GET_ITEM(way, HELPFUL), false))) {
-        made = call_on_arrays(state, args[0], &call);
-        made = made == NULL ? NULL : as_tensors(made);
+    if (kind != OTHER && py_add_arguments(&call, PyTuple_GET_ITEM(way, ASKED), false) &&
+        (few || py_add_arguments(&call, PyTuple_GET_ITEM(way, HELPFUL), false))) {
+        made = py_call_on_arrays(state, args[0], &call);
+        made = made == NULL ? NULL : py_as_tensors(made);
     }
     if (made != NULL && kind == RECORDED) {
         PyObject *results = PyTuple_Check(made) ? made : PyTuple_Pack(1, made);
@@ -332,8 +214,8 @@ at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         made = results == NULL ? NULL : record(&call, given, way, few, results);
         Py_XDECREF(results);
     }
-    clear_call(&call);
-    return or_not(made);
+    py_clear_tensors(&call);
+    return py_or_not(made);
 }
 
 /* ---- and back --------------------------------------------------------------------- */
@@ -346,16 +228,16 @@ add_tensors(tensor_call *call, PyObject *names, PyObject *tensors)
     bool fits = PyTuple_GET_SIZE(names) >= count;
     for (Py_ssize_t i = 0; fits && i < count; i++) {
         PyObject *tensor = PyTuple_GET_ITEM(tensors, i);
-        fits = tensor == Py_None
-                   ? i > 0
-                   : py_is_tensor(tensor) &&
-                         add(call, PyTuple_GET_ITEM(names, i), tensor, false);
+        fits = tensor == Py_None ? i > 0
+                                 : py_is_tensor(tensor) &&
+                                       py_add_argument(call, PyTuple_GET_ITEM(names, i),
+                                                       tensor, false);
     }
     return fits;
 }
 
 /* A result, borrowed: gradients may be a tuple of their own before what else was asked
- * for, or one alone. */
+ * for, or one alone. NULL: there is none in that place. */
 static PyObject *
 result_at(PyObject *made, Py_ssize_t place)
 {
@@ -364,10 +246,13 @@ result_at(PyObject *made, Py_ssize_t place)
     }
     PyObject *first = PyTuple_GET_ITEM(made, 0);
     const Py_ssize_t inner = PyTuple_Check(first) ? PyTuple_GET_SIZE(first) : 0;
-    if (inner > 0 && place < inner) {
-        return PyTuple_GET_ITEM(first, place);
+    if (inner > 0 && place >= inner) {
+        place -= inner - 1;
+    } else if (inner > 0) {
+        made = first;
     }
-    return PyTuple_GET_ITEM(made, inner > 0 ? place - inner + 1 : place);
+    return place >= 0 && place < PyTuple_GET_SIZE(made) ? PyTuple_GET_ITEM(made, place)
+                                                        : NULL;
 }
 
 /* Those results as tensors. */
@@ -380,7 +265,8 @@ gradients_of(PyObject *made, PyObject *places)
         PyObject *place = PyTuple_GET_ITEM(places, i), *gradient = Py_NewRef(Py_None);
         if (place != Py_None) {
             PyObject *result = result_at(made, PyLong_AsSsize_t(place));
-            Py_SETREF(gradient, as_tensors(Py_NewRef(result)));
+            Py_SETREF(gradient,
+                      result == NULL ? NULL : py_as_tensors(Py_NewRef(result)));
         }
         if (gradient == NULL) {
             Py_CLEAR(gradients);
@@ -394,22 +280,28 @@ gradients_of(PyObject *made, PyObject *places)
 static PyObject *
 go_back(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!has(nargs, 8)) {
+    bool fits = has(nargs, 8);
+    for (int i = 1; fits && i < 8;
+         i++) { /* all but two dicts, which are looked at below */
+        fits = i == 5 || i == 6 || PyTuple_CheckExact(args[i]) || refuse("names");
+    }
+    if (!fits) {
         return NULL;
     }
     PyObject *made = NULL, *gradients = NULL;
     tensor_call call = {.count = 0};
     if (py_can_exchange() && add_tensors(&call, args[1], args[2]) &&
-        add_tensors(&call, args[3], args[4]) && add_arguments(&call, args[5], false) &&
-        add_arguments(&call, args[6], false)) {
-        made = call_on_arrays(py_state_of_module(module), args[0], &call);
+        add_tensors(&call, args[3], args[4]) &&
+        py_add_arguments(&call, args[5], false) &&
+        py_add_arguments(&call, args[6], false)) {
+        made = py_call_on_arrays(py_state_of_module(module), args[0], &call);
     }
-    clear_call(&call);
+    py_clear_tensors(&call);
     if (made != NULL) {
         gradients = gradients_of(made, args[7]);
         Py_DECREF(made);
     }
-    return or_not(gradients);
+    return py_or_not(gradients);
 }
 
 /* None: as where torch has no such functions. */
