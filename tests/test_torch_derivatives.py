@@ -391,21 +391,26 @@ def test_a_layer_of_doubles(kind: str) -> None:
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_padding_reaches_no_derivative(score: str, dtype: torch.dtype) -> None:
-    def run(fill: float) -> list[Tensor | None]:
+def test_padding_reaches_no_derivative(score: str) -> None:
+    """Where all is finite, what is masked is added and not chosen: sums in another order."""
+
+    def run(fill: float, dtype: torch.dtype) -> list[Tensor]:
         torch.manual_seed(2)
         x = [torch.randn(shape).to(dtype) for shape in QKV]
         x[1][0, 2:], x[2][0, 2:], x[0][1] = fill, fill, fill  # keys, values; queries of no key
         more = [torch.randn(shape).to(dtype) for shape in W] if score == "additive" else []
-        return derivatives(
+        found = derivatives(
             lambda *t: getattr(ours, FUNCTION[score])(*t, LENS, return_weights=True), [*x, *more]
         )
+        return [d.detach() for d in found if d is not None]
 
-    for clean, dirty in zip(run(0.0), run(torch.nan), strict=True):
-        assert clean is not None and dirty is not None
-        assert torch.isfinite(dirty).all()
-        torch.testing.assert_close(clean, dirty)
+    exact = run(0.0, torch.float64)
+    for clean, dirty in zip(exact, run(torch.nan, torch.float64), strict=True):
+        torch.testing.assert_close(dirty, clean)
+    clean32, dirty32 = run(0.0, torch.float32), run(torch.nan, torch.float32)
+    for true, clean, dirty in zip(exact, clean32, dirty32, strict=True):
+        error, usual = (float((x - true).abs().max()) for x in (dirty, clean))
+        assert error <= 2 * usual + 2e-6 * float(true.abs().max())
 
 
 @pytest.mark.parametrize("score", SCORES)
