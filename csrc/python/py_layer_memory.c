@@ -23,7 +23,6 @@
  * what two threads append at once could not be one after another without a lock.
  */
 #include "py_layer.h"
-#include "py_quiet.h"
 
 #include <string.h>
 #include <structmember.h>
@@ -126,7 +125,6 @@ add(const attnext_state *state, memory_object *memory, PyObject *const *given)
     py_memory *now = &memory->now;
     const bool first = now->arrays[MEMORY_KEYS] == NULL;
     memory_rows rows;
-    py_quiet_begin();
     int result = read_rows(&memory->core, given, now, &rows);
     if (result == 0 && first && py_is_given(given[ARG_VALID_LENS])) {
         now->arrays[MEMORY_LENS] = read_lens(given[ARG_VALID_LENS], &rows);

@@ -226,6 +226,7 @@ through_projection(const attnext_state *state, const layer_core *core,
     }
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
                         (double)maker->key_width(p);
+    py_quiet_begin();
     return py_run(state, work, call_projected, &context);
 }
 
@@ -265,7 +266,6 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     memory_sums sums, spare;
-    py_quiet_begin();
     Py_BEGIN_CRITICAL_SECTION(memory);
     sums = memory->sums;
     spare = memory->spare;

@@ -8,6 +8,7 @@
  * somebody has seen of a memory never changes.
  */
 #include "py_layer.h"
+#include "py_quiet.h"
 #include "py_run.h"
 
 #include <string.h>
@@ -241,6 +242,7 @@ prepare(const attnext_state *state, const layer_core *core, const py_memory *now
     };
     const double work = (double)p.B * (double)(end - first) * (double)p.Dk *
                         (double)maker->key_width(&p);
+    py_quiet_begin();
     int result = (release ? py_run : py_run_alone)(state, work, call_prepare, &context);
     PyMem_RawFree(use);
     return result;

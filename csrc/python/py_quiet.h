@@ -4,7 +4,8 @@
  * this is nothing.
  *
  *     py_quiet_exec()     watches from now on; -1: an exception is set
- *     py_quiet_begin()    from here on (py_make_plain; a memory's own first look)
+ *     py_quiet_begin()    from here on: py_make_plain; in a memory, which begins anew where
+ *                         code changes it while room is made, each call of the core
  *     py_quiet_end(X)     X, what the core's call gave (py_run); if that is 0, what this
  *                         thread ran since then is a fatal error. What raises may run what
  *                         it likes.
