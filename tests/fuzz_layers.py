@@ -103,6 +103,7 @@ def take_copy(world: World, name: str, step: Step) -> None:
     layer = world.the_layer()
     way = (numbers_of(step.rest) or [2])[0] % 9
     of = {"context": world.context, "memory": world.memory}.get("".join(step.rest[1:2]), layer)
+    of = layer if of is None else of
     before = {key: id(x) for key, x in layer.grads.items()}
     try:
         if way > 6:
