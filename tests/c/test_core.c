@@ -204,6 +204,12 @@ check_overflow(void)
     p = heads_problem(1, 1, 1);
     check(attn_multi_head_workspace(&p, false, false, 1) != SIZE_MAX,
           "nothing overflows");
+    check(attn_keys_of_heads.backward_workspace(&p) != SIZE_MAX, "nothing overflows");
+    p.B *= 8;
+    p.N = INT64_MAX / 2;
+    check(attn_keys_of_heads.backward_workspace(&p) == SIZE_MAX,
+          "rows of keys overflow");
+    p = heads_problem(1, 1, 1);
     p.H = INT64_C(1) << 31;
     check(attn_multi_head_workspace(&p, false, false, 1) == SIZE_MAX &&
               attn_keys_of_heads.size(&p, 8) == SIZE_MAX,
