@@ -396,7 +396,7 @@ def test_biases_for_a_layer_that_has_none(kind: str) -> None:
         in_c(*sizes, bias=True).load_state_dict(state)
         layer = in_torch(*sizes)
         with pytest.raises(
-            RuntimeError, match=rf"(?s)^Error\(s\) in loading .*Unexpected.*{hint}$"
+            RuntimeError, match=rf'(?s)^Error\(s\) in loading .*Unexpected.*"{hint}$'
         ):
             layer.load_state_dict(state)
         in_torch(*sizes, bias=True).load_state_dict(state)

@@ -164,7 +164,7 @@ class Layer(nn.Module):
             hint = bias_hint(self.state_dict(), state_dict) if strict else ""
             if not hint:
                 raise
-            raise RuntimeError(f"{error}{hint}") from None
+            raise RuntimeError(str(error).rstrip(". ") + hint) from None
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy. The last weights stay behind: a tensor in a graph has no copy."""
