@@ -287,10 +287,6 @@ PyArrayObject *py_pairs(PyObject *object, py_arg which, bool makes_heads, int nd
                         const npy_intp *dims, attn_view *view);
 void py_view_clear(attn_view *view);
 
-/* Where both are True, of masks that broadcast to one shape. NumPy's ufunc would make tuples, at
- * which the garbage collector may start. */
-PyArrayObject *py_both(PyArrayObject *a, PyArrayObject *b);
-
 /* Twice as far as any key is from any query, and so small that the core can add. */
 static const int64_t PY_FAR = (int64_t)1 << 61;
 

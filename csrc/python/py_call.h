@@ -193,10 +193,6 @@ py_output_width(const py_call *call)
 
 /* ---- memories (py_layer_memory_*.c) -------------------------------------------------- */
 
-/* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`
- * times; if heads are inside, (..., 1, 1, N) for all of them (py_layer_memory_keys.c). */
-PyArrayObject *py_memory_mask(const py_memory *memory, const attn_problem *p);
-
 /* What is made of a memory's keys and values. */
 static inline const attn_key_maker *
 py_keys_of(const py_score *score)
