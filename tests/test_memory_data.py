@@ -97,6 +97,13 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         "W_k has shape (2, 5, 4), expected (6, 4)",
     ),
+    (
+        lambda: Memory._of("multi_head", SIZES, {}, K, V, None, None),
+        ValueError,
+        "sizes are not those of such an object",
+    ),
+    (lambda: additive(mask="x"), TypeError, "mask has dtype <U1, expected bools"),
+    (lambda: additive(lens="x"), TypeError, "valid_lens has dtype <U1, expected integers"),
     (lambda: additive(K, V[:, :2]), ValueError, "values has shape (2, 2, 3), expected (2, 5, Dv)"),
 ]
 

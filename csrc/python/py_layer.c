@@ -59,18 +59,21 @@ layer_member(PyObject *self, size_t offset)
 
 /* ---- what attnext/_layers.py makes of it ----------------------------------------- */
 
-/* Are the sizes those of a layer with such a score? What they have to be besides, the
- * shapes of the parameters say. */
-static bool
-sizes_fit(const layer_core *core)
+int
+layer_check_sizes(const layer_core *core)
 {
-    if (!core->score->about->has_heads) {
-        return core->num_heads == 0 && core->num_kv_heads == 0 &&
-               (core->num_hiddens > 0 || core->score->parameters == 0);
+    const bool heads = core->score->about->has_heads;
+    bool fit = core->num_hiddens > 0 || (core->score->parameters == 0 && !heads);
+    if (!heads) {
+        fit = fit && core->num_heads == 0 && core->num_kv_heads == 0;
+    } else {
+        fit = fit && core->num_heads > 0 && core->num_hiddens % core->num_heads == 0 &&
+              core->num_kv_heads > 0 && core->num_heads % core->num_kv_heads == 0;
     }
-    return core->num_hiddens > 0 && core->num_heads > 0 &&
-           core->num_hiddens % core->num_heads == 0 && core->num_kv_heads > 0 &&
-           core->num_heads % core->num_kv_heads == 0;
+    if (!fit) {
+        PyErr_SetString(PyExc_ValueError, "sizes are not those of such an object");
+    }
+    return fit ? 0 : -1;
 }
 
 /* The layer gets the core, which is then what it was before; its last forward is given
@@ -112,11 +115,9 @@ layer_install(PyObject *self, PyObject *args)
     core.training = training != 0;
     core.has_scale = scale != Py_None;
     core.scale = core.has_scale ? PyFloat_AsDouble(scale) : 0.0;
-    if (!sizes_fit(&core) && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_ValueError, "sizes are not those of such an object");
-    }
-    if (!PyErr_Occurred() && layer_take_parameters(py_state_of_type(Py_TYPE(self)),
-                                                   &core, parameters, true) == 0) {
+    if (!PyErr_Occurred() && layer_check_sizes(&core) == 0 &&
+        layer_take_parameters(py_state_of_type(Py_TYPE(self)), &core, parameters,
+                              true) == 0) {
         core.identity = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
     }
     if (core.identity != NULL) {

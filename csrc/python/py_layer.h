@@ -74,6 +74,10 @@ int layer_hold(layer_object *layer, layer_core *held);
 int layer_hold_to_read(layer_object *layer, layer_core *held);
 void layer_core_clear(layer_core *core);
 
+/* ValueError unless the sizes are those of something with such a score. What they have to be
+ * besides, the shapes of the parameters say. */
+int layer_check_sizes(const layer_core *core);
+
 /* The object in this member of the layer, a new reference; or NULL. */
 PyObject *layer_member(PyObject *self, size_t offset);
 
