@@ -8,14 +8,13 @@
  *     py_tables.c      the table of arguments, and rows for what Python sees of it
  *     py_read.c        what is plain, and what is made so
  *     py_defer.c       the way to Python, which reads what is not, and says what is wrong
- *     py_arrays.c      from there to float32 arrays and bools of known shape
- *     py_integers.c    ... and to integers, valid lengths in every shape they may come
+ *     py_arrays.c      from there to float32 arrays and bools of known shape; to integers,
+ *                      valid lengths in every shape they may come
  *     py_masks.c       mask, bias and dropout_mask; sink and scale; causal and window
  *     py_memory.c      where large arrays and large scratch lie
  *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C
  *     py_quiet.h       in a build with assertions: from the gate to there nothing of Python
- *     py_tensors.c     tensors of PyTorch, where its C functions are at hand:
- *                      py_tensor_call.c, py_exchange.c
+ *     py_tensors.h     tensors of PyTorch, where its C functions are at hand
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
  *     py_layer.h       the exposed types, and theirs
@@ -250,7 +249,7 @@ py_or_none(PyArrayObject *array)
 /* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
 PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
 
-/* ---- integers (py_integers.c) ----------------------------------------------------- */
+/* ---- integers (py_arrays.c) ------------------------------------------------------- */
 
 /* Plain integers as a private int64 array in the shape given, those below low or above
  * high moved to the ends. */

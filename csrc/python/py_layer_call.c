@@ -17,6 +17,10 @@
  *             for name, grad in self.grads.items():
  *                 grad += d[name]
  *             return d.queries, d.keys, d.values, *(what the options ask for)
+ *
+ *         def train(self, mode=True):
+ *             self.training = mode
+ *             return self
  */
 #include "py_layer.h"
 
@@ -239,4 +243,37 @@ done:
     Py_XDECREF(context);
     layer_core_clear(&held);
     return result;
+}
+
+/* ---- training or not ------------------------------------------------------------- */
+
+const py_signature layer_train_signature = {
+    .function = "train",
+    .required = 0,
+    .positional = 1,
+    .args = {ARG_TRAINING},
+    .method = true,
+};
+
+PyObject *
+layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT] = {NULL};
+    bool mode = true;
+
+    if (py_parse(state, &layer_train_signature, args, nargs, kwnames, given) < 0 ||
+        (given[ARG_TRAINING] != NULL &&
+         py_read_flag(given[ARG_TRAINING], "mode", &mode) < 0)) {
+        return NULL;
+    }
+    ((layer_object *)self)->core.training = mode;
+    return Py_NewRef(self);
+}
+
+PyObject *
+layer_eval(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    ((layer_object *)self)->core.training = false;
+    return Py_NewRef(self);
 }

@@ -28,10 +28,9 @@
  * subclass, another device, a list, a number where an array belongs; or is wrong, for which
  * the long way has the words.
  *
- * The arguments, read and handed on: py_tensor_call.c.
+ * The arguments, read and handed on: py_exchange.c.
  */
-#include "py_attnext.h"
-#include "py_tensor_call.h"
+#include "py_tensors.h"
 
 /* Only attnext.torch calls these functions, but so may anybody. */
 static bool
