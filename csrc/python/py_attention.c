@@ -35,12 +35,12 @@ flows_of(const py_call *call)
 static attn_gradients
 gradients_of(const py_call *call)
 {
-    const py_gradients *d = &call->gradients;
+    const py_made *d = &call->made;
     attn_gradients to = {
         .queries = py_data(d->queries),
         .keys = py_data(d->keys),
         .values = py_data(d->values),
-        .scale = d->scale_or_scales,
+        .scale = call->scale_or_scales,
         .projected = py_data(d->projected),
         .key_use = d->key_use == NULL ? NULL : PyArray_DATA(d->key_use),
         .bias = is_empty(d->bias) ? NULL : py_data(d->bias),
@@ -70,7 +70,7 @@ call_forward(const void *context, void *scratch, attn_run *run)
     const py_call *call = context;
     const attn_problem *p = &call->problem;
     const attn_inputs in = inputs_of(call);
-    const py_outputs *to = &call->outputs;
+    const py_made *to = &call->made;
     float *output = py_data(to->output), *weights = py_data(to->weights);
     float *lse = py_data(to->lse);
     return py_is_of_scores(call) ? attn_scores(output, &in, p, scratch, run)
@@ -112,7 +112,7 @@ py_attend(const attnext_state *state, py_call *call)
                    ? -1
                    : py_run(state, work_of(call), call_backward, call);
     }
-    const py_outputs *to = &call->outputs;
+    const py_made *to = &call->made;
     if (py_read_inputs(call) < 0 || py_make_outputs(call) < 0) {
         return -1;
     }

@@ -39,7 +39,7 @@ typedef struct {
     float eps;                          /* 0: the default */
     Py_ssize_t num_heads, num_kv_heads; /* multi-head; 0: not given */
     bool return_weights, return_lse;
-    bool return_kept; /* py_outputs.kept, which a backward may be given */
+    bool return_kept; /* py_made.kept, which a backward may be given */
     bool return_grad_bias, return_grad_sink, return_grad_scale;
 } py_options;
 
@@ -60,25 +60,23 @@ typedef struct {
     npy_intp N;
 } py_memory;
 
-/* New arrays, owned; NULL where not asked for. */
-typedef struct {
-    PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
-    PyArrayObject *weights; /* (..., M, N), before dropout */
-    PyArrayObject *lse;     /* (..., M) */
-    PyArrayObject *kept;    /* one axis, of attn_multi_head_kept numbers */
-} py_outputs;
-
-/* New arrays, owned, each in the shape of what it belongs to; NULL where there is no
- * such input, or its gradient was not asked for. */
-typedef struct {
-    PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
-    PyArrayObject *bias, *sink, *scales;
-    /* of a memory, in the place of keys and the parameters that project them, and values
-     * is that of the projected ones, where they are: attn.h */
-    PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
-    float scale; /* of a bandwidth; of a factor that is a number, if it was asked for */
-    float *scale_or_scales; /* where it goes; NULL: it is not wanted */
-} py_gradients;
+/* New arrays, owned; NULL where not asked for, or where there is no such input. */
+typedef union {
+    struct { /* of a forward, in the order in which they are returned */
+        PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
+        PyArrayObject *weights; /* (..., M, N), before dropout */
+        PyArrayObject *lse;     /* (..., M) */
+        PyArrayObject *kept;    /* one axis, of attn_multi_head_kept numbers */
+    };
+    struct { /* of a backward, each in the shape of what it belongs to */
+        PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
+        PyArrayObject *bias, *sink, *scales;
+        /* of a memory, in the place of keys and the parameters that project them, and
+         * values is that of the projected ones, where they are: attn.h */
+        PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
+    };
+    PyArrayObject *all[8 + ATTN_PARAMETERS];
+} py_made;
 
 /* A call to any attention, forward or backward, or to the scores alone, likewise, which
  * has no values. Points into itself: not to be copied. */
@@ -108,8 +106,10 @@ typedef struct {
     npy_intp beside; /* so many heads of results lie inside rows, (B, M, heads, D), as
                            * those of queries do: for attnext.torch; or 0 */
 
-    py_outputs outputs;     /* of a forward, or the scores, which are the output */
-    py_gradients gradients; /* of a backward */
+    py_made made; /* the scores are an output */
+    float
+        scale; /* the gradient of a bandwidth; of a factor that is a number, if asked for */
+    float *scale_or_scales; /* where it goes; NULL: it is not wanted */
 
     /* Long, read only as far as they were written, and so not set to zero first. */
     npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries; then heads */
@@ -209,10 +209,10 @@ int py_read_memory(const attnext_state *state, py_call *call);
 /* Arrays for the gradients of a memory's keys and values that an earlier backward has no
  * more use for, if there are any; written afresh they need no pages of the system's
  * (py_layer_memory_back.c). */
-void py_memory_spare(const py_memory *memory, py_gradients *d);
+void py_memory_spare(const py_memory *memory, py_made *d);
 
 /* What flows to keys of a memory that no query was scored against: nothing. */
-void py_clear_unused(const py_gradients *d);
+void py_clear_unused(const py_made *d);
 
 /* ---- results (py_results.c) ---------------------------------------------------------- */
 
@@ -228,12 +228,11 @@ npy_intp py_kept_size(const py_call *call);
 PyObject *py_pack_outputs(const py_call *call);
 PyObject *py_pack_gradients(const py_call *call);
 
-void py_gradients_clear(py_gradients *gradients);
-void py_outputs_clear(py_outputs *outputs);
+void py_made_clear(py_made *made);
 
 /* ---- run (py_attention.c) ------------------------------------------------------------ */
 
-/* A call that was read, into outputs or gradients. */
+/* A call that was read. */
 int py_attend(const attnext_state *state, py_call *call);
 
 #endif

@@ -123,7 +123,7 @@ int layer_set_parameter(PyObject *self, PyObject *value, void *which);
 
 /* grads[name] += the gradient, for every parameter or, on failure, for none. */
 int layer_add_gradients(const attnext_state *state, const layer_core *core,
-                        const py_gradients *gradients);
+                        const py_made *gradients);
 
 /* ---- contexts (py_layer_context.c) ----------------------------------------------- */
 
@@ -223,7 +223,7 @@ int layer_memory_extend(const attnext_state *state, const layer_core *core,
 
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. */
-void layer_memory_add(const attnext_state *state, PyObject *memory, py_gradients *d);
+void layer_memory_add(const attnext_state *state, PyObject *memory, py_made *d);
 void layer_memory_clear_sums(memory_sums *sums);
 
 /* memory.backward() */

@@ -101,7 +101,7 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
     old_context = layer->context;
     old_weights = layer->weights;
     layer->context = context;
-    layer->weights = Py_XNewRef(call->outputs.weights);
+    layer->weights = Py_XNewRef(call->made.weights);
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
     Py_XDECREF(old_weights);
@@ -171,7 +171,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
         py_read_call(state, &call, kwnames) == 0 && check_inputs(&held, &call) == 0 &&
         forward(state, &held, &call) == 0 &&
         remember(state, layer, &held, &call) == 0) {
-        result = Py_NewRef(call.outputs.output);
+        result = Py_NewRef(call.made.output);
     }
     py_end(&call);
     layer_memory_release(&memory);
@@ -200,11 +200,11 @@ static PyObject *
 finish_backward(const attnext_state *state, const layer_core *held, py_call *call)
 {
     PyObject *result = py_pack_gradients(call);
-    if (result != NULL && layer_add_gradients(state, held, &call->gradients) < 0) {
+    if (result != NULL && layer_add_gradients(state, held, &call->made) < 0) {
         Py_CLEAR(result);
     }
     if (result != NULL && call->memory != NULL) {
-        layer_memory_add(state, call->memory->owner, &call->gradients);
+        layer_memory_add(state, call->memory->owner, &call->made);
     }
     return result;
 }

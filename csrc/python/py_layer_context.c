@@ -101,7 +101,7 @@ PyObject *
 layer_context_new(const attnext_state *state, const layer_core *core,
                   const py_call *call)
 {
-    const py_outputs *outputs = &call->outputs;
+    const py_made *made = &call->made;
     PyTypeObject *type = state->Context;
     context_object *context = (context_object *)type->tp_alloc(type, 0); /* all zero */
     if (context == NULL) {
@@ -122,10 +122,10 @@ layer_context_new(const attnext_state *state, const layer_core *core,
         memory.arrays[MEMORY_LENS] = NULL;
         layer_memory_share(&context->memory, &memory);
     }
-    context->lse = (PyArrayObject *)Py_XNewRef(outputs->lse);
-    context->kept = (PyArrayObject *)Py_XNewRef(outputs->kept);
-    if (outputs->lse != NULL && outputs->kept == NULL &&
-        (context->output = copy_of(outputs->output)) == NULL) {
+    context->lse = (PyArrayObject *)Py_XNewRef(made->lse);
+    context->kept = (PyArrayObject *)Py_XNewRef(made->kept);
+    if (made->lse != NULL && made->kept == NULL &&
+        (context->output = copy_of(made->output)) == NULL) {
         Py_CLEAR(context);
     }
     return (PyObject *)context;

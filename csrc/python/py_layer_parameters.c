@@ -357,7 +357,7 @@ add(PyArrayObject *sum, PyArrayObject *gradient)
 
 int
 layer_add_gradients(const attnext_state *state, const layer_core *core,
-                    const py_gradients *gradients)
+                    const py_made *gradients)
 {
     PyArrayObject *const *from = gradients->parameters;
     PyArrayObject *to[ATTN_PARAMETERS] = {0};

@@ -69,15 +69,15 @@ make_kept(py_call *call)
         Py_DECREF(memory);
         return -1;
     }
-    call->outputs.kept = (PyArrayObject *)kept;
-    return PyArray_SetBaseObject(call->outputs.kept, (PyObject *)memory);
+    call->made.kept = (PyArrayObject *)kept;
+    return PyArray_SetBaseObject(call->made.kept, (PyObject *)memory);
 }
 
 int
 py_make_outputs(py_call *call)
 {
     const py_options *o = &call->options;
-    py_outputs *to = &call->outputs;
+    py_made *to = &call->made;
     const bool lse = o->return_lse &&
                      (!call->keeps_inputs || attn_reads_saved(&call->problem));
     PyObject *out = call->given[ARG_OUT];
@@ -107,13 +107,11 @@ pack(PyObject *const *objects, int count)
 PyObject *
 py_pack_outputs(const py_call *call)
 {
-    const py_outputs *made = &call->outputs;
-    PyArrayObject *const all[] = {made->output, made->weights, made->lse, made->kept};
     PyObject *parts[4];
     int count = 0;
     for (int i = 0; i < 4; i++) {
-        if (all[i] != NULL) {
-            parts[count++] = (PyObject *)all[i];
+        if (call->made.all[i] != NULL) {
+            parts[count++] = (PyObject *)call->made.all[i];
         }
     }
     return pack(parts, count);
@@ -183,7 +181,7 @@ static int
 make_parameter_gradients(py_call *call)
 {
     const py_score *score = call->score;
-    py_gradients *d = &call->gradients;
+    py_made *d = &call->made;
     for (int i = 0; i < score->parameters; i++) {
         PyArrayObject *parameter = call->arrays[ARG_PARAMETER_0 + i];
         npy_intp dims[PY_PARAMETER_AXES];
@@ -222,7 +220,7 @@ static int
 make_key_gradients(py_call *call)
 {
     const attn_problem *p = &call->problem;
-    py_gradients *d = &call->gradients;
+    py_made *d = &call->made;
     npy_intp dims[PY_MAX_AXES];
     if (call->memory == NULL) {
         d->keys = make_key_gradient(call, p->N, p->Dk);
@@ -257,7 +255,7 @@ static int
 make_shared_gradients(py_call *call)
 {
     const py_options *o = &call->options;
-    py_gradients *d = &call->gradients;
+    py_made *d = &call->made;
     const bool bandwidth = call->score->about->scale == ATTN_SCALE_BANDWIDTH;
     if (make_if_wanted(call, o->return_grad_bias, ARG_BIAS, &d->bias) < 0 ||
         make_if_wanted(call, o->return_grad_sink, ARG_SINK, &d->sink) < 0 ||
@@ -266,7 +264,7 @@ make_shared_gradients(py_call *call)
     }
     if ((bandwidth || o->return_grad_scale) &&
         (d->scales == NULL || PyArray_SIZE(d->scales) > 0)) {
-        d->scale_or_scales = d->scales == NULL ? &d->scale : py_data(d->scales);
+        call->scale_or_scales = d->scales == NULL ? &call->scale : py_data(d->scales);
     }
     return 0;
 }
@@ -276,7 +274,7 @@ py_make_gradients(py_call *call)
 {
     const attn_problem *p = &call->problem;
     const bool values = !py_is_of_scores(call);
-    py_gradients *d = &call->gradients;
+    py_made *d = &call->made;
     npy_intp dims[PY_MAX_AXES];
 
     if (convert_flows(call) < 0) {
@@ -317,7 +315,7 @@ static int
 first_parts(const py_call *call, PyObject **parts, PyObject **named)
 {
     const py_score *score = call->score;
-    const py_gradients *d = &call->gradients;
+    const py_made *d = &call->made;
     const bool layer = call->form == OF_LAYER_BACKWARD;
     const bool names = score->Gradients != NULL && !layer;
     int count = layer && call->memory != NULL ? 1 : d->values != NULL || names ? 3 : 2;
@@ -341,13 +339,13 @@ PyObject *
 py_pack_gradients(const py_call *call)
 {
     PyObject *parts[3 + ATTN_PARAMETERS + 3], *named = NULL, *result = NULL;
-    const py_gradients *d = &call->gradients;
+    const py_made *d = &call->made;
     const py_options *o = &call->options;
     const bool bandwidth = call->score->about->scale == ATTN_SCALE_BANDWIDTH;
     const bool scaled = bandwidth || o->return_grad_scale;
     PyObject *scale = !scaled             ? NULL
                       : d->scales != NULL ? Py_NewRef(d->scales)
-                                          : float32_of(d->scale);
+                                          : float32_of(call->scale);
     int count = scaled && scale == NULL ? 0 : first_parts(call, parts, &named);
     if (count > 0) {
         if (bandwidth) {
@@ -372,24 +370,9 @@ py_pack_gradients(const py_call *call)
 /* ---- giving up ------------------------------------------------------------------- */
 
 void
-py_outputs_clear(py_outputs *outputs)
+py_made_clear(py_made *made)
 {
-    PyArrayObject **const all[] = {&outputs->output, &outputs->weights, &outputs->lse,
-                                   &outputs->kept};
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(all); i++) {
-        Py_CLEAR(*all[i]);
-    }
-}
-
-void
-py_gradients_clear(py_gradients *d)
-{
-    PyArrayObject **const all[] = {&d->queries, &d->keys,   &d->values,    &d->bias,
-                                   &d->sink,    &d->scales, &d->projected, &d->key_use};
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(all); i++) {
-        Py_CLEAR(*all[i]);
-    }
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_CLEAR(d->parameters[i]);
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(made->all); i++) {
+        Py_CLEAR(made->all[i]);
     }
 }
