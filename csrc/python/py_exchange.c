@@ -87,25 +87,6 @@ py_can_exchange(void)
 int
 py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)
 {
-    const dl_exchange *functions = NULL;
-    if (exchange != Py_None) {
-        functions = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
-        if (functions == NULL) {
-            return -1;
-        }
-    }
-    while (functions != NULL && functions->version.major > DL_MAJOR) {
-        functions = functions->older;
-    }
-    Py_XSETREF(torch.types, Py_NewRef(types));
-    Py_XSETREF(torch.records, Py_NewRef(records));
-    torch.functions = functions == NULL || functions->view == NULL ? NULL : functions;
-    return 0;
-}
-
-int
-py_exchange_exec(void)
-{
     const struct {
         PyObject **name;
         const char *text;
@@ -119,6 +100,19 @@ py_exchange_exec(void)
             return -1;
         }
     }
+    const dl_exchange *functions = NULL;
+    if (exchange != Py_None) {
+        functions = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
+        if (functions == NULL) {
+            return -1;
+        }
+    }
+    while (functions != NULL && functions->version.major > DL_MAJOR) {
+        functions = functions->older;
+    }
+    Py_XSETREF(torch.types, Py_NewRef(types));
+    Py_XSETREF(torch.records, Py_NewRef(records));
+    torch.functions = functions == NULL || functions->view == NULL ? NULL : functions;
     return 0;
 }
 

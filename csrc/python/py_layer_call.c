@@ -30,19 +30,12 @@
 static int
 draw_seed(PyObject *rng, py_seed *seed)
 {
-    PyObject *drawn = PyObject_CallMethod(
-        rng, "integers", "iKOsO", 0, (unsigned long long)UINT64_MAX, Py_None, "uint64",
-        Py_True); /* True: the upper end counts */
+    PyObject *drawn = py_ask("attnext._reading", "drawn_seed", "(O)", rng);
     if (drawn == NULL) {
         return -1;
     }
-    PyObject *plain = py_read(READ_seed, drawn, "a seed drawn from rng");
+    *seed = (py_seed){true, PyLong_AsUnsignedLongLong(drawn)};
     Py_DECREF(drawn);
-    if (plain == NULL) {
-        return -1;
-    }
-    *seed = (py_seed){true, PyLong_AsUnsignedLongLong(plain)};
-    Py_DECREF(plain);
     return 0;
 }
 

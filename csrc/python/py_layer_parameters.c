@@ -297,23 +297,6 @@ is_accumulator(PyObject *object, int ndim, const npy_intp *dims)
            py_shape_fits(a, ndim, dims);
 }
 
-/* None as zeros, as in torch, and else the entry as float32, in a new array of this
- * shape. */
-static PyArrayObject *
-converted(PyObject *entry, PyObject *name, int ndim, npy_intp *dims)
-{
-    if (entry != Py_None) {
-        Py_INCREF(entry); /* code that runs may take it out of the dict */
-        return (PyArrayObject *)py_ask("attnext._layers", "_gradient", "(NON)", entry,
-                                       name, py_dims(ndim, dims));
-    }
-    PyArrayObject *zeros = py_new_float32(ndim, dims);
-    if (zeros != NULL) {
-        memset(PyArray_DATA(zeros), 0, (size_t)PyArray_NBYTES(zeros));
-    }
-    return zeros;
-}
-
 /* grads[name], fit to be added to: the entry itself, or a new array, which is the entry
  * from then on. No entry counts as None; afresh: and so does all else. */
 static PyArrayObject *
@@ -334,12 +317,9 @@ accumulator(const attnext_state *state, const layer_core *core, int which, bool 
         }
         return sum;
     }
-    PyArrayObject *fresh = converted(entry == NULL || afresh ? Py_None : entry, name,
-                                     ndim, dims);
-    if (fresh != NULL && PyDict_SetItem(core->grads, name, (PyObject *)fresh) < 0) {
-        Py_CLEAR(fresh);
-    }
-    return fresh;
+    return (PyArrayObject *)py_ask("attnext._layers", "_accumulator", "(OONO)",
+                                   core->grads, name, py_dims(ndim, dims),
+                                   afresh ? Py_True : Py_False);
 }
 
 /* sum += gradient, where threads add one after another. */

@@ -332,5 +332,5 @@ py_tensors_exec(PyObject *module)
          "Read tensors of these types by these functions; for attnext.torch."},
         {0},
     };
-    return py_exchange_exec() < 0 ? -1 : PyModule_AddFunctions(module, methods);
+    return PyModule_AddFunctions(module, methods);
 }

@@ -7,8 +7,6 @@
 
 #include "py_attnext.h"
 
-int py_exchange_exec(void);
-
 /* Tensors of exactly these types, a tuple, are read by the functions in this capsule;
  * None: by none. records() says whether autograd is on. */
 int py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records);
