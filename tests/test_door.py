@@ -171,7 +171,7 @@ def test_nothing_behind_the_gate_runs_python(files: dict[str, str]) -> None:
     ("file", "before", "fault"),
     [
         ("py_softmax.c", "const double size", "PyObject_Repr(given[ARG_X]);\n    "),
-        ("py_attention.c", "const py_made *to = ", "PyTuple_New(3);\n    "),
+        ("py_call.c", "const py_made *to = ", "PyTuple_New(3);\n    "),
         ("py_results.c", "return ", "PyObject_CallNoArgs(NULL);\n    "),
         ("py_run.c", "heap = py_take_scratch", "PyImport_ImportModule(name);\n    "),
     ],

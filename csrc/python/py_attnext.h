@@ -12,8 +12,8 @@
  *                      valid lengths in every shape they may come
  *     py_masks.c       mask, bias and dropout_mask; sink and scale; causal and window
  *     py_memory.c      where large arrays and large scratch lie
- *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C
- *     py_quiet.h       in a build with assertions: from the gate to there nothing of Python
+ *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C; in a build with
+ *                      assertions: from the gate to there nothing of Python
  *     py_tensors.h     tensors of PyTorch, where its C functions are at hand
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of

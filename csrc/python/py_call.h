@@ -2,10 +2,10 @@
  * py_call.h -- a call of an attention, one struct from the arguments to the results, which
  * functions and layers fill and hand to the same path:
  *
- *     py_begin(&call, score, form);                # py_options.c
+ *     py_begin(&call, score, form);                # py_call.c
  *     py_parse(..., call.given)                    # py_signature.c
- *     py_read_call(state, &call, ...)              # plain, the options read: py_options.c
- *     py_attend(state, &call)                      # the core: py_attention.c
+ *     py_read_call(state, &call, ...)              # plain, the options read: py_call.c
+ *     py_attend(state, &call)                      # the core: py_call.c
  *         read the inputs                          # py_inputs.c
  *         make what it returns                     # py_results.c
  *     py_pack_outputs(&call) or py_pack_gradients(&call)
@@ -124,7 +124,7 @@ py_is_of_scores(const py_call *call)
     return call->arrays[ARG_VALUES] == NULL;
 }
 
-/* ---- arguments and options (py_options.c) -------------------------------------------- */
+/* ---- arguments and options (py_call.c) ----------------------------------------------- */
 
 /* Makes *call empty. */
 void py_begin(py_call *call, const py_score *score, py_form form);
@@ -133,6 +133,9 @@ void py_end(py_call *call);
 /* Behind py_parse: what is given as what is plain, and, if keywords are, as options; what
  * is not given stays. */
 int py_read_call(const attnext_state *state, py_call *call, PyObject *kwnames);
+
+/* A call that was read. */
+int py_attend(const attnext_state *state, py_call *call);
 
 /* scale of a score where it is a factor, or NULL. */
 static inline PyObject *
@@ -229,10 +232,5 @@ PyObject *py_pack_outputs(const py_call *call);
 PyObject *py_pack_gradients(const py_call *call);
 
 void py_made_clear(py_made *made);
-
-/* ---- run (py_attention.c) ------------------------------------------------------------ */
-
-/* A call that was read. */
-int py_attend(const attnext_state *state, py_call *call);
 
 #endif

@@ -8,7 +8,6 @@
  * happens under the GIL, or a lock, where threads do it one after another.
  */
 #include "py_layer.h"
-#include "py_quiet.h"
 #include "py_run.h"
 
 #include <string.h>

@@ -8,7 +8,6 @@
  * somebody has seen of a memory never changes.
  */
 #include "py_layer.h"
-#include "py_quiet.h"
 #include "py_run.h"
 
 #include <string.h>

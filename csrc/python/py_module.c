@@ -20,8 +20,7 @@
  *     set_num_threads, get_num_threads, empty_cache, show_config     # py_config.c
  */
 #define ATTNEXT_IMPORTS_NUMPY
-#include "py_attnext.h"
-#include "py_quiet.h"
+#include "py_run.h"
 
 #include <stdlib.h>
 

@@ -9,8 +9,7 @@
  * no argument can be taken from under it, none changes between two looks. tests/test_door.py
  * follows all calls to see it.
  */
-#include "py_attnext.h"
-#include "py_quiet.h"
+#include "py_run.h"
 
 #include <math.h>
 #include <stdlib.h>
