@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 from helpers import REPOSITORY
 
-GATES = {"py_make_plain", "py_parse_plain", "py_read_call"}
+GATES = {"py_make_plain", "py_read_call"}
 # What calls the core, and what only such functions call: all of it is behind the gate.
 CORE = {"py_read_call", "py_attend", "py_run", "py_run_alone"}
 # What is not plain, and behind the gate all is; a weak reference, called for what it refers to.

@@ -46,8 +46,9 @@ py_is_plain(PyObject *object, int dtype)
            PyArray_ISCARRAY_RO((PyArrayObject *)object);
 }
 
-PyArrayObject *
-py_as_dtype(PyArrayObject *a, int dtype)
+/* a as a plain array of this dtype: itself or a new one. */
+static PyArrayObject *
+as_dtype(PyArrayObject *a, int dtype)
 {
     if (py_is_plain((PyObject *)a, dtype)) {
         return (PyArrayObject *)Py_NewRef(a);
@@ -62,7 +63,7 @@ static PyArrayObject *
 narrow(PyArrayObject *source)
 {
     int dtype = PyArray_TYPE(source);
-    PyArrayObject *wide = py_as_dtype(source, dtype), *result = NULL;
+    PyArrayObject *wide = as_dtype(source, dtype), *result = NULL;
     if (wide == NULL) {
         return NULL;
     }
@@ -101,7 +102,7 @@ py_float32(PyObject *object, const char *name)
     int dtype = PyArray_TYPE(source);
     result = dtype == NPY_DOUBLE || dtype == NPY_LONGDOUBLE
                  ? narrow(source)
-                 : py_as_dtype(source, NPY_FLOAT32);
+                 : as_dtype(source, NPY_FLOAT32);
     Py_DECREF(source);
     return result;
 }
@@ -236,7 +237,7 @@ static int
 copy_array(int64_t *to, PyArrayObject *a, npy_intp n, int64_t low, int64_t high)
 {
     const bool is_unsigned = PyArray_ISUNSIGNED(a);
-    PyArrayObject *wide = py_as_dtype(a, is_unsigned ? NPY_UINT64 : NPY_INT64);
+    PyArrayObject *wide = as_dtype(a, is_unsigned ? NPY_UINT64 : NPY_INT64);
     if (wide == NULL) {
         return -1;
     }

@@ -4,8 +4,8 @@
  *     py_module.c      the module: its state, start-up
  *     py_options.def   the table of arguments and options: names, defaults, takers
  *     py_signature.c   signatures; from a call's arguments to named slots
- *     py_docs.c        signatures for help(); where docstrings are joined to them
- *     py_tables.c      the table of arguments, and rows for what Python sees of it
+ *     py_tables.c      the table of arguments, and rows for what Python sees of it; signatures
+ *                      for help(), and where docstrings are joined to them
  *     py_read.c        what is plain, and what is made so
  *     py_defer.c       the way to Python, which reads what is not, and says what is wrong
  *     py_arrays.c      from there to float32 arrays and bools of known shape; to integers,
@@ -143,17 +143,6 @@ int py_make_plain(const attnext_state *state, const py_signature *signature,
  * name is a parameter of a score. */
 bool py_is_ready(const attnext_state *state, PyObject *name, PyObject *object);
 
-/* py_parse and py_make_plain. */
-static inline int
-py_parse_plain(const attnext_state *state, const py_signature *signature,
-               PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-               PyObject **given, PyObject **owned)
-{
-    return py_parse(state, signature, args, nargs, kwnames, given) < 0
-               ? -1
-               : py_make_plain(state, signature, given, owned);
-}
-
 /* Reads the environment variable ATTNEXT_DEFER: if it is set, what fits is read too, so
  * that a run of the tests tries every reader. */
 void py_read_setting(void);
@@ -180,9 +169,6 @@ enum { PY_MAX_AXES = 65 };
 
 /* Is object what the core reads: an array of this dtype, C-contiguous and native? */
 bool py_is_plain(PyObject *object, int dtype);
-
-/* a as a plain array of this dtype: itself or a new one. */
-PyArrayObject *py_as_dtype(PyArrayObject *a, int dtype);
 
 /* object as a float32, C-contiguous, aligned array in native byte order: itself when it
  * is one, else a converted copy. */
@@ -301,7 +287,7 @@ typedef struct {
 int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
             const npy_intp *rows, attn_band *band, PyArrayObject **offsets);
 
-/* ---- docstrings (py_docs.c) ------------------------------------------------------ */
+/* ---- docstrings (py_tables.c) ---------------------------------------------------- */
 
 /* Which forms of an attention take an argument of py_options.def: any that is named, and
  * IF_ says what the score has to be for that. Python sees the TAKERS. SCALED: the backwards

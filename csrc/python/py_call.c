@@ -90,6 +90,36 @@ read_options(py_call *call)
     return read_score_options(call) < 0 || check_dropout(call) < 0 ? -1 : 0;
 }
 
+/* ---- shapes ---------------------------------------------------------------------- */
+
+void
+py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
+               npy_intp dims[PY_MAX_AXES])
+{
+    memcpy(dims, call->leading, (size_t)(call->ndim - 2) * sizeof *dims);
+    dims[call->ndim - 2] = rows;
+    dims[call->ndim - 1] = columns;
+}
+
+void
+py_key_shape(const py_call *call, npy_intp rows, npy_intp columns,
+             npy_intp dims[PY_MAX_AXES])
+{
+    py_query_shape(call, rows, columns, dims);
+    if (call->ndim > 2) {
+        dims[call->ndim - 3] = call->key_heads;
+    }
+}
+
+void
+py_pair_shape(const py_call *call, npy_intp rows, npy_intp columns,
+              npy_intp dims[PY_MAX_AXES])
+{
+    memcpy(dims, call->leading, (size_t)(call->pair_ndim - 2) * sizeof *dims);
+    dims[call->pair_ndim - 2] = rows;
+    dims[call->pair_ndim - 1] = columns;
+}
+
 /* ---- the call -------------------------------------------------------------------- */
 
 void

@@ -145,23 +145,6 @@ py_given_scale(const py_call *call)
     return py_is_given(scale) ? scale : call->given[ARG_SCALE_OF_ONE];
 }
 
-/* ---- inputs (py_inputs.c) ------------------------------------------------------------ */
-
-/* arrays and problem from plain arguments. No values are read if none are given. Queries,
- * keys and values of attnext.torch may have strides (py_operand). */
-int py_read_inputs(py_call *call);
-attn_operand py_operand(const py_call *call, py_arg which, int64_t rows, int64_t width);
-void py_clear_inputs(py_call *call);
-
-/* arrays[which] = a, which is owned; -1 if that is NULL. */
-static inline int
-py_keep(py_call *call, py_arg which, PyArrayObject *a)
-{
-    call->arrays[which] = a;
-    call->end = Py_MAX(call->end, (int)which + 1);
-    return a == NULL ? -1 : 0;
-}
-
 /* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
  * which the heads belong. */
 void py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
@@ -178,20 +161,21 @@ py_has_heads(const py_call *call)
     return call->score->about->has_heads;
 }
 
-/* Is it a call of attnext.torch's own function, but of multi-head attention? */
-static inline bool
-py_is_for_torch(const py_call *call)
-{
-    return (call->form == OF_KEEPING || call->form == OF_KEEPING_BACKWARD) &&
-           !py_has_heads(call);
-}
+/* ---- inputs (py_inputs.c) ------------------------------------------------------------ */
 
-/* Features of the output; the scores, where it is those. */
-static inline npy_intp
-py_output_width(const py_call *call)
+/* arrays and problem from plain arguments. No values are read if none are given. Queries,
+ * keys and values of attnext.torch may have strides (py_operand). */
+int py_read_inputs(py_call *call);
+attn_operand py_operand(const py_call *call, py_arg which, int64_t rows, int64_t width);
+void py_clear_inputs(py_call *call);
+
+/* arrays[which] = a, which is owned; -1 if that is NULL. */
+static inline int
+py_keep(py_call *call, py_arg which, PyArrayObject *a)
 {
-    const attn_problem *p = &call->problem;
-    return py_is_of_scores(call) ? p->N : py_has_heads(call) ? p->H : p->Dv;
+    call->arrays[which] = a;
+    call->end = Py_MAX(call->end, (int)which + 1);
+    return a == NULL ? -1 : 0;
 }
 
 /* ---- memories (py_layer_memory_*.c) -------------------------------------------------- */
@@ -222,9 +206,6 @@ void py_clear_unused(const py_made *d);
 /* New arrays, for inputs that were read; and what flows into a backward, converted. */
 int py_make_outputs(py_call *call);
 int py_make_gradients(py_call *call);
-
-/* How many numbers multi-head attention keeps for its backward. */
-npy_intp py_kept_size(const py_call *call);
 
 /* What a call returns: the output, or a tuple of it and what was asked for: weights, lse,
  * kept; a tuple of gradients. */

@@ -15,7 +15,7 @@
  * a type's __dlpack_c_exchange_api__. */
 
 enum { DL_MAJOR = 1, DL_CPU = 1 };
-enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BOOL = 6 };
+enum { DL_INT = 0, DL_FLOAT = 2, DL_BOOL = 6 };
 
 typedef struct {
     uint32_t major, minor;

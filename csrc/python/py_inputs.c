@@ -10,37 +10,15 @@
 #include <stddef.h>
 #include <string.h>
 
-/* ---- shapes ---------------------------------------------------------------------- */
-
-void
-py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
-               npy_intp dims[PY_MAX_AXES])
-{
-    memcpy(dims, call->leading, (size_t)(call->ndim - 2) * sizeof *dims);
-    dims[call->ndim - 2] = rows;
-    dims[call->ndim - 1] = columns;
-}
-
-void
-py_key_shape(const py_call *call, npy_intp rows, npy_intp columns,
-             npy_intp dims[PY_MAX_AXES])
-{
-    py_query_shape(call, rows, columns, dims);
-    if (call->ndim > 2) {
-        dims[call->ndim - 3] = call->key_heads;
-    }
-}
-
-void
-py_pair_shape(const py_call *call, npy_intp rows, npy_intp columns,
-              npy_intp dims[PY_MAX_AXES])
-{
-    memcpy(dims, call->leading, (size_t)(call->pair_ndim - 2) * sizeof *dims);
-    dims[call->pair_ndim - 2] = rows;
-    dims[call->pair_ndim - 1] = columns;
-}
-
 /* ---- queries, keys, values ------------------------------------------------------- */
+
+/* Is it a call of attnext.torch's own function, but of multi-head attention? */
+static bool
+is_for_torch(const py_call *call)
+{
+    return (call->form == OF_KEEPING || call->form == OF_KEEPING_BACKWARD) &&
+           !py_has_heads(call);
+}
 
 /* May it be read where it lies: heads (B, heads, rows, D), as transformers make them of (B,
  * rows, heads, D), and whatever else has whole rows? */
@@ -48,7 +26,7 @@ static bool
 has_rows(const py_call *call, PyObject *object)
 {
     PyArrayObject *a = (PyArrayObject *)object;
-    if (!py_is_for_torch(call) || !PyArray_CheckExact(object) || PyArray_NDIM(a) != 4 ||
+    if (!is_for_torch(call) || !PyArray_CheckExact(object) || PyArray_NDIM(a) != 4 ||
         PyArray_TYPE(a) != NPY_FLOAT32 || PyArray_BASE(a) != NULL ||
         !PyArray_ISALIGNED(a)) {
         return false;
@@ -432,8 +410,7 @@ py_read_inputs(py_call *call)
     if (convert_masks(call) < 0) {
         return -1;
     }
-    call->beside = py_is_for_torch(call) && call->memory == NULL ? heads_beside(call)
-                                                                 : 0;
+    call->beside = is_for_torch(call) && call->memory == NULL ? heads_beside(call) : 0;
     p->heads = Py_MAX(p->heads, call->beside);
     return 0;
 }

@@ -166,13 +166,8 @@ extern const py_function memory_functions[];
 enum { MEMORY_METHODS = 8 };
 extern PyMethodDef memory_methods[MEMORY_METHODS];
 
-/* py_layer_memory_check.c. Is the memory this layer's, and are its keys those that the
- * layer would project now? Its core is held once, or is the layer's own. ValueError,
- * RuntimeError. */
-int layer_memory_check(const layer_object *layer, const layer_core *core,
-                       memory_object *memory);
-
-/* A memory's layer, a new reference, checked so. RuntimeError if that is gone. */
+/* py_layer_memory_check.c. A memory's layer, a new reference: its keys are those that the
+ * layer would project now. RuntimeError if that is gone. */
 layer_object *layer_memory_layer(memory_object *memory);
 
 /* The same of a memory that may have no layer. */

@@ -30,7 +30,15 @@ new_result(const py_call *call, npy_intp *dims)
     return exchanged(py_new_float32(4, lies));
 }
 
-/* ---- outputs --------------------------------------------------------------------- */
+/* ---- outputs ------------------------------------------------------------------ */
+
+/* Features of the output; the scores, where it is those. */
+static npy_intp
+output_width(const py_call *call)
+{
+    const attn_problem *p = &call->problem;
+    return py_is_of_scores(call) ? p->N : py_has_heads(call) ? p->H : p->Dv;
+}
 
 /* *to = a new array (..., M, N) or, without N, (..., M). */
 static int
@@ -42,8 +50,9 @@ make_pairs(const py_call *call, bool with_N, PyArrayObject **to)
     return *to == NULL ? -1 : 0;
 }
 
-npy_intp
-py_kept_size(const py_call *call)
+/* How many numbers multi-head attention keeps for its backward. */
+static npy_intp
+kept_size(const py_call *call)
 {
     return (npy_intp)(attn_multi_head_kept(&call->problem) / sizeof(float));
 }
@@ -53,7 +62,7 @@ static int
 make_kept(py_call *call)
 {
     const npy_intp spare = ATTN_ALIGN / sizeof(float);
-    npy_intp size = py_kept_size(call), room = size + spare;
+    npy_intp size = kept_size(call), room = size + spare;
     if (size > PY_SSIZE_T_MAX / (npy_intp)sizeof(float) - spare) {
         return py_wrong("arrays_too_large", "(s)", "that the projections need");
     }
@@ -82,7 +91,7 @@ py_make_outputs(py_call *call)
                      (!call->keeps_inputs || attn_reads_saved(&call->problem));
     PyObject *out = call->given[ARG_OUT];
     npy_intp dims[PY_MAX_AXES];
-    py_query_shape(call, call->problem.M, py_output_width(call), dims);
+    py_query_shape(call, call->problem.M, output_width(call), dims);
     to->output = py_is_given(out) ? py_out(out, call->ndim, dims)
                                   : new_result(call, dims);
     return to->output == NULL ||
@@ -126,11 +135,11 @@ shape_of_flow(const py_call *call, py_arg which, npy_intp dims[PY_MAX_AXES])
 {
     const attn_problem *p = &call->problem;
     if (which == ARG_KEPT) {
-        dims[0] = py_kept_size(call);
+        dims[0] = kept_size(call);
         return 1;
     }
     if (which == ARG_GRAD_OUTPUT || which == ARG_OUTPUT) {
-        py_query_shape(call, p->M, py_output_width(call), dims);
+        py_query_shape(call, p->M, output_width(call), dims);
         return call->ndim;
     }
     py_pair_shape(call, p->M, p->N, dims);
