@@ -58,6 +58,14 @@ def test_keys_that_no_query_meets() -> None:
         assert not d.keys[0, 2:].any() and not d.keys[1].any()
 
 
+def test_no_queries() -> None:
+    """Neither mask has a row for any."""
+    now = additive(mask=np.ones((2, 1, 5), bool))._now()
+    none = np.ones((2, 0, 5), bool)
+    output = attnext.additive_attention(Q[:, :0], now, None, *W.values(), mask=none)
+    assert output.shape == (2, 0, 3)
+
+
 def other_weights(**changed: Array) -> list[Array]:
     return [*(W | changed).values()]
 

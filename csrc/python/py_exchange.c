@@ -57,7 +57,7 @@ typedef struct dl_exchange {
     void (*stream)(void);
 } dl_exchange;
 
-/* ---- who is read ------------------------------------------------------------------ */
+/* ---- who is read ----------------------------------------------------------------- */
 
 /* Once a process, as PyTorch itself is. */
 static struct {

@@ -302,7 +302,7 @@ add_mask_of_memory(py_call *call)
     const bool shared = given.axis_count == 0 ||
                         (given.axes->stride == 0 && given.axes->size % heads == 0);
     const int64_t each = given.data == NULL || shared ? heads : 1;
-    const int64_t M = given.stride_m == 0 ? 1 : p->M;
+    const int64_t M = given.stride_m == 0 ? Py_MIN(p->M, 1) : p->M;
     npy_intp dims[] = {given.data == NULL ? 0 : p->B / each, M, p->N};
     const npy_intp bytes = PyArray_OverflowMultiplyList(dims, 3);
     attn_axis *axes = bytes < 0 ? NULL : PyMem_New(attn_axis, 3 + bytes / sizeof *axes);

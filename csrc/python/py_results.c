@@ -30,7 +30,7 @@ new_result(const py_call *call, npy_intp *dims)
     return exchanged(py_new_float32(4, lies));
 }
 
-/* ---- outputs ------------------------------------------------------------------ */
+/* ---- outputs --------------------------------------------------------------------- */
 
 /* Features of the output; the scores, where it is those. */
 static npy_intp

@@ -27,7 +27,7 @@ bool py_records(void);
 /* Does it want a gradient, or fail to say so? This may run code, a mode of torch's. */
 bool py_wants_gradient(PyObject *tensor);
 
-/* ---- calls with tensors ----------------------------------------------------------- */
+/* ---- calls with tensors ---------------------------------------------------------- */
 
 /* More arguments than any function has. */
 enum { PY_MOST_TENSORS = ARG_COUNT };
