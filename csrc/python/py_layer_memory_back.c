@@ -205,10 +205,12 @@ through_projection(const attnext_state *state, const layer_core *core,
         .d = {.projected = py_data(sums->projected),
               .key_use = PyArray_DATA(sums->key_use)},
     };
-    d->keys = filled(now, p->Dk, NPY_FLOAT32, 0);
+    if ((d->keys = filled(now, p->Dk, NPY_FLOAT32, 0)) == NULL) {
+        return -1;
+    }
     d->values = p->heads > 0 ? filled(now, p->Dv, NPY_FLOAT32, 0)
                              : (PyArrayObject *)Py_NewRef(sums->values);
-    if (d->keys == NULL || d->values == NULL) {
+    if (d->values == NULL) {
         return -1;
     }
     context.d.keys = py_data(d->keys);

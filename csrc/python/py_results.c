@@ -294,7 +294,7 @@ py_make_gradients(py_call *call)
     }
     py_query_shape(call, p->M, p->Dq, dims);
     d->queries = new_result(call, dims);
-    if (d->values == NULL && values) {
+    if (d->queries != NULL && d->values == NULL && values) {
         d->values = make_key_gradient(
             call, p->N,
             call->memory == NULL ? p->Dv : py_keys_of(call->score)->value_width(p));
