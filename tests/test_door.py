@@ -21,7 +21,7 @@ GATES = {"py_make_plain", "py_read_call"}
 # What calls the core, and what only such functions call: all of it is behind the gate.
 CORE = {"py_read_call", "py_attend", "py_run", "py_run_alone"}
 # What is not plain, and behind the gate all is; a weak reference, called for what it refers to.
-AS_THEY_ARE = {"py_read", "layer_memory_layer"}
+AS_THEY_ARE = {"py_read_real", "layer_memory_layer"}
 # What words a message asks Python for it; nothing is looked at after that.
 RAISES = {"py_wrong", "py_dims", "py_repr", "py_shape_error", "py_type_name", "py_notice_swapped"}
 RAISES |= {"PyErr_Clear", "PyErr_Format", "PyErr_NoMemory", "PyErr_Occurred", "PyErr_SetString"}

@@ -94,7 +94,7 @@ py_float32(PyObject *object, const char *name)
         PyArray_BASE((PyArrayObject *)object) == NULL) {
         return (PyArrayObject *)Py_NewRef(object);
     }
-    PyArrayObject *source = (PyArrayObject *)py_read(READ_real, object, name);
+    PyArrayObject *source = (PyArrayObject *)py_read_real(object, name);
     PyArrayObject *result = NULL;
     if (source == NULL) {
         return NULL;

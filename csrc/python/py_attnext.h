@@ -104,25 +104,9 @@ py_is_given(PyObject *object)
 
 /* ---- reading (py_read.c) --------------------------------------------------------- */
 
-/* What an argument is to become, by the function of attnext/_reading.py that reads it. */
-/* clang-format off */
-#define PY_KINDS(KIND)                                                                   \
-    KIND(as_is) /* an object of ours, a word: it is looked at and not read */            \
-    KIND(real) KIND(floats) KIND(bools) KIND(integers) KIND(parts) KIND(out) KIND(flag)  \
-    KIND(rule) KIND(number) KIND(scale) KIND(w) KIND(sigma) KIND(positive)               \
-    KIND(probability) KIND(seed) KIND(heads) KIND(threads) KIND(window)
-/* clang-format on */
-
-typedef enum {
-#define NUMBER(KIND) READ_##KIND,
-    PY_KINDS(NUMBER)
-#undef NUMBER
-} py_kind;
-
-/* object as what fits, a new reference; what is wrong with it is said with its name.
- * Unless it fits, this runs code, anybody's. */
-PyObject *py_read(py_kind kind, PyObject *object, const char *name);
-int py_read_flag(PyObject *object, const char *name, bool *flag);
+/* object as an array of real numbers, a new reference; what is wrong with it is said with its
+ * name. Unless it is one, this runs code, anybody's. */
+PyObject *py_read_real(PyObject *object, const char *name);
 
 /* A plain number. */
 static inline double

@@ -252,15 +252,15 @@ PyObject *
 layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT] = {NULL};
-    bool mode = true;
+    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
 
     if (py_parse(state, &layer_train_signature, args, nargs, kwnames, given) < 0 ||
-        (given[ARG_TRAINING] != NULL &&
-         py_read_flag(given[ARG_TRAINING], "mode", &mode) < 0)) {
+        py_make_plain(state, &layer_train_signature, given, &owned) < 0) {
+        Py_XDECREF(owned);
         return NULL;
     }
-    ((layer_object *)self)->core.training = mode;
+    ((layer_object *)self)->core.training = given[ARG_TRAINING] != Py_False;
+    Py_XDECREF(owned);
     return Py_NewRef(self);
 }
 
