@@ -61,6 +61,7 @@ typedef struct {
 } py_memory;
 
 /* New arrays, owned; NULL where not asked for, or where there is no such input. */
+enum { PY_OUTPUTS = 4, PY_MADE = 8 + ATTN_PARAMETERS };
 typedef union {
     struct { /* of a forward, in the order in which they are returned */
         PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
@@ -75,7 +76,7 @@ typedef union {
          * values is that of the projected ones, where they are: attn.h */
         PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
     };
-    PyArrayObject *all[8 + ATTN_PARAMETERS];
+    PyArrayObject *all[PY_MADE]; /* of a forward the first PY_OUTPUTS alone */
 } py_made;
 
 /* A call to any attention, forward or backward, or to the scores alone, likewise, which
@@ -212,6 +213,6 @@ int py_make_gradients(py_call *call);
 PyObject *py_pack_outputs(const py_call *call);
 PyObject *py_pack_gradients(const py_call *call);
 
-void py_made_clear(py_made *made);
+void py_made_clear(py_made *made, int count);
 
 #endif

@@ -247,7 +247,7 @@ gradients_of(const attnext_state *state, const layer_core *core,
     if (result != NULL && layer_add_gradients(state, core, &d) < 0) {
         Py_CLEAR(result);
     }
-    py_made_clear(&d);
+    py_made_clear(&d, PY_MADE);
     return result;
 }
 

@@ -116,9 +116,9 @@ pack(PyObject *const *objects, int count)
 PyObject *
 py_pack_outputs(const py_call *call)
 {
-    PyObject *parts[4];
+    PyObject *parts[PY_OUTPUTS];
     int count = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < PY_OUTPUTS; i++) {
         if (call->made.all[i] != NULL) {
             parts[count++] = (PyObject *)call->made.all[i];
         }
@@ -379,9 +379,9 @@ py_pack_gradients(const py_call *call)
 /* ---- giving up ------------------------------------------------------------------- */
 
 void
-py_made_clear(py_made *made)
+py_made_clear(py_made *made, int count)
 {
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(made->all); i++) {
+    for (int i = 0; i < count; i++) {
         Py_CLEAR(made->all[i]);
     }
 }
