@@ -58,6 +58,12 @@ def _gradient(entry: Any, name: str, shape: tuple[int, ...]) -> Array:
     return found.copy()
 
 
+def _accumulator(grads: dict[str, Any], name: str, shape: tuple[int, ...], afresh: bool) -> Array:
+    """The new entry of `grads` that stands for the old one, which C cannot add to."""
+    grads[name] = fresh = _gradient(None if afresh else grads.get(name), name, shape)
+    return fresh
+
+
 _SIZES = ("key_size", "query_size", "value_size", "num_hiddens", "num_heads", "num_kv_heads")
 
 

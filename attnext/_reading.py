@@ -357,6 +357,11 @@ def seed(name: str, value: Any) -> int:
     return _between(name, value, 0, 2**64 - 1, "0 <= seed < 2**64")
 
 
+def drawn_seed(rng: Any) -> int:
+    """For dropout, from a layer's generator."""
+    return seed("a seed drawn from rng", rng.integers(0, 2**64 - 1, None, "uint64", True))
+
+
 def threads(name: str, value: Any) -> int:
     return _between(name, value, 1, 2**31 - 1, "1 <= n <= 2147483647")
 

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import pytest
 from helpers import REPOSITORY
 
-GATES = {"py_make_plain", "py_parse_plain", "py_read_call"}
+GATES = {"py_make_plain", "py_read_call"}
 # What calls the core, and what only such functions call: all of it is behind the gate.
 CORE = {"py_read_call", "py_attend", "py_run", "py_run_alone"}
 # What is not plain, and behind the gate all is; a weak reference, called for what it refers to.
-AS_THEY_ARE = {"py_read", "layer_memory_layer"}
+AS_THEY_ARE = {"py_read_real", "layer_memory_layer"}
 # What words a message asks Python for it; nothing is looked at after that.
 RAISES = {"py_wrong", "py_dims", "py_repr", "py_shape_error", "py_type_name", "py_notice_swapped"}
 RAISES |= {"PyErr_Clear", "PyErr_Format", "PyErr_NoMemory", "PyErr_Occurred", "PyErr_SetString"}
@@ -171,7 +171,7 @@ def test_nothing_behind_the_gate_runs_python(files: dict[str, str]) -> None:
     ("file", "before", "fault"),
     [
         ("py_softmax.c", "const double size", "PyObject_Repr(given[ARG_X]);\n    "),
-        ("py_attention.c", "const py_outputs *to = ", "PyTuple_New(3);\n    "),
+        ("py_call.c", "const py_made *to = ", "PyTuple_New(3);\n    "),
         ("py_results.c", "return ", "PyObject_CallNoArgs(NULL);\n    "),
         ("py_run.c", "heap = py_take_scratch", "PyImport_ImportModule(name);\n    "),
     ],

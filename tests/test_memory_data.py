@@ -58,6 +58,14 @@ def test_keys_that_no_query_meets() -> None:
         assert not d.keys[0, 2:].any() and not d.keys[1].any()
 
 
+def test_no_queries() -> None:
+    """Neither mask has a row for any."""
+    now = additive(mask=np.ones((2, 1, 5), bool))._now()
+    none = np.ones((2, 0, 5), bool)
+    output = attnext.additive_attention(Q[:, :0], now, None, *W.values(), mask=none)
+    assert output.shape == (2, 0, 3)
+
+
 def other_weights(**changed: Array) -> list[Array]:
     return [*(W | changed).values()]
 
@@ -97,6 +105,13 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         "W_k has shape (2, 5, 4), expected (6, 4)",
     ),
+    (
+        lambda: Memory._of("multi_head", SIZES, {}, K, V, None, None),
+        ValueError,
+        "sizes are not those of such an object",
+    ),
+    (lambda: additive(mask="x"), TypeError, "mask has dtype <U1, expected bools"),
+    (lambda: additive(lens="x"), TypeError, "valid_lens has dtype <U1, expected integers"),
     (lambda: additive(K, V[:, :2]), ValueError, "values has shape (2, 2, 3), expected (2, 5, Dv)"),
 ]
 

@@ -1,5 +1,7 @@
 /*
- * py_arrays.c -- from Python objects to float32 arrays and bools of known shape.
+ * py_arrays.c -- from Python objects to float32 arrays and bools of known shape; and to
+ * integers as int64 that are nobody else's, lengths above all: they decide which memory is
+ * read, so nobody else may change them during a call.
  *
  * The common case, an exact float32 C-contiguous array, is recognised by looking at its
  * header and used as it is. Other dtypes and layouts are converted here; what is no plain
@@ -44,8 +46,9 @@ py_is_plain(PyObject *object, int dtype)
            PyArray_ISCARRAY_RO((PyArrayObject *)object);
 }
 
-PyArrayObject *
-py_as_dtype(PyArrayObject *a, int dtype)
+/* a as a plain array of this dtype: itself or a new one. */
+static PyArrayObject *
+as_dtype(PyArrayObject *a, int dtype)
 {
     if (py_is_plain((PyObject *)a, dtype)) {
         return (PyArrayObject *)Py_NewRef(a);
@@ -60,7 +63,7 @@ static PyArrayObject *
 narrow(PyArrayObject *source)
 {
     int dtype = PyArray_TYPE(source);
-    PyArrayObject *wide = py_as_dtype(source, dtype), *result = NULL;
+    PyArrayObject *wide = as_dtype(source, dtype), *result = NULL;
     if (wide == NULL) {
         return NULL;
     }
@@ -91,7 +94,7 @@ py_float32(PyObject *object, const char *name)
         PyArray_BASE((PyArrayObject *)object) == NULL) {
         return (PyArrayObject *)Py_NewRef(object);
     }
-    PyArrayObject *source = (PyArrayObject *)py_read(READ_real, object, name);
+    PyArrayObject *source = (PyArrayObject *)py_read_real(object, name);
     PyArrayObject *result = NULL;
     if (source == NULL) {
         return NULL;
@@ -99,7 +102,7 @@ py_float32(PyObject *object, const char *name)
     int dtype = PyArray_TYPE(source);
     result = dtype == NPY_DOUBLE || dtype == NPY_LONGDOUBLE
                  ? narrow(source)
-                 : py_as_dtype(source, NPY_FLOAT32);
+                 : as_dtype(source, NPY_FLOAT32);
     Py_DECREF(source);
     return result;
 }
@@ -193,4 +196,176 @@ PyArrayObject *
 py_bools(PyArrayObject *a)
 {
     return is_readable(a) ? (PyArrayObject *)Py_NewRef(a) : copy_without_repeats(a);
+}
+
+/* ---- int64 ----------------------------------------------------------------------- */
+
+static inline int64_t
+clip(int64_t value, int64_t low, int64_t high)
+{
+    return value > high ? high : value < low ? low : value;
+}
+
+static inline int64_t
+clip_int(PyObject *integer, int64_t low, int64_t high)
+{
+    int overflow;
+    int64_t value = PyLong_AsLongLongAndOverflow(integer, &overflow);
+    return overflow > 0 ? high : overflow < 0 ? low : clip(value, low, high);
+}
+
+int64_t
+py_clip_int(PyObject *integer, int64_t low, int64_t high)
+{
+    return clip_int(integer, low, high);
+}
+
+/* The shape that plain integers come in: an array's, a list's, or that of an int. */
+static int
+shape_of(PyObject *object, npy_intp dims[PY_MAX_AXES])
+{
+    if (PyArray_CheckExact(object)) {
+        return py_note_shape((PyArrayObject *)object, dims);
+    }
+    dims[0] = PyList_Check(object) ? PyList_GET_SIZE(object) : 1;
+    return PyList_Check(object) ? 1 : 0;
+}
+
+/* n integers of an array, clipped. Each is read once and judged by its copy, for the
+ * original may be changing. */
+static int
+copy_array(int64_t *to, PyArrayObject *a, npy_intp n, int64_t low, int64_t high)
+{
+    const bool is_unsigned = PyArray_ISUNSIGNED(a);
+    PyArrayObject *wide = as_dtype(a, is_unsigned ? NPY_UINT64 : NPY_INT64);
+    if (wide == NULL) {
+        return -1;
+    }
+    memcpy(to, PyArray_DATA(wide), (size_t)n * sizeof *to);
+    for (npy_intp i = 0; i < n; i++) {
+        to[i] = is_unsigned && to[i] < 0 ? high : clip(to[i], low, high);
+    }
+    Py_DECREF(wide);
+    return 0;
+}
+
+/* n plain integers, clipped. */
+static int
+copy_clipped(int64_t *to, PyObject *object, npy_intp n, int64_t low, int64_t high)
+{
+    if (PyArray_CheckExact(object)) {
+        return copy_array(to, (PyArrayObject *)object, n, low, high);
+    }
+    PyObject *const *items = PyList_Check(object) ? PySequence_Fast_ITEMS(object)
+                                                  : &object;
+    for (npy_intp i = 0; i < n; i++) {
+        to[i] = clip_int(items[i], low, high);
+    }
+    return 0;
+}
+
+PyArrayObject *
+py_int64_copy(PyObject *object, int64_t low, int64_t high)
+{
+    npy_intp dims[PY_MAX_AXES];
+    const int ndim = shape_of(object, dims);
+    PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_INT64);
+    if (copy != NULL &&
+        copy_clipped(PyArray_DATA(copy), object, PyArray_SIZE(copy), low, high) < 0) {
+        Py_CLEAR(copy);
+    }
+    return copy;
+}
+
+/* ---- lengths --------------------------------------------------------------------- */
+
+/* n lengths in 0..N; ValueError if one is negative. */
+static int
+copy_lens(int64_t *to, PyObject *object, npy_intp n, npy_intp N, const char *name)
+{
+    if (copy_clipped(to, object, n, INT64_MIN, N) < 0) {
+        return -1;
+    }
+    for (npy_intp i = 0; i < n; i++) {
+        if (to[i] < 0) {
+            return py_wrong("negative_length", "(sOL)", name, object, (long long)to[i]);
+        }
+    }
+    return 0;
+}
+
+npy_intp
+py_heads(int ndim, const npy_intp *rows)
+{
+    npy_intp heads = ndim > 2 ? PyArray_MultiplyList(rows + 1, ndim - 2) : 1;
+    return heads > 0 ? heads : 1; /* without entries any number but 0 does */
+}
+
+/* How lengths of this shape are shared out over rows; false: they cannot be. */
+static bool
+share_out(int own, const npy_intp *dims, int ndim, const npy_intp *rows,
+          attn_valid_lens *valid)
+{
+    npy_intp M = ndim > 0 ? rows[ndim - 1] : 1;
+    const npy_intp first_and_last[2] = {ndim > 0 ? rows[0] : 1, M};
+    if (own == ndim && PyArray_CompareLists(dims, rows, ndim)) {
+        valid->stride_b = M;
+        valid->stride_m = 1;
+    } else if (own == 1 && ndim > 1 && dims[0] == rows[0]) {
+        valid->heads = py_heads(ndim, rows);
+        valid->stride_b = 1;
+    } else if (own == 2 && ndim > 1 && PyArray_CompareLists(dims, first_and_last, 2)) {
+        valid->heads = py_heads(ndim, rows);
+        valid->stride_b = M;
+        valid->stride_m = 1;
+    } else {
+        return own == 0; /* one length for all leaves both strides 0 */
+    }
+    return true;
+}
+
+int
+py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
+              attn_valid_lens *valid, PyArrayObject **lens, int64_t *few)
+{
+    *valid = (attn_valid_lens){.heads = 1};
+    *lens = NULL;
+    if (!py_is_given(object)) {
+        return 0;
+    }
+    npy_intp dims[PY_MAX_AXES];
+    const int own = shape_of(object, dims);
+    if (!share_out(own, dims, ndim, rows, valid)) {
+        return py_wrong("lengths", "(ON)", object, py_dims(ndim, rows));
+    }
+    npy_intp n = own == 1 ? dims[0] : PyArray_MultiplyList(dims, own);
+    if (few == NULL || n > PY_FEW_LENS) {
+        *lens = (PyArrayObject *)PyArray_SimpleNew(own, dims, NPY_INT64);
+        few = *lens == NULL ? NULL : PyArray_DATA(*lens);
+    }
+    valid->lens = few;
+    return few == NULL ? -1 : copy_lens(few, object, n, N, "valid_lens");
+}
+
+PyArrayObject *
+py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N,
+                  bool expand)
+{
+    npy_intp dims[PY_MAX_AXES];
+    const int own = shape_of(object, dims);
+    if (own != 0 && !(own == 1 && dims[0] == B)) {
+        py_wrong("shape", "(sON)", name, object, py_dims(1, &B));
+        return NULL;
+    }
+    const int ndim = own == 0 && !expand ? 0 : 1;
+    PyArrayObject *a = (PyArrayObject *)PyArray_SimpleNew(ndim, &B, NPY_INT64);
+    int64_t *to = a == NULL ? NULL : PyArray_DATA(a);
+    npy_intp n = ndim == 0 ? 1 : B;
+    if (to != NULL && copy_lens(to, object, own == 0 && n > 1 ? 1 : n, N, name) < 0) {
+        Py_CLEAR(a);
+    }
+    for (npy_intp i = 1; a != NULL && own == 0 && i < n; i++) {
+        to[i] = to[0];
+    }
+    return a;
 }

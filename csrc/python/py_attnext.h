@@ -4,18 +4,17 @@
  *     py_module.c      the module: its state, start-up
  *     py_options.def   the table of arguments and options: names, defaults, takers
  *     py_signature.c   signatures; from a call's arguments to named slots
- *     py_docs.c        signatures for help(); where docstrings are joined to them
- *     py_tables.c      the table of arguments, and rows for what Python sees of it
+ *     py_tables.c      the table of arguments, and rows for what Python sees of it; signatures
+ *                      for help(), and where docstrings are joined to them
  *     py_read.c        what is plain, and what is made so
  *     py_defer.c       the way to Python, which reads what is not, and says what is wrong
- *     py_arrays.c      from there to float32 arrays and bools of known shape
- *     py_integers.c    ... and to integers, valid lengths in every shape they may come
+ *     py_arrays.c      from there to float32 arrays and bools of known shape; to integers,
+ *                      valid lengths in every shape they may come
  *     py_masks.c       mask, bias and dropout_mask; sink and scale; causal and window
  *     py_memory.c      where large arrays and large scratch lie
- *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C
- *     py_quiet.h       in a build with assertions: from the gate to there nothing of Python
- *     py_tensors.c     tensors of PyTorch, where its C functions are at hand:
- *                      py_tensor_call.c, py_exchange.c
+ *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C; in a build with
+ *                      assertions: from the gate to there nothing of Python
+ *     py_tensors.h     tensors of PyTorch, where its C functions are at hand
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
  *     py_layer.h       the exposed types, and theirs
@@ -105,25 +104,9 @@ py_is_given(PyObject *object)
 
 /* ---- reading (py_read.c) --------------------------------------------------------- */
 
-/* What an argument is to become, by the function of attnext/_reading.py that reads it. */
-/* clang-format off */
-#define PY_KINDS(KIND)                                                                   \
-    KIND(as_is) /* an object of ours, a word: it is looked at and not read */            \
-    KIND(real) KIND(floats) KIND(bools) KIND(integers) KIND(parts) KIND(out) KIND(flag)  \
-    KIND(rule) KIND(number) KIND(scale) KIND(w) KIND(sigma) KIND(positive)               \
-    KIND(probability) KIND(seed) KIND(heads) KIND(threads) KIND(window)
-/* clang-format on */
-
-typedef enum {
-#define NUMBER(KIND) READ_##KIND,
-    PY_KINDS(NUMBER)
-#undef NUMBER
-} py_kind;
-
-/* object as what fits, a new reference; what is wrong with it is said with its name.
- * Unless it fits, this runs code, anybody's. */
-PyObject *py_read(py_kind kind, PyObject *object, const char *name);
-int py_read_flag(PyObject *object, const char *name, bool *flag);
+/* object as an array of real numbers, a new reference; what is wrong with it is said with its
+ * name. Unless it is one, this runs code, anybody's. */
+PyObject *py_read_real(PyObject *object, const char *name);
 
 /* A plain number. */
 static inline double
@@ -143,17 +126,6 @@ int py_make_plain(const attnext_state *state, const py_signature *signature,
 /* Is nothing read of an argument of this name, whatever the function? What has another
  * name is a parameter of a score. */
 bool py_is_ready(const attnext_state *state, PyObject *name, PyObject *object);
-
-/* py_parse and py_make_plain. */
-static inline int
-py_parse_plain(const attnext_state *state, const py_signature *signature,
-               PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-               PyObject **given, PyObject **owned)
-{
-    return py_parse(state, signature, args, nargs, kwnames, given) < 0
-               ? -1
-               : py_make_plain(state, signature, given, owned);
-}
 
 /* Reads the environment variable ATTNEXT_DEFER: if it is set, what fits is read too, so
  * that a run of the tests tries every reader. */
@@ -181,9 +153,6 @@ enum { PY_MAX_AXES = 65 };
 
 /* Is object what the core reads: an array of this dtype, C-contiguous and native? */
 bool py_is_plain(PyObject *object, int dtype);
-
-/* a as a plain array of this dtype: itself or a new one. */
-PyArrayObject *py_as_dtype(PyArrayObject *a, int dtype);
 
 /* object as a float32, C-contiguous, aligned array in native byte order: itself when it
  * is one, else a converted copy. */
@@ -250,7 +219,7 @@ py_or_none(PyArrayObject *array)
 /* A new float32 array, contents undefined. Sizes that overflow: ValueError. */
 PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
 
-/* ---- integers (py_integers.c) ----------------------------------------------------- */
+/* ---- integers (py_arrays.c) ------------------------------------------------------- */
 
 /* Plain integers as a private int64 array in the shape given, those below low or above
  * high moved to the ends. */
@@ -287,10 +256,6 @@ PyArrayObject *py_pairs(PyObject *object, py_arg which, bool makes_heads, int nd
                         const npy_intp *dims, attn_view *view);
 void py_view_clear(attn_view *view);
 
-/* Where both are True, of masks that broadcast to one shape. NumPy's ufunc would make tuples, at
- * which the garbage collector may start. */
-PyArrayObject *py_both(PyArrayObject *a, PyArrayObject *b);
-
 /* Twice as far as any key is from any query, and so small that the core can add. */
 static const int64_t PY_FAR = (int64_t)1 << 61;
 
@@ -306,7 +271,7 @@ typedef struct {
 int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
             const npy_intp *rows, attn_band *band, PyArrayObject **offsets);
 
-/* ---- docstrings (py_docs.c) ------------------------------------------------------ */
+/* ---- docstrings (py_tables.c) ---------------------------------------------------- */
 
 /* Which forms of an attention take an argument of py_options.def: any that is named, and
  * IF_ says what the score has to be for that. Python sees the TAKERS. SCALED: the backwards

@@ -2,10 +2,10 @@
  * py_call.h -- a call of an attention, one struct from the arguments to the results, which
  * functions and layers fill and hand to the same path:
  *
- *     py_begin(&call, score, form);                # py_options.c
+ *     py_begin(&call, score, form);                # py_call.c
  *     py_parse(..., call.given)                    # py_signature.c
- *     py_read_call(state, &call, ...)              # plain, the options read: py_options.c
- *     py_attend(state, &call)                      # the core: py_attention.c
+ *     py_read_call(state, &call, ...)              # plain, the options read: py_call.c
+ *     py_attend(state, &call)                      # the core: py_call.c
  *         read the inputs                          # py_inputs.c
  *         make what it returns                     # py_results.c
  *     py_pack_outputs(&call) or py_pack_gradients(&call)
@@ -39,7 +39,7 @@ typedef struct {
     float eps;                          /* 0: the default */
     Py_ssize_t num_heads, num_kv_heads; /* multi-head; 0: not given */
     bool return_weights, return_lse;
-    bool return_kept; /* py_outputs.kept, which a backward may be given */
+    bool return_kept; /* py_made.kept, which a backward may be given */
     bool return_grad_bias, return_grad_sink, return_grad_scale;
 } py_options;
 
@@ -60,25 +60,24 @@ typedef struct {
     npy_intp N;
 } py_memory;
 
-/* New arrays, owned; NULL where not asked for. */
-typedef struct {
-    PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
-    PyArrayObject *weights; /* (..., M, N), before dropout */
-    PyArrayObject *lse;     /* (..., M) */
-    PyArrayObject *kept;    /* one axis, of attn_multi_head_kept numbers */
-} py_outputs;
-
-/* New arrays, owned, each in the shape of what it belongs to; NULL where there is no
- * such input, or its gradient was not asked for. */
-typedef struct {
-    PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
-    PyArrayObject *bias, *sink, *scales;
-    /* of a memory, in the place of keys and the parameters that project them, and values
-     * is that of the projected ones, where they are: attn.h */
-    PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
-    float scale; /* of a bandwidth; of a factor that is a number, if it was asked for */
-    float *scale_or_scales; /* where it goes; NULL: it is not wanted */
-} py_gradients;
+/* New arrays, owned; NULL where not asked for, or where there is no such input. */
+enum { PY_OUTPUTS = 4, PY_MADE = 8 + ATTN_PARAMETERS };
+typedef union {
+    struct { /* of a forward, in the order in which they are returned */
+        PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
+        PyArrayObject *weights; /* (..., M, N), before dropout */
+        PyArrayObject *lse;     /* (..., M) */
+        PyArrayObject *kept;    /* one axis, of attn_multi_head_kept numbers */
+    };
+    struct { /* of a backward, each in the shape of what it belongs to */
+        PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
+        PyArrayObject *bias, *sink, *scales;
+        /* of a memory, in the place of keys and the parameters that project them, and
+         * values is that of the projected ones, where they are: attn.h */
+        PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
+    };
+    PyArrayObject *all[PY_MADE]; /* of a forward the first PY_OUTPUTS alone */
+} py_made;
 
 /* A call to any attention, forward or backward, or to the scores alone, likewise, which
  * has no values. Points into itself: not to be copied. */
@@ -108,8 +107,10 @@ typedef struct {
     npy_intp beside; /* so many heads of results lie inside rows, (B, M, heads, D), as
                            * those of queries do: for attnext.torch; or 0 */
 
-    py_outputs outputs;     /* of a forward, or the scores, which are the output */
-    py_gradients gradients; /* of a backward */
+    py_made made; /* the scores are an output */
+    float
+        scale; /* the gradient of a bandwidth; of a factor that is a number, if asked for */
+    float *scale_or_scales; /* where it goes; NULL: it is not wanted */
 
     /* Long, read only as far as they were written, and so not set to zero first. */
     npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries; then heads */
@@ -124,7 +125,7 @@ py_is_of_scores(const py_call *call)
     return call->arrays[ARG_VALUES] == NULL;
 }
 
-/* ---- arguments and options (py_options.c) -------------------------------------------- */
+/* ---- arguments and options (py_call.c) ----------------------------------------------- */
 
 /* Makes *call empty. */
 void py_begin(py_call *call, const py_score *score, py_form form);
@@ -134,12 +135,31 @@ void py_end(py_call *call);
  * is not given stays. */
 int py_read_call(const attnext_state *state, py_call *call, PyObject *kwnames);
 
+/* A call that was read. */
+int py_attend(const attnext_state *state, py_call *call);
+
 /* scale of a score where it is a factor, or NULL. */
 static inline PyObject *
 py_given_scale(const py_call *call)
 {
     PyObject *scale = call->given[ARG_SCALE];
     return py_is_given(scale) ? scale : call->given[ARG_SCALE_OF_ONE];
+}
+
+/* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
+ * which the heads belong. */
+void py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
+                    npy_intp dims[PY_MAX_AXES]);
+void py_key_shape(const py_call *call, npy_intp rows, npy_intp columns,
+                  npy_intp dims[PY_MAX_AXES]);
+void py_pair_shape(const py_call *call, npy_intp rows, npy_intp columns,
+                   npy_intp dims[PY_MAX_AXES]);
+
+/* Is it multi-head attention, which makes heads itself? */
+static inline bool
+py_has_heads(const py_call *call)
+{
+    return call->score->about->has_heads;
 }
 
 /* ---- inputs (py_inputs.c) ------------------------------------------------------------ */
@@ -159,43 +179,7 @@ py_keep(py_call *call, py_arg which, PyArrayObject *a)
     return a == NULL ? -1 : 0;
 }
 
-/* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
- * which the heads belong. */
-void py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
-                    npy_intp dims[PY_MAX_AXES]);
-void py_key_shape(const py_call *call, npy_intp rows, npy_intp columns,
-                  npy_intp dims[PY_MAX_AXES]);
-void py_pair_shape(const py_call *call, npy_intp rows, npy_intp columns,
-                   npy_intp dims[PY_MAX_AXES]);
-
-/* Is it multi-head attention, which makes heads itself? */
-static inline bool
-py_has_heads(const py_call *call)
-{
-    return call->score->about->has_heads;
-}
-
-/* Is it a call of attnext.torch's own function, but of multi-head attention? */
-static inline bool
-py_is_for_torch(const py_call *call)
-{
-    return (call->form == OF_KEEPING || call->form == OF_KEEPING_BACKWARD) &&
-           !py_has_heads(call);
-}
-
-/* Features of the output; the scores, where it is those. */
-static inline npy_intp
-py_output_width(const py_call *call)
-{
-    const attn_problem *p = &call->problem;
-    return py_is_of_scores(call) ? p->N : py_has_heads(call) ? p->H : p->Dv;
-}
-
 /* ---- memories (py_layer_memory_*.c) -------------------------------------------------- */
-
-/* The mask of a memory over all its keys, (..., 1, N), with every head of keys `group`
- * times; if heads are inside, (..., 1, 1, N) for all of them (py_layer_memory_keys.c). */
-PyArrayObject *py_memory_mask(const py_memory *memory, const attn_problem *p);
 
 /* What is made of a memory's keys and values. */
 static inline const attn_key_maker *
@@ -213,10 +197,10 @@ int py_read_memory(const attnext_state *state, py_call *call);
 /* Arrays for the gradients of a memory's keys and values that an earlier backward has no
  * more use for, if there are any; written afresh they need no pages of the system's
  * (py_layer_memory_back.c). */
-void py_memory_spare(const py_memory *memory, py_gradients *d);
+void py_memory_spare(const py_memory *memory, py_made *d);
 
 /* What flows to keys of a memory that no query was scored against: nothing. */
-void py_clear_unused(const py_gradients *d);
+void py_clear_unused(const py_made *d);
 
 /* ---- results (py_results.c) ---------------------------------------------------------- */
 
@@ -224,20 +208,11 @@ void py_clear_unused(const py_gradients *d);
 int py_make_outputs(py_call *call);
 int py_make_gradients(py_call *call);
 
-/* How many numbers multi-head attention keeps for its backward. */
-npy_intp py_kept_size(const py_call *call);
-
 /* What a call returns: the output, or a tuple of it and what was asked for: weights, lse,
  * kept; a tuple of gradients. */
 PyObject *py_pack_outputs(const py_call *call);
 PyObject *py_pack_gradients(const py_call *call);
 
-void py_gradients_clear(py_gradients *gradients);
-void py_outputs_clear(py_outputs *outputs);
-
-/* ---- run (py_attention.c) ------------------------------------------------------------ */
-
-/* A call that was read, into outputs or gradients. */
-int py_attend(const attnext_state *state, py_call *call);
+void py_made_clear(py_made *made, int count);
 
 #endif

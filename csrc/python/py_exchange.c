@@ -1,15 +1,63 @@
 /*
  * py_exchange.c -- tensors of PyTorch as arrays, and arrays as tensors, by the functions of
- * DLPack that a type of tensors has (py_dlpack.h).
+ * DLPack that a type of tensors has; and calls whose arguments may be tensors: these become
+ * arrays of their memory, and what the function makes becomes tensors.
  */
-#include "py_exchange.h"
-
-#include "../core/arena.h"
-#include "py_dlpack.h"
+#include "py_tensors.h"
 
 #include <string.h>
 
-/* ---- who is read ------------------------------------------------------------------ */
+#include "../core/arena.h"
+
+/* ---- DLPack 1.3 ------------------------------------------------------------------ */
+
+/* As far as is needed: how C hands tensors from one library to another, and the functions of
+ * a type's __dlpack_c_exchange_api__. */
+
+enum { DL_MAJOR = 1, DL_CPU = 1 };
+enum { DL_INT = 0, DL_FLOAT = 2, DL_BOOL = 6 };
+
+typedef struct {
+    uint32_t major, minor;
+} dl_version;
+
+typedef struct {
+    int32_t type, number;
+} dl_device;
+
+typedef struct {
+    uint8_t kind, bits;
+    uint16_t lanes;
+} dl_type;
+
+typedef struct {
+    void *data;
+    dl_device device;
+    int32_t ndim;
+    dl_type type;
+    int64_t *shape, *strides; /* in elements */
+    uint64_t offset;          /* in bytes */
+} dl_tensor;
+
+typedef struct dl_managed {
+    dl_version version;
+    void *owner;
+    void (*free)(struct dl_managed *);
+    uint64_t flags;
+    dl_tensor tensor;
+} dl_managed;
+
+typedef struct dl_exchange {
+    dl_version version;
+    const struct dl_exchange *older;
+    void (*allocate)(void);
+    void (*from_object)(void);
+    int (*to_object)(dl_managed *, void **); /* it takes what it is given */
+    int (*view)(void *, dl_tensor *);        /* valid until somebody else acts */
+    void (*stream)(void);
+} dl_exchange;
+
+/* ---- who is read ----------------------------------------------------------------- */
 
 /* Once a process, as PyTorch itself is. */
 static struct {
@@ -39,25 +87,6 @@ py_can_exchange(void)
 int
 py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)
 {
-    const dl_exchange *functions = NULL;
-    if (exchange != Py_None) {
-        functions = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
-        if (functions == NULL) {
-            return -1;
-        }
-    }
-    while (functions != NULL && functions->version.major > DL_MAJOR) {
-        functions = functions->older;
-    }
-    Py_XSETREF(torch.types, Py_NewRef(types));
-    Py_XSETREF(torch.records, Py_NewRef(records));
-    torch.functions = functions == NULL || functions->view == NULL ? NULL : functions;
-    return 0;
-}
-
-int
-py_exchange_exec(void)
-{
     const struct {
         PyObject **name;
         const char *text;
@@ -71,6 +100,19 @@ py_exchange_exec(void)
             return -1;
         }
     }
+    const dl_exchange *functions = NULL;
+    if (exchange != Py_None) {
+        functions = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
+        if (functions == NULL) {
+            return -1;
+        }
+    }
+    while (functions != NULL && functions->version.major > DL_MAJOR) {
+        functions = functions->older;
+    }
+    Py_XSETREF(torch.types, Py_NewRef(types));
+    Py_XSETREF(torch.records, Py_NewRef(records));
+    torch.functions = functions == NULL || functions->view == NULL ? NULL : functions;
     return 0;
 }
 
@@ -154,14 +196,19 @@ py_rows(PyObject *tensor)
     return read_header(tensor, &x, &dtype) && x.ndim >= 2 ? x.shape[x.ndim - 2] : 0;
 }
 
-PyObject *
-py_storage(PyObject *tensor)
+/* Its storage, a new reference; NULL too for a tensor with a minus sign still to come. This
+ * may run code, a mode or, in CPython 3.11, the garbage collector. */
+static PyObject *
+storage_of(PyObject *tensor)
 {
     return is_no(ask(tensor, torch.is_neg)) ? ask(tensor, torch.untyped_storage) : NULL;
 }
 
-PyObject *
-py_tensor_view(PyObject *tensor, PyObject *storage)
+/* An array of the tensor's memory, which nothing keeps, where all of it lies in this storage
+ * of its, which may have been resized, or given back; else NULL. This runs no Python code and
+ * makes nothing that the garbage collector knows. */
+static PyObject *
+view_of_tensor(PyObject *tensor, PyObject *storage)
 {
     npy_intp dims[NPY_MAXDIMS], strides[NPY_MAXDIMS];
     size_t begin, reach = 0;
@@ -220,8 +267,9 @@ free_array(dl_managed *managed)
     PyMem_RawFree(managed);
 }
 
-PyObject *
-py_as_tensor(PyArrayObject *array)
+/* A tensor of a float32 array's numbers, in its memory or, of few, in memory of its own. */
+static PyObject *
+as_tensor(PyArrayObject *array)
 {
     const int ndim = PyArray_NDIM(array);
     const size_t bytes = (size_t)PyArray_NBYTES(array);
@@ -254,4 +302,127 @@ py_as_tensor(PyArrayObject *array)
         x->sizes[ndim + i] = PyArray_STRIDE(array, i) / (npy_intp)sizeof(float);
     }
     return torch.functions->to_object(&x->managed, &tensor) < 0 ? NULL : tensor;
+}
+
+/* ---- arguments ------------------------------------------------------------------- */
+
+void
+py_clear_tensors(tensor_call *call)
+{
+    for (int i = 0; i < call->count; i++) {
+        tensor_argument *a = &call->arguments[i];
+        PyObject *array = a->storage != NULL ? a->plain : NULL;
+        /* Whoever has kept the array, in an error's traceback, keeps its memory too. */
+        if (array != NULL && Py_REFCNT(array) > 1) {
+            PyArray_SetBaseObject((PyArrayObject *)array, Py_NewRef(a->storage));
+        }
+        Py_XDECREF(a->plain);
+        Py_XDECREF(a->storage);
+        Py_DECREF(a->given);
+        Py_DECREF(a->name);
+    }
+}
+
+bool
+py_add_argument(tensor_call *call, PyObject *name, PyObject *given, bool in_graph)
+{
+    if (call->count == PY_MOST_TENSORS) {
+        return false;
+    }
+    call->arguments[call->count++] = (tensor_argument){
+        .name = Py_NewRef(name), .given = Py_NewRef(given), .in_graph = in_graph};
+    return true;
+}
+
+bool
+py_add_arguments(tensor_call *call, PyObject *dict, bool in_graph)
+{
+    PyObject *name, *given;
+    Py_ssize_t place = 0;
+    bool fits = PyDict_CheckExact(dict);
+    while (fits && PyDict_Next(dict, &place, &name, &given)) {
+        fits = py_add_argument(call, name, given, in_graph);
+    }
+    return fits;
+}
+
+/* All arguments as what the function reads without running code, first what may run some,
+ * for CPython 3.11 may collect garbage when it makes an object. */
+static bool
+make_arrays(const attnext_state *state, tensor_call *call)
+{
+    for (int i = 0; i < call->count; i++) {
+        tensor_argument *a = &call->arguments[i];
+        if (py_is_tensor(a->given)) {
+            a->storage = storage_of(a->given);
+            if (a->storage == NULL) {
+                return false;
+            }
+        }
+    }
+    for (int i = 0; i < call->count; i++) {
+        tensor_argument *a = &call->arguments[i];
+        a->plain = a->storage != NULL ? view_of_tensor(a->given, a->storage)
+                                      : Py_NewRef(a->given);
+        if (a->plain == NULL || !py_is_ready(state, a->name, a->plain) ||
+            (a->in_graph && PyArray_TYPE((PyArrayObject *)a->plain) != NPY_FLOAT32)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- the call -------------------------------------------------------------------- */
+
+PyObject *
+py_call_on_arrays(const attnext_state *state, PyObject *function, tensor_call *call)
+{
+    PyObject *plain[PY_MOST_TENSORS], *names = PyTuple_New(call->count), *made = NULL;
+    for (int i = 0; names != NULL && i < call->count; i++) {
+        PyTuple_SET_ITEM(names, i, Py_NewRef(call->arguments[i].name));
+    }
+    if (names != NULL && make_arrays(state, call)) {
+        for (int i = 0; i < call->count; i++) {
+            plain[i] = call->arguments[i].plain;
+        }
+        made = PyObject_Vectorcall(function, plain, 0, names);
+    }
+    Py_XDECREF(names);
+    return made;
+}
+
+PyObject *
+py_as_tensors(PyObject *made)
+{
+    PyObject *result = NULL;
+    if (PyArray_CheckExact(made)) {
+        result = as_tensor((PyArrayObject *)made);
+    } else if (PyTuple_Check(made)) {
+        const Py_ssize_t count = PyTuple_GET_SIZE(made);
+        result = PyTuple_New(count);
+        for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
+            PyObject *item = py_as_tensors(Py_NewRef(PyTuple_GET_ITEM(made, i)));
+            if (item == NULL) {
+                Py_CLEAR(result);
+            } else {
+                PyTuple_SET_ITEM(result, i, item);
+            }
+        }
+    } else {
+        return made;
+    }
+    Py_DECREF(made);
+    return result;
+}
+
+PyObject *
+py_or_not(PyObject *answer)
+{
+    if (answer == NULL && PyErr_Occurred()) { /* Ctrl-C is none to ask again after */
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            return NULL;
+        }
+        PyErr_Clear();
+    }
+    return answer == NULL ? Py_NewRef(Py_NotImplemented) : answer;
 }

@@ -47,7 +47,7 @@ attend(PyObject *module, py_score_number number, py_form form, PyObject *const *
         goto done;
     }
     if (py_is_backward(form) && call.memory != NULL) {
-        py_clear_unused(&call.gradients);
+        py_clear_unused(&call.made);
     }
     result = py_is_backward(form) ? py_pack_gradients(&call) : py_pack_outputs(&call);
 done:

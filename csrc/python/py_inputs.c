@@ -2,43 +2,23 @@
  * py_inputs.c -- the inputs of an attention: converted to float32, checked against each
  * other, and measured for the core.
  */
-#include "py_call.h"
+#include "py_call.h" /* Python.h is the first header of all */
+
+#include "../core/mask.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-/* ---- shapes ---------------------------------------------------------------------- */
-
-void
-py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
-               npy_intp dims[PY_MAX_AXES])
-{
-    memcpy(dims, call->leading, (size_t)(call->ndim - 2) * sizeof *dims);
-    dims[call->ndim - 2] = rows;
-    dims[call->ndim - 1] = columns;
-}
-
-void
-py_key_shape(const py_call *call, npy_intp rows, npy_intp columns,
-             npy_intp dims[PY_MAX_AXES])
-{
-    py_query_shape(call, rows, columns, dims);
-    if (call->ndim > 2) {
-        dims[call->ndim - 3] = call->key_heads;
-    }
-}
-
-void
-py_pair_shape(const py_call *call, npy_intp rows, npy_intp columns,
-              npy_intp dims[PY_MAX_AXES])
-{
-    memcpy(dims, call->leading, (size_t)(call->pair_ndim - 2) * sizeof *dims);
-    dims[call->pair_ndim - 2] = rows;
-    dims[call->pair_ndim - 1] = columns;
-}
-
 /* ---- queries, keys, values ------------------------------------------------------- */
+
+/* Is it a call of attnext.torch's own function, but of multi-head attention? */
+static bool
+is_for_torch(const py_call *call)
+{
+    return (call->form == OF_KEEPING || call->form == OF_KEEPING_BACKWARD) &&
+           !py_has_heads(call);
+}
 
 /* May it be read where it lies: heads (B, heads, rows, D), as transformers make them of (B,
  * rows, heads, D), and whatever else has whole rows? */
@@ -46,7 +26,7 @@ static bool
 has_rows(const py_call *call, PyObject *object)
 {
     PyArrayObject *a = (PyArrayObject *)object;
-    if (!py_is_for_torch(call) || !PyArray_CheckExact(object) || PyArray_NDIM(a) != 4 ||
+    if (!is_for_torch(call) || !PyArray_CheckExact(object) || PyArray_NDIM(a) != 4 ||
         PyArray_TYPE(a) != NPY_FLOAT32 || PyArray_BASE(a) != NULL ||
         !PyArray_ISALIGNED(a)) {
         return false;
@@ -294,26 +274,58 @@ convert_pairs(py_call *call, const npy_intp *dims)
     return 0;
 }
 
-/* The mask of the memory, and that of the call if there is one. */
-static int
-add_mask_of_memory(py_call *call, const npy_intp *dims)
+/* to (B / each, M, N), of bytes: where both masks allow; each: so many entries in a row
+ * have the same in both. */
+static void
+write_both(uint8_t *to, const attn_view *a, const attn_view *b, const attn_problem *p,
+           int64_t each, int64_t M)
 {
-    PyArrayObject *mask = py_memory_mask(call->memory, &call->problem);
-    PyArrayObject *given = call->arrays[ARG_MASK];
-    attn_view *view = &call->problem.masks.mask;
-    if (mask != NULL && given != NULL) {
-        Py_SETREF(mask, py_both(mask, given));
+    for (int64_t entry = 0; entry < p->B; entry += each) {
+        for (int64_t m = 0; m < M; m++) {
+            const uint8_t *a_m = (uint8_t *)a->data + attn_view_row(a, entry, m);
+            const uint8_t *b_m = (uint8_t *)b->data + attn_view_row(b, entry, m);
+            for (int64_t j = 0; j < p->N; j++) {
+                *to++ = a_m[j * a->stride_j] && b_m[j * b->stride_j];
+            }
+        }
     }
-    if (mask == NULL) {
+}
+
+/* The mask of the memory, (entries, room), which the heads that share keys share, and that
+ * of the call if there is one. What is made of both lies behind the axes of its view. */
+static int
+add_mask_of_memory(py_call *call)
+{
+    const attn_problem *p = &call->problem;
+    attn_view *view = &call->problem.masks.mask, given = *view;
+    const int64_t heads = p->heads > 0 ? p->heads : p->group;
+    const bool shared = given.axis_count == 0 ||
+                        (given.axes->stride == 0 && given.axes->size % heads == 0);
+    const int64_t each = given.data == NULL || shared ? heads : 1;
+    const int64_t M = given.stride_m == 0 ? Py_MIN(p->M, 1) : p->M;
+    npy_intp dims[] = {given.data == NULL ? 0 : p->B / each, M, p->N};
+    const npy_intp bytes = PyArray_OverflowMultiplyList(dims, 3);
+    attn_axis *axes = bytes < 0 ? NULL : PyMem_New(attn_axis, 3 + bytes / sizeof *axes);
+    if (axes == NULL) {
+        PyErr_NoMemory();
         return -1;
     }
-    py_view_clear(view);
-    int result = py_keep(
-        call, ARG_MASK,
-        py_pairs((PyObject *)mask, ARG_MASK, false, call->pair_ndim, dims, view));
-    Py_XDECREF(given);
-    Py_DECREF(mask);
-    return result;
+    axes[0] = (attn_axis){heads, 0};
+    axes[1] = (attn_axis){p->B / heads, call->key_rows};
+    *view = (attn_view){.data = PyArray_DATA(call->memory->arrays[MEMORY_MASK]),
+                        .axes = axes,
+                        .axis_count = 2,
+                        .stride_j = 1};
+    if (given.data != NULL) {
+        write_both((uint8_t *)(axes + 2), view, &given, p, each, M);
+        py_view_clear(&given);
+        axes[0] = (attn_axis){each, 0};
+        axes[1] = (attn_axis){p->B / each, M * p->N};
+        view->data = axes + 2;
+        view->stride_m = M > 1 ? p->N : 0;
+    }
+    call->end = Py_MAX(call->end, ARG_MASK + 1); /* the view is to be cleared */
+    return 0;
 }
 
 /* Lengths and bands belong to queries, which heads share. */
@@ -361,14 +373,11 @@ convert_masks(py_call *call)
         return -1;
     }
     return call->memory != NULL && call->memory->arrays[MEMORY_MASK] != NULL
-               ? add_mask_of_memory(call, dims)
+               ? add_mask_of_memory(call)
                : 0;
 }
 
 /* ---- all of them ----------------------------------------------------------------- */
-
-/* torch's of cosine_similarity. */
-static const float DEFAULT_EPS = 1e-8f;
 
 /* What the one number of the score is where none was given. */
 static float
@@ -397,12 +406,11 @@ py_read_inputs(py_call *call)
     }
     int64_t D = p->heads > 0 ? p->H / p->heads : p->Dq;
     p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, D);
-    p->eps = o->eps > 0.0f ? o->eps : DEFAULT_EPS;
+    p->eps = o->eps > 0.0f ? o->eps : 1e-8f; /* torch's of cosine_similarity */
     if (convert_masks(call) < 0) {
         return -1;
     }
-    call->beside = py_is_for_torch(call) && call->memory == NULL ? heads_beside(call)
-                                                                 : 0;
+    call->beside = is_for_torch(call) && call->memory == NULL ? heads_beside(call) : 0;
     p->heads = Py_MAX(p->heads, call->beside);
     return 0;
 }

@@ -2,16 +2,15 @@
  * py_layer.h -- what the files of the exposed types share. An object of any of them is
  * called a layer.
  *
- *     py_layer.c               the life of a layer, from constructor to garbage collector
- *     py_layer_call.c          what it does: call and backward
- *     py_layer_parameters.c    parameters: checking, reading and setting them
- *     py_layer_gradients.c     their gradients
+ *     py_layer.c               the types of the layers; the life of one, from constructor to
+ *                              garbage collector
+ *     py_layer_call.c          what it does: call and backward; train and eval
+ *     py_layer_parameters.c    parameters: checking, reading and setting; their gradients
  *     py_layer_context.c       the type Context: what a forward keeps for its backward
  *     py_layer_memory.c        the type Memory: keys and values that stay; what appends
  *     py_layer_memory_check.c  who may use it, and what a call takes of it
  *     py_layer_memory_keys.c   what it has of them, and how it grows
  *     py_layer_memory_back.c   their gradients, added up over calls
- *     py_layer_types.c         the three types: what they have
  *
  * What need not be fast is in attnext/_layers.py: constructors, state dicts, pickle, repr.
  *
@@ -62,11 +61,6 @@ typedef struct {
     PyObject *weights; /* of the last forward, NULL if it formed none */
 } layer_object;
 
-/* _install(): the layer becomes what a constructor or a copy has read, with an identity
- * of its own; what it was before, its last forward included, is given up. On failure it
- * is as it was. */
-PyObject *layer_install(PyObject *self, PyObject *args);
-
 /* *held = the layer's core with references of its own, for layer_core_clear.
  * RuntimeError if __init__ has not run. For who neither changes a parameter nor hands it
  * out there is the second: a step over a memory then need not look for changes. */
@@ -74,13 +68,12 @@ int layer_hold(layer_object *layer, layer_core *held);
 int layer_hold_to_read(layer_object *layer, layer_core *held);
 void layer_core_clear(layer_core *core);
 
+/* ValueError unless the sizes are those of something with such a score. What they have to be
+ * besides, the shapes of the parameters say. */
+int layer_check_sizes(const layer_core *core);
+
 /* The object in this member of the layer, a new reference; or NULL. */
 PyObject *layer_member(PyObject *self, size_t offset);
-
-/* Slots of every type. */
-int layer_traverse(PyObject *self, visitproc visit, void *arg);
-int layer_clear(PyObject *self);
-void layer_dealloc(PyObject *self);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
@@ -98,6 +91,7 @@ PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 int layer_check_features(const layer_core *core, py_arg which, PyObject *object);
 
 /* The others. */
+PyObject *layer_eval(PyObject *self, PyObject *ignored);
 PyObject *layer_parameters(PyObject *self, PyObject *ignored);
 PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
 PyObject *layer_live(PyObject *self, PyObject *ignored);
@@ -106,22 +100,13 @@ PyObject *layer_write(PyObject *self, PyObject *values);
 
 PyObject *layer_get_grads(PyObject *self, void *closure);
 
-PyObject *layer_get_scale(PyObject *self, void *closure);
-
-/* What every type has of methods and properties, each ended by {0}. */
-extern const PyMethodDef layer_methods[];
-extern const PyGetSetDef layer_properties[];
-
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
 
 /* Parameter `which` is that of the score; these are its name, as an object, borrowed,
- * and as text; and its shape, dims[], in how many axes: of the live array, and in a state
- * dict, where w_v is (1, H). */
+ * and as text; and the shape of the live array, dims[], in how many axes. */
 PyObject *layer_name(const attnext_state *state, const layer_core *core, int which);
 const char *layer_text(const layer_core *core, int which);
 int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
-int layer_state_shape(const layer_core *core, int which,
-                      npy_intp dims[PY_PARAMETER_AXES]);
 
 /* core->parameters = the values of a dict, by name, as float32 in their shapes; live: as
  * arrays of its own, and then KeyError if one is missing that is not optional. */
@@ -136,11 +121,9 @@ int layer_check_parameters(const layer_core *core);
 PyObject *layer_get_parameter(PyObject *self, void *which);
 int layer_set_parameter(PyObject *self, PyObject *value, void *which);
 
-/* ---- gradients (py_layer_gradients.c) -------------------------------------------- */
-
 /* grads[name] += the gradient, for every parameter or, on failure, for none. */
 int layer_add_gradients(const attnext_state *state, const layer_core *core,
-                        const py_gradients *gradients);
+                        const py_made *gradients);
 
 /* ---- contexts (py_layer_context.c) ----------------------------------------------- */
 
@@ -183,13 +166,8 @@ extern const py_function memory_functions[];
 enum { MEMORY_METHODS = 8 };
 extern PyMethodDef memory_methods[MEMORY_METHODS];
 
-/* py_layer_memory_check.c. Is the memory this layer's, and are its keys those that the
- * layer would project now? Its core is held once, or is the layer's own. ValueError,
- * RuntimeError. */
-int layer_memory_check(const layer_object *layer, const layer_core *core,
-                       memory_object *memory);
-
-/* A memory's layer, a new reference, checked so. RuntimeError if that is gone. */
+/* py_layer_memory_check.c. A memory's layer, a new reference: its keys are those that the
+ * layer would project now. RuntimeError if that is gone. */
 layer_object *layer_memory_layer(memory_object *memory);
 
 /* The same of a memory that may have no layer. */
@@ -240,7 +218,7 @@ int layer_memory_extend(const attnext_state *state, const layer_core *core,
 
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. */
-void layer_memory_add(const attnext_state *state, PyObject *memory, py_gradients *d);
+void layer_memory_add(const attnext_state *state, PyObject *memory, py_made *d);
 void layer_memory_clear_sums(memory_sums *sums);
 
 /* memory.backward() */

@@ -17,6 +17,10 @@
  *             for name, grad in self.grads.items():
  *                 grad += d[name]
  *             return d.queries, d.keys, d.values, *(what the options ask for)
+ *
+ *         def train(self, mode=True):
+ *             self.training = mode
+ *             return self
  */
 #include "py_layer.h"
 
@@ -26,19 +30,12 @@
 static int
 draw_seed(PyObject *rng, py_seed *seed)
 {
-    PyObject *drawn = PyObject_CallMethod(
-        rng, "integers", "iKOsO", 0, (unsigned long long)UINT64_MAX, Py_None, "uint64",
-        Py_True); /* True: the upper end counts */
+    PyObject *drawn = py_ask("attnext._reading", "drawn_seed", "(O)", rng);
     if (drawn == NULL) {
         return -1;
     }
-    PyObject *plain = py_read(READ_seed, drawn, "a seed drawn from rng");
+    *seed = (py_seed){true, PyLong_AsUnsignedLongLong(drawn)};
     Py_DECREF(drawn);
-    if (plain == NULL) {
-        return -1;
-    }
-    *seed = (py_seed){true, PyLong_AsUnsignedLongLong(plain)};
-    Py_DECREF(plain);
     return 0;
 }
 
@@ -97,7 +94,7 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
     old_context = layer->context;
     old_weights = layer->weights;
     layer->context = context;
-    layer->weights = Py_XNewRef(call->outputs.weights);
+    layer->weights = Py_XNewRef(call->made.weights);
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
     Py_XDECREF(old_weights);
@@ -167,7 +164,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
         py_read_call(state, &call, kwnames) == 0 && check_inputs(&held, &call) == 0 &&
         forward(state, &held, &call) == 0 &&
         remember(state, layer, &held, &call) == 0) {
-        result = Py_NewRef(call.outputs.output);
+        result = Py_NewRef(call.made.output);
     }
     py_end(&call);
     layer_memory_release(&memory);
@@ -196,11 +193,11 @@ static PyObject *
 finish_backward(const attnext_state *state, const layer_core *held, py_call *call)
 {
     PyObject *result = py_pack_gradients(call);
-    if (result != NULL && layer_add_gradients(state, held, &call->gradients) < 0) {
+    if (result != NULL && layer_add_gradients(state, held, &call->made) < 0) {
         Py_CLEAR(result);
     }
     if (result != NULL && call->memory != NULL) {
-        layer_memory_add(state, call->memory->owner, &call->gradients);
+        layer_memory_add(state, call->memory->owner, &call->made);
     }
     return result;
 }
@@ -239,4 +236,37 @@ done:
     Py_XDECREF(context);
     layer_core_clear(&held);
     return result;
+}
+
+/* ---- training or not ------------------------------------------------------------- */
+
+const py_signature layer_train_signature = {
+    .function = "train",
+    .required = 0,
+    .positional = 1,
+    .args = {ARG_TRAINING},
+    .method = true,
+};
+
+PyObject *
+layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
+
+    if (py_parse(state, &layer_train_signature, args, nargs, kwnames, given) < 0 ||
+        py_make_plain(state, &layer_train_signature, given, &owned) < 0) {
+        Py_XDECREF(owned);
+        return NULL;
+    }
+    ((layer_object *)self)->core.training = given[ARG_TRAINING] != Py_False;
+    Py_XDECREF(owned);
+    return Py_NewRef(self);
+}
+
+PyObject *
+layer_eval(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    ((layer_object *)self)->core.training = false;
+    return Py_NewRef(self);
 }

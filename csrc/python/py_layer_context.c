@@ -20,7 +20,7 @@ typedef struct {
     PyArrayObject *inputs[ARG_EMPTY_ROWS]; /* as the forward read them; no parameters */
     int end;                               /* the inputs from here on are NULL */
     py_options options;
-    py_memory memory; /* without a mask and lengths, which inputs has; or all NULL */
+    py_memory memory;            /* without lengths, which inputs has; or all NULL */
     PyArrayObject *output, *lse; /* NULL, both: of no use (attn_reads_saved) */
     PyArrayObject *kept; /* of multi-head attention, which then needs no output */
 } context_object;
@@ -101,7 +101,7 @@ PyObject *
 layer_context_new(const attnext_state *state, const layer_core *core,
                   const py_call *call)
 {
-    const py_outputs *outputs = &call->outputs;
+    const py_made *made = &call->made;
     PyTypeObject *type = state->Context;
     context_object *context = (context_object *)type->tp_alloc(type, 0); /* all zero */
     if (context == NULL) {
@@ -119,13 +119,13 @@ layer_context_new(const attnext_state *state, const layer_core *core,
     context->options = call->options;
     if (call->memory != NULL) {
         py_memory memory = *call->memory;
-        memory.arrays[MEMORY_MASK] = memory.arrays[MEMORY_LENS] = NULL;
+        memory.arrays[MEMORY_LENS] = NULL;
         layer_memory_share(&context->memory, &memory);
     }
-    context->lse = (PyArrayObject *)Py_XNewRef(outputs->lse);
-    context->kept = (PyArrayObject *)Py_XNewRef(outputs->kept);
-    if (outputs->lse != NULL && outputs->kept == NULL &&
-        (context->output = copy_of(outputs->output)) == NULL) {
+    context->lse = (PyArrayObject *)Py_XNewRef(made->lse);
+    context->kept = (PyArrayObject *)Py_XNewRef(made->kept);
+    if (made->lse != NULL && made->kept == NULL &&
+        (context->output = copy_of(made->output)) == NULL) {
         Py_CLEAR(context);
     }
     return (PyObject *)context;

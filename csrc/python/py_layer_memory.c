@@ -179,30 +179,43 @@ const py_signature layer_memory_signature = {
     .method = true,
 };
 
-/* The objects are made, which may start the collector, before anything is read. */
+/* The objects are made, which may start the collector, before anything is read. layer:
+ * NULL if it is of none. */
+static PyObject *
+make(const attnext_state *state, const layer_core *core, PyObject *layer,
+     PyObject **given)
+{
+    memory_object *memory = new_memory(state, core, layer != NULL);
+    PyObject *owned = NULL;
+    if (memory != NULL && layer != NULL &&
+        (memory->layer = PyWeakref_NewRef(layer, NULL)) == NULL) {
+        Py_CLEAR(memory);
+    }
+    if (memory != NULL &&
+        (py_make_plain(state, &layer_memory_signature, given, &owned) < 0 ||
+         add(state, memory, given) < 0)) {
+        Py_CLEAR(memory);
+    }
+    Py_XDECREF(owned);
+    return (PyObject *)memory;
+}
+
 PyObject *
 layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
-    memory_object *memory = NULL;
+    PyObject *given[ARG_COUNT] = {NULL}, *memory = NULL;
     layer_core held;
 
     if (layer_hold_to_read((layer_object *)self, &held) < 0) {
         return NULL;
     }
-    if (layer_check_parameters(&held) == 0) {
-        memory = new_memory(state, &held, true);
+    if (layer_check_parameters(&held) == 0 &&
+        py_parse(state, &layer_memory_signature, args, nargs, kwnames, given) == 0) {
+        memory = make(state, &held, self, given);
     }
-    if (memory != NULL && ((memory->layer = PyWeakref_NewRef(self, NULL)) == NULL ||
-                           py_parse_plain(state, &layer_memory_signature, args, nargs,
-                                          kwnames, given, &owned) < 0 ||
-                           add(state, memory, given) < 0)) {
-        Py_CLEAR(memory);
-    }
-    Py_XDECREF(owned);
     layer_core_clear(&held);
-    return (PyObject *)memory;
+    return memory;
 }
 
 /* Of no layer, but of a score, by its name. */
@@ -210,8 +223,7 @@ static PyObject *
 memory_of(PyObject *type, PyObject *args)
 {
     const attnext_state *state = py_state_of_type((PyTypeObject *)type);
-    PyObject *given[ARG_COUNT] = {NULL}, *parameters;
-    memory_object *memory = NULL;
+    PyObject *given[ARG_COUNT] = {NULL}, *parameters, *memory = NULL;
     layer_core core = {0};
     const char *name;
 
@@ -231,14 +243,12 @@ memory_of(PyObject *type, PyObject *args)
         PyErr_Format(PyExc_ValueError, "score is '%s', expected the name of one", name);
         return NULL;
     }
-    if (layer_take_parameters(state, &core, parameters, false) == 0) {
-        memory = new_memory(state, &core, false);
-    }
-    if (memory != NULL && add(state, memory, given) < 0) {
-        Py_CLEAR(memory);
+    if (layer_check_sizes(&core) == 0 &&
+        layer_take_parameters(state, &core, parameters, false) == 0) {
+        memory = make(state, &core, NULL, given);
     }
     layer_core_clear(&core);
-    return (PyObject *)memory;
+    return memory;
 }
 
 /* The memory as it is now, for functions; nothing is appended to it. */

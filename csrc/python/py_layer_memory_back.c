@@ -8,7 +8,6 @@
  * happens under the GIL, or a lock, where threads do it one after another.
  */
 #include "py_layer.h"
-#include "py_quiet.h"
 #include "py_run.h"
 
 #include <string.h>
@@ -94,7 +93,7 @@ layer_memory_clear_sums(memory_sums *sums)
 /* What was left becomes the sums or is added to them; the arrays that are then of no more
  * use take what the next backward leaves. */
 void
-layer_memory_add(const attnext_state *state, PyObject *object, py_gradients *d)
+layer_memory_add(const attnext_state *state, PyObject *object, py_made *d)
 {
     memory_object *memory = (memory_object *)object;
     memory_sums old;
@@ -108,7 +107,7 @@ layer_memory_add(const attnext_state *state, PyObject *object, py_gradients *d)
 }
 
 void
-py_memory_spare(const py_memory *held, py_gradients *d)
+py_memory_spare(const py_memory *held, py_made *d)
 {
     memory_object *memory = (memory_object *)held->owner;
     if (memory == NULL) {
@@ -126,7 +125,7 @@ py_memory_spare(const py_memory *held, py_gradients *d)
 }
 
 void
-py_clear_unused(const py_gradients *d)
+py_clear_unused(const py_made *d)
 {
     const npy_intp width = width_of(d->projected);
     const uint8_t *use = PyArray_DATA(d->key_use);
@@ -195,7 +194,7 @@ call_projected(const void *context, void *scratch, attn_run *run)
 static int
 through_projection(const attnext_state *state, const layer_core *core,
                    const memory_sums *sums, const py_memory *now, const attn_problem *p,
-                   py_gradients *d)
+                   py_made *d)
 {
     const attn_key_maker *maker = py_keys_of(core->score);
     projection context = {
@@ -206,10 +205,12 @@ through_projection(const attnext_state *state, const layer_core *core,
         .d = {.projected = py_data(sums->projected),
               .key_use = PyArray_DATA(sums->key_use)},
     };
-    d->keys = filled(now, p->Dk, NPY_FLOAT32, 0);
+    if ((d->keys = filled(now, p->Dk, NPY_FLOAT32, 0)) == NULL) {
+        return -1;
+    }
     d->values = p->heads > 0 ? filled(now, p->Dv, NPY_FLOAT32, 0)
                              : (PyArrayObject *)Py_NewRef(sums->values);
-    if (d->keys == NULL || d->values == NULL) {
+    if (d->values == NULL) {
         return -1;
     }
     context.d.keys = py_data(d->keys);
@@ -235,7 +236,7 @@ static PyObject *
 gradients_of(const attnext_state *state, const layer_core *core,
              const memory_sums *sums, const py_memory *now, const attn_problem *p)
 {
-    py_gradients d = {0};
+    py_made d = {0};
     PyObject *result = NULL;
     if (core->score->parameters == 0) { /* nothing is projected */
         return PyTuple_Pack(2, sums->projected, sums->values);
@@ -246,7 +247,7 @@ gradients_of(const attnext_state *state, const layer_core *core,
     if (result != NULL && layer_add_gradients(state, core, &d) < 0) {
         Py_CLEAR(result);
     }
-    py_gradients_clear(&d);
+    py_made_clear(&d, PY_MADE);
     return result;
 }
 

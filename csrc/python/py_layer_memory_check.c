@@ -61,11 +61,11 @@ check_parameters(const memory_object *memory, PyObject *const *given)
 
 /* ---- a layer --------------------------------------------------------------------- */
 
-/* Parameters that nobody else could write into since the last look are not compared: of a
- * decoding step that would be up to the half. */
-int
-layer_memory_check(const layer_object *layer, const layer_core *core,
-                   memory_object *memory)
+/* Is the memory this layer's, and are its keys those that the layer would project now? Its
+ * core is held once, or is the layer's own. Parameters that nobody else could write into
+ * since the last look are not compared: of a decoding step that would be up to the half. */
+static int
+check(const layer_object *layer, const layer_core *core, memory_object *memory)
 {
     const Py_ssize_t references = core == &layer->core ? 1 : 2;
     PyObject *live[ATTN_PARAMETERS];
@@ -105,7 +105,7 @@ layer_memory_layer(memory_object *memory)
                         "with it");
     } else if (object != NULL) {
         Py_BEGIN_CRITICAL_SECTION(object);
-        result = layer_memory_check(layer, &layer->core, memory);
+        result = check(layer, &layer->core, memory);
         Py_END_CRITICAL_SECTION();
     }
     if (result < 0) {
@@ -149,7 +149,7 @@ layer_memory_read(const layer_object *layer, const layer_core *core, PyObject *o
     memory_object *memory = (memory_object *)object;
     layer_memory_hold(memory, held);
     held->owner = Py_NewRef(object);
-    return put_into(call, held) < 0 ? -1 : layer_memory_check(layer, core, memory);
+    return put_into(call, held) < 0 ? -1 : check(layer, core, memory);
 }
 
 int

@@ -8,7 +8,6 @@
  * somebody has seen of a memory never changes.
  */
 #include "py_layer.h"
-#include "py_quiet.h"
 #include "py_run.h"
 
 #include <string.h>
@@ -78,40 +77,6 @@ layer_memory_release(py_memory *memory)
         Py_CLEAR(memory->arrays[i]);
     }
     Py_CLEAR(memory->owner);
-}
-
-/* ---- the mask, as a call takes it ------------------------------------------------ */
-
-PyArrayObject *
-py_memory_mask(const py_memory *memory, const attn_problem *p)
-{
-    const int64_t group = p->heads > 0 ? 1 : p->group;
-    PyArrayObject *mask = memory->arrays[MEMORY_MASK];
-    npy_intp dims[PY_MAX_AXES], strides[PY_MAX_AXES];
-    int ndim = py_note_shape(mask, dims);
-    memcpy(strides, PyArray_STRIDES(mask), (size_t)ndim * sizeof *strides);
-    dims[ndim - 2] = 1;
-    if (p->heads > 0) {
-        strides[ndim] = strides[ndim - 1];
-        dims[ndim++ - 1] = 1;
-    }
-    dims[ndim - 1] = memory->N;
-    strides[ndim - 1] = 1;
-    PyArrayObject *view = (PyArrayObject *)PyArray_New(
-        &PyArray_Type, ndim, dims, NPY_BOOL, strides, PyArray_DATA(mask), 0, 0, NULL);
-    if (view == NULL || PyArray_SetBaseObject(view, Py_NewRef(mask)) < 0) {
-        Py_XDECREF(view);
-        return NULL;
-    }
-    if (group > 1) {
-        PyObject *times = PyLong_FromLongLong(group), *heads = NULL;
-        if (times != NULL) {
-            heads = PyArray_Repeat(view, times, ndim - 3);
-        }
-        Py_XDECREF(times);
-        Py_SETREF(view, (PyArrayObject *)heads);
-    }
-    return view;
 }
 
 /* ---- what the core makes of the keys, and values --------------------------------- */

@@ -138,41 +138,6 @@ py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
     return a;
 }
 
-/* to = a && b along `ndim` axes of these dims; steps: those of a, or b, in bytes. */
-static npy_bool *
-write_both(npy_bool *to, const npy_bool *a, const npy_bool *b, int ndim,
-           const npy_intp *dims, const npy_intp *a_steps, const npy_intp *b_steps)
-{
-    for (npy_intp i = 0; i < *dims; i++, a += *a_steps, b += *b_steps) {
-        if (ndim > 1) {
-            to = write_both(to, a, b, ndim - 1, dims + 1, a_steps + 1, b_steps + 1);
-        } else {
-            *to++ = *a && *b;
-        }
-    }
-    return to;
-}
-
-PyArrayObject *
-py_both(PyArrayObject *a, PyArrayObject *b)
-{
-    const int ndim = Py_MAX(PyArray_NDIM(a), PyArray_NDIM(b));
-    npy_intp dims[PY_MAX_AXES], a_steps[PY_MAX_AXES], b_steps[PY_MAX_AXES];
-    for (int i = 0; i < ndim; i++) {
-        int of_a = i - (ndim - PyArray_NDIM(a)), of_b = i - (ndim - PyArray_NDIM(b));
-        bool is_a = of_b < 0 || PyArray_DIM(b, of_b) == 1;
-        dims[i] = is_a && of_a >= 0 ? PyArray_DIM(a, of_a) : PyArray_DIM(b, of_b);
-        a_steps[i] = view_stride(a, ndim, i);
-        b_steps[i] = view_stride(b, ndim, i);
-    }
-    PyArrayObject *both = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
-    if (both != NULL && PyArray_SIZE(both) > 0) {
-        write_both(PyArray_DATA(both), PyArray_DATA(a), PyArray_DATA(b), ndim, dims,
-                   a_steps, b_steps);
-    }
-    return both;
-}
-
 /* ---- bands ----------------------------------------------------------------------- */
 
 /* A query that stands at key i attends to keys i - left to i + right; the three may be any

@@ -58,7 +58,9 @@ static bool
 is_numpys_own(void)
 {
     PyObject *now = PyDataMem_GetHandler();
-    PyErr_Clear(); /* there is none: the array that NumPy makes says so */
+    if (now == NULL) {
+        PyErr_Clear(); /* the array that NumPy makes says so */
+    }
     Py_XDECREF(now);
     return now == PyDataMem_DefaultHandler;
 }

@@ -191,8 +191,10 @@ merge(attnext_state *state, PyObject *const *given)
         first = backward ? &m.d_outputs : &m.output;
         second = backward ? &m.d_lses : &m.lse;
         *first = py_new_float32(m.ndim + backward, m.dims + !backward);
-        *second = py_new_float32(m.ndim - 1 + backward, m.dims + !backward);
-        if (*first != NULL && *second != NULL && run_merge(state, &m) == 0) {
+        if (*first != NULL) {
+            *second = py_new_float32(m.ndim - 1 + backward, m.dims + !backward);
+        }
+        if (*second != NULL && run_merge(state, &m) == 0) {
             result = PyTuple_Pack(2, *first, *second);
         }
     }

@@ -15,13 +15,12 @@
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
  *     threads, kept = attnext._config.settings(cpus)                 # or ImportError
  *     attnext._layers.fill(...)                          # cold methods of the classes
- *     attnext._docs.join(...)                            # docstrings: py_docs.c
+ *     attnext._docs.join(...)                            # docstrings: py_tables.c
  *
  *     set_num_threads, get_num_threads, empty_cache, show_config     # py_config.c
  */
 #define ATTNEXT_IMPORTS_NUMPY
-#include "py_attnext.h"
-#include "py_quiet.h"
+#include "py_run.h"
 
 #include <stdlib.h>
 

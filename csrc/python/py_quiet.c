@@ -1,10 +1,9 @@
 /*
- * py_quiet.c -- what py_quiet.h promises, in a build with assertions: frames of Python code
+ * py_quiet.c -- what py_run.h promises, in a build with assertions: frames of Python code
  * are counted where CPython evaluates them, collections where it says that one starts.
  * Types of C that an argument may have are not seen: tests/test_door.py reads for them.
  */
-#include "py_quiet.h"
-#include "py_attnext.h"
+#include "py_run.h"
 
 #ifndef NDEBUG
 static _Thread_local unsigned long long runs, runs_at_the_gate;

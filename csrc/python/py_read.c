@@ -9,8 +9,7 @@
  * no argument can be taken from under it, none changes between two looks. tests/test_door.py
  * follows all calls to see it.
  */
-#include "py_attnext.h"
-#include "py_quiet.h"
+#include "py_run.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,12 +17,18 @@
 
 /* ---- what is plain --------------------------------------------------------------- */
 
-/* By the function of attnext/_reading.py that reads it; what is as it is nobody reads. */
-static const char *const readers[] = {
-#define NAME_OF(KIND) [READ_##KIND] = #KIND,
-    PY_KINDS(NAME_OF)
-#undef NAME_OF
-};
+/* What an argument is to become, by the function of attnext/_reading.py that reads it. */
+/* clang-format off */
+#define KINDS(KIND)                                                                      \
+    KIND(as_is) /* an object of ours, a word: it is looked at and not read */            \
+    KIND(real) KIND(floats) KIND(bools) KIND(integers) KIND(parts) KIND(out) KIND(flag)  \
+    KIND(rule) KIND(number) KIND(scale) KIND(w) KIND(sigma) KIND(positive)               \
+    KIND(probability) KIND(seed) KIND(heads) KIND(threads) KIND(window)
+#define NUMBER(KIND) READ_##KIND,
+#define NAME_OF(KIND) #KIND,
+/* clang-format on */
+typedef enum { KINDS(NUMBER) } read_kind;
+static const char *const readers[] = {KINDS(NAME_OF)};
 
 static const unsigned char kinds[ARG_COUNT] = {
 #define ARGUMENT(ID, NAME, DEFAULT, TAKEN_BY, KIND) [ARG_##ID] = READ_##KIND,
@@ -170,7 +175,7 @@ py_rule(PyObject *object)
 
 /* Can object be looked at without running any code, and is it allowed? */
 static bool
-fits(py_kind kind, PyObject *object, bool was_read)
+fits(read_kind kind, PyObject *object, bool was_read)
 {
     switch (kind) {
     case READ_real:
@@ -223,25 +228,15 @@ fits(py_kind kind, PyObject *object, bool was_read)
 static const char READING[] = "attnext._reading";
 
 PyObject *
-py_read(py_kind kind, PyObject *object, const char *name)
+py_read_real(PyObject *object, const char *name)
 {
     if (is_lost(object)) {
         py_wrong("lost_memory", "(s)", name);
         return NULL;
     }
-    if (fits(kind, object, false)) {
-        return Py_NewRef(object);
-    }
-    return py_ask(READING, readers[kind], "(sO)", name, object);
-}
-
-int
-py_read_flag(PyObject *object, const char *name, bool *flag)
-{
-    PyObject *plain = py_read(READ_flag, object, name);
-    *flag = plain == Py_True;
-    Py_XDECREF(plain);
-    return plain == NULL ? -1 : 0;
+    return fits(READ_real, object, false)
+               ? Py_NewRef(object)
+               : py_ask(READING, readers[READ_real], "(sO)", name, object);
 }
 
 static bool defers; /* everything is read there: ATTNEXT_DEFER, for tests */

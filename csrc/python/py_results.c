@@ -32,6 +32,14 @@ new_result(const py_call *call, npy_intp *dims)
 
 /* ---- outputs --------------------------------------------------------------------- */
 
+/* Features of the output; the scores, where it is those. */
+static npy_intp
+output_width(const py_call *call)
+{
+    const attn_problem *p = &call->problem;
+    return py_is_of_scores(call) ? p->N : py_has_heads(call) ? p->H : p->Dv;
+}
+
 /* *to = a new array (..., M, N) or, without N, (..., M). */
 static int
 make_pairs(const py_call *call, bool with_N, PyArrayObject **to)
@@ -42,8 +50,9 @@ make_pairs(const py_call *call, bool with_N, PyArrayObject **to)
     return *to == NULL ? -1 : 0;
 }
 
-npy_intp
-py_kept_size(const py_call *call)
+/* How many numbers multi-head attention keeps for its backward. */
+static npy_intp
+kept_size(const py_call *call)
 {
     return (npy_intp)(attn_multi_head_kept(&call->problem) / sizeof(float));
 }
@@ -53,7 +62,7 @@ static int
 make_kept(py_call *call)
 {
     const npy_intp spare = ATTN_ALIGN / sizeof(float);
-    npy_intp size = py_kept_size(call), room = size + spare;
+    npy_intp size = kept_size(call), room = size + spare;
     if (size > PY_SSIZE_T_MAX / (npy_intp)sizeof(float) - spare) {
         return py_wrong("arrays_too_large", "(s)", "that the projections need");
     }
@@ -69,20 +78,20 @@ make_kept(py_call *call)
         Py_DECREF(memory);
         return -1;
     }
-    call->outputs.kept = (PyArrayObject *)kept;
-    return PyArray_SetBaseObject(call->outputs.kept, (PyObject *)memory);
+    call->made.kept = (PyArrayObject *)kept;
+    return PyArray_SetBaseObject(call->made.kept, (PyObject *)memory);
 }
 
 int
 py_make_outputs(py_call *call)
 {
     const py_options *o = &call->options;
-    py_outputs *to = &call->outputs;
+    py_made *to = &call->made;
     const bool lse = o->return_lse &&
                      (!call->keeps_inputs || attn_reads_saved(&call->problem));
     PyObject *out = call->given[ARG_OUT];
     npy_intp dims[PY_MAX_AXES];
-    py_query_shape(call, call->problem.M, py_output_width(call), dims);
+    py_query_shape(call, call->problem.M, output_width(call), dims);
     to->output = py_is_given(out) ? py_out(out, call->ndim, dims)
                                   : new_result(call, dims);
     return to->output == NULL ||
@@ -107,13 +116,11 @@ pack(PyObject *const *objects, int count)
 PyObject *
 py_pack_outputs(const py_call *call)
 {
-    const py_outputs *made = &call->outputs;
-    PyArrayObject *const all[] = {made->output, made->weights, made->lse, made->kept};
-    PyObject *parts[4];
+    PyObject *parts[PY_OUTPUTS];
     int count = 0;
-    for (int i = 0; i < 4; i++) {
-        if (all[i] != NULL) {
-            parts[count++] = (PyObject *)all[i];
+    for (int i = 0; i < PY_OUTPUTS; i++) {
+        if (call->made.all[i] != NULL) {
+            parts[count++] = (PyObject *)call->made.all[i];
         }
     }
     return pack(parts, count);
@@ -128,11 +135,11 @@ shape_of_flow(const py_call *call, py_arg which, npy_intp dims[PY_MAX_AXES])
 {
     const attn_problem *p = &call->problem;
     if (which == ARG_KEPT) {
-        dims[0] = py_kept_size(call);
+        dims[0] = kept_size(call);
         return 1;
     }
     if (which == ARG_GRAD_OUTPUT || which == ARG_OUTPUT) {
-        py_query_shape(call, p->M, py_output_width(call), dims);
+        py_query_shape(call, p->M, output_width(call), dims);
         return call->ndim;
     }
     py_pair_shape(call, p->M, p->N, dims);
@@ -183,7 +190,7 @@ static int
 make_parameter_gradients(py_call *call)
 {
     const py_score *score = call->score;
-    py_gradients *d = &call->gradients;
+    py_made *d = &call->made;
     for (int i = 0; i < score->parameters; i++) {
         PyArrayObject *parameter = call->arrays[ARG_PARAMETER_0 + i];
         npy_intp dims[PY_PARAMETER_AXES];
@@ -222,7 +229,7 @@ static int
 make_key_gradients(py_call *call)
 {
     const attn_problem *p = &call->problem;
-    py_gradients *d = &call->gradients;
+    py_made *d = &call->made;
     npy_intp dims[PY_MAX_AXES];
     if (call->memory == NULL) {
         d->keys = make_key_gradient(call, p->N, p->Dk);
@@ -257,7 +264,7 @@ static int
 make_shared_gradients(py_call *call)
 {
     const py_options *o = &call->options;
-    py_gradients *d = &call->gradients;
+    py_made *d = &call->made;
     const bool bandwidth = call->score->about->scale == ATTN_SCALE_BANDWIDTH;
     if (make_if_wanted(call, o->return_grad_bias, ARG_BIAS, &d->bias) < 0 ||
         make_if_wanted(call, o->return_grad_sink, ARG_SINK, &d->sink) < 0 ||
@@ -266,7 +273,7 @@ make_shared_gradients(py_call *call)
     }
     if ((bandwidth || o->return_grad_scale) &&
         (d->scales == NULL || PyArray_SIZE(d->scales) > 0)) {
-        d->scale_or_scales = d->scales == NULL ? &d->scale : py_data(d->scales);
+        call->scale_or_scales = d->scales == NULL ? &call->scale : py_data(d->scales);
     }
     return 0;
 }
@@ -276,7 +283,7 @@ py_make_gradients(py_call *call)
 {
     const attn_problem *p = &call->problem;
     const bool values = !py_is_of_scores(call);
-    py_gradients *d = &call->gradients;
+    py_made *d = &call->made;
     npy_intp dims[PY_MAX_AXES];
 
     if (convert_flows(call) < 0) {
@@ -287,7 +294,7 @@ py_make_gradients(py_call *call)
     }
     py_query_shape(call, p->M, p->Dq, dims);
     d->queries = new_result(call, dims);
-    if (d->values == NULL && values) {
+    if (d->queries != NULL && d->values == NULL && values) {
         d->values = make_key_gradient(
             call, p->N,
             call->memory == NULL ? p->Dv : py_keys_of(call->score)->value_width(p));
@@ -317,7 +324,7 @@ static int
 first_parts(const py_call *call, PyObject **parts, PyObject **named)
 {
     const py_score *score = call->score;
-    const py_gradients *d = &call->gradients;
+    const py_made *d = &call->made;
     const bool layer = call->form == OF_LAYER_BACKWARD;
     const bool names = score->Gradients != NULL && !layer;
     int count = layer && call->memory != NULL ? 1 : d->values != NULL || names ? 3 : 2;
@@ -341,13 +348,13 @@ PyObject *
 py_pack_gradients(const py_call *call)
 {
     PyObject *parts[3 + ATTN_PARAMETERS + 3], *named = NULL, *result = NULL;
-    const py_gradients *d = &call->gradients;
+    const py_made *d = &call->made;
     const py_options *o = &call->options;
     const bool bandwidth = call->score->about->scale == ATTN_SCALE_BANDWIDTH;
     const bool scaled = bandwidth || o->return_grad_scale;
     PyObject *scale = !scaled             ? NULL
                       : d->scales != NULL ? Py_NewRef(d->scales)
-                                          : float32_of(d->scale);
+                                          : float32_of(call->scale);
     int count = scaled && scale == NULL ? 0 : first_parts(call, parts, &named);
     if (count > 0) {
         if (bandwidth) {
@@ -372,24 +379,9 @@ py_pack_gradients(const py_call *call)
 /* ---- giving up ------------------------------------------------------------------- */
 
 void
-py_outputs_clear(py_outputs *outputs)
+py_made_clear(py_made *made, int count)
 {
-    PyArrayObject **const all[] = {&outputs->output, &outputs->weights, &outputs->lse,
-                                   &outputs->kept};
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(all); i++) {
-        Py_CLEAR(*all[i]);
-    }
-}
-
-void
-py_gradients_clear(py_gradients *d)
-{
-    PyArrayObject **const all[] = {&d->queries, &d->keys,   &d->values,    &d->bias,
-                                   &d->sink,    &d->scales, &d->projected, &d->key_use};
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(all); i++) {
-        Py_CLEAR(*all[i]);
-    }
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_CLEAR(d->parameters[i]);
+    for (int i = 0; i < count; i++) {
+        Py_CLEAR(made->all[i]);
     }
 }

@@ -2,7 +2,6 @@
  * py_run.c -- one call into the core: how many threads, with or without the GIL, where
  * its scratch lies, and how Ctrl-C gets through.
  */
-#include "py_quiet.h"
 #include "py_run.h"
 
 /* Multiply-adds below which a call keeps the GIL and one thread. Getting the GIL back

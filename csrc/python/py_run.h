@@ -1,5 +1,6 @@
 /*
- * py_run.h -- running the core (py_run.c), and its scratch (py_memory.c).
+ * py_run.h -- running the core (py_run.c), and its scratch (py_memory.c); and what asserts that
+ * nothing else runs meanwhile (py_quiet.c).
  */
 #ifndef PY_RUN_H
 #define PY_RUN_H
@@ -26,5 +27,30 @@ int py_run_alone(const attnext_state *state, double work, py_core_call *call,
  * the same number; NULL without an exception. The GIL is not needed. */
 void *py_take_scratch(size_t bytes);
 void py_give_scratch(void *scratch, size_t bytes);
+
+/* In a build with assertions (py_quiet.c): no Python code runs, and no collection starts,
+ * between the last reading of the arguments and the end of the core. In any other build
+ * this is nothing.
+ *
+ *     py_quiet_exec()     watches from now on; -1: an exception is set
+ *     py_quiet_begin()    from here on: py_make_plain; in a memory, which begins anew where
+ *                         code changes it while room is made, each call of the core
+ *     py_quiet_end(X)     X, what the core's call gave (py_run); if that is 0, what this
+ *                         thread ran since then is a fatal error. What raises may run what
+ *                         it likes.
+ *     py_quiet_but(X)     X, an int, with what it runs left out: handlers of signals */
+#ifdef NDEBUG
+#define py_quiet_exec() 0
+#define py_quiet_begin() ((void)0)
+#define py_quiet_end(X) (X)
+#define py_quiet_but(X) (X)
+#else
+int py_quiet_exec(void);
+void py_quiet_begin(void);
+int py_quiet_end(int result);
+#define py_quiet_but(X) py_quiet_forget(py_quiet_runs(), X)
+unsigned long long py_quiet_runs(void); /* frames and collections that began */
+int py_quiet_forget(unsigned long long runs, int result);
+#endif
 
 #endif

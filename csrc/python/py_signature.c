@@ -103,7 +103,8 @@ py_call_body(PyObject *module, const py_signature *signature, py_body *body,
 {
     attnext_state *state = py_state_of_module(module);
     PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL, *result = NULL;
-    if (py_parse_plain(state, signature, args, nargs, kwnames, given, &owned) == 0) {
+    if (py_parse(state, signature, args, nargs, kwnames, given) == 0 &&
+        py_make_plain(state, signature, given, &owned) == 0) {
         result = body(state, given);
     }
     Py_XDECREF(owned);

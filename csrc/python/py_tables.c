@@ -1,8 +1,13 @@
 /*
  * py_tables.c -- the table of arguments, of py_options.def, and that of the scores, as rows
- * for attnext/_tables.py, which makes of them what Python sees.
+ * for attnext/_tables.py, which makes of them what Python sees. And what help() shows:
+ * signatures, made of the table of arguments; and behind them, when the module is imported,
+ * the words of attnext/_docs.
  */
 #include "py_attnext.h"
+
+#include <string.h>
+#include <structmember.h>
 
 const py_argument_row py_argument_rows[ARG_COUNT] = {
 #define ARGUMENT(ID, NAME, DEFAULT, TAKEN_BY, ...) \
@@ -82,4 +87,107 @@ py_fill_tables(PyObject *module, attnext_state *state)
     int result = take_types(state, types);
     Py_XDECREF(types);
     return result;
+}
+
+/* ---- signatures ------------------------------------------------------------------ */
+
+/* A copy that stays for good: functions point to it. */
+static char *
+lasting(const char *before, const char *text)
+{
+    char *copy = PyMem_RawMalloc(strlen(before) + strlen(text) + 1);
+    if (copy == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    return strcat(strcpy(copy, before), text);
+}
+
+int
+py_fill_method(const attnext_state *state, const py_function *function, int flags,
+               PyMethodDef *method)
+{
+    if (method->ml_doc != NULL) {
+        return 0; /* imported before in this process */
+    }
+    PyObject *text = py_signature_text(state, function->signature);
+    const char *shown = text == NULL ? NULL : PyUnicode_AsUTF8(text);
+    *method = (PyMethodDef){function->signature->function, function->function,
+                            METH_FASTCALL | METH_KEYWORDS | flags,
+                            shown == NULL ? NULL : lasting(shown, ")\n--\n\n")};
+    Py_XDECREF(text);
+    return method->ml_doc == NULL ? -1 : 0;
+}
+
+int
+py_fill_methods(const attnext_state *state, const py_function *functions, int flags,
+                PyMethodDef *methods)
+{
+    for (int i = 0; functions[i].signature != NULL; i++) {
+        if (py_fill_method(state, &functions[i], flags, &methods[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- words ----------------------------------------------------------------------- */
+
+/* Where an object has its docstring; NULL: nowhere that can be written. */
+static const char **
+place_of(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    if (type == &PyCFunction_Type) {
+        return &((PyCFunctionObject *)object)->m_ml->ml_doc;
+    }
+    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type) {
+        return &((PyMethodDescrObject *)object)->d_method->ml_doc;
+    }
+    if (type == &PyGetSetDescr_Type) {
+        return &((PyGetSetDescrObject *)object)->d_getset->doc;
+    }
+    return type == &PyMemberDescr_Type ? &((PyMemberDescrObject *)object)->d_member->doc
+                                       : NULL;
+}
+
+/* add(object, text): the docstring of what is compiled, behind its signature. */
+static PyObject *
+add(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    PyObject *object;
+    const char *text;
+    if (!PyArg_ParseTuple(args, "Os", &object, &text)) {
+        return NULL;
+    }
+    if (PyType_Check(object)) {
+        return PyObject_SetAttrString(object, "__doc__", PyTuple_GET_ITEM(args, 1)) < 0
+                   ? NULL
+                   : Py_NewRef(Py_None);
+    }
+    const char **place = place_of(object);
+    if (place == NULL) {
+        PyErr_Format(PyExc_TypeError, "%R has no docstring", object);
+        return NULL;
+    }
+    const char *before = *place == NULL ? "" : *place;
+    const char *end = strstr(before, "--\n\n");
+    if (*before == '\0' || (end != NULL && end[4] == '\0')) { /* else imported before */
+        char *doc = lasting(before, text);
+        if (doc == NULL) {
+            return NULL;
+        }
+        *place = doc;
+    }
+    Py_RETURN_NONE;
+}
+
+int
+py_join_docs(PyObject *module)
+{
+    static PyMethodDef method = {"add", add, METH_VARARGS, NULL};
+    PyObject *function = PyCFunction_New(&method, NULL);
+    PyObject *result = py_ask("attnext._docs", "join", "(ON)", module, function);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
 }

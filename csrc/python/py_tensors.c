@@ -28,10 +28,9 @@
  * subclass, another device, a list, a number where an array belongs; or is wrong, for which
  * the long way has the words.
  *
- * The arguments, read and handed on: py_tensor_call.c.
+ * The arguments, read and handed on: py_exchange.c.
  */
-#include "py_attnext.h"
-#include "py_tensor_call.h"
+#include "py_tensors.h"
 
 /* Only attnext.torch calls these functions, but so may anybody. */
 static bool
@@ -333,5 +332,5 @@ py_tensors_exec(PyObject *module)
          "Read tensors of these types by these functions; for attnext.torch."},
         {0},
     };
-    return py_exchange_exec() < 0 ? -1 : PyModule_AddFunctions(module, methods);
+    return PyModule_AddFunctions(module, methods);
 }

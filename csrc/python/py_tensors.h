@@ -1,11 +1,33 @@
 /*
- * py_tensor_call.h -- a call whose arguments may be tensors of PyTorch (py_tensor_call.c), for
- * py_tensors.c.
+ * py_tensors.h -- tensors of PyTorch, and calls with some among their arguments
+ * (py_exchange.c), for py_tensors.c.
  */
-#ifndef PY_TENSOR_CALL_H
-#define PY_TENSOR_CALL_H
+#ifndef PY_TENSORS_H
+#define PY_TENSORS_H
 
-#include "py_exchange.h"
+#include "py_attnext.h"
+
+/* Tensors of exactly these types, a tuple, are read by the functions in this capsule;
+ * None: by none. records() says whether autograd is on. */
+int py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records);
+
+/* Are there such functions? Nothing below is called without. */
+bool py_can_exchange(void);
+
+bool py_is_tensor(PyObject *object);
+
+/* What fails in these is no error of the call: whatever is raised is to be cleared. */
+
+/* How many rows a tensor has, (..., rows, features); 0, if C does not read it. */
+npy_intp py_rows(PyObject *tensor);
+
+/* Is autograd on, or fails to say so? */
+bool py_records(void);
+
+/* Does it want a gradient, or fail to say so? This may run code, a mode of torch's. */
+bool py_wants_gradient(PyObject *tensor);
+
+/* ---- calls with tensors ---------------------------------------------------------- */
 
 /* More arguments than any function has. */
 enum { PY_MOST_TENSORS = ARG_COUNT };
