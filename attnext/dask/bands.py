@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-OFFSET = "causal_offset"
+from attnext.reference.band import OFFSET
+
 FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
 
 

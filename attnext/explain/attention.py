@@ -18,6 +18,7 @@ from attnext.explain.scores import SCORES, Inputs, number, without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
 from attnext.reference.attention import Pairs, all_pairs
+from attnext.reference.band import OFFSET
 from attnext.reference.options import Options
 from attnext.reference.sharing import share_heads
 
@@ -199,13 +200,13 @@ def add_empty_rows(
 def at_the_end(queries: ArrayLike, keys: NDArray[Any]) -> Arguments:
     """What a call that does not say otherwise has: the last query stands at the last key."""
     *_, M, _ = (0, 0, *np.shape(queries))
-    return {"causal_offset": int(keys.shape[-2] - M)}
+    return {OFFSET: int(keys.shape[-2] - M)}
 
 
 def mask_formula(arguments: Arguments) -> str:
     """What decides whether query i attends to key j; empty if nothing does."""
-    offset = arguments["causal_offset"]
-    i = "i" if isinstance(offset, int) and offset == 0 else "i + causal_offset"
+    offset = arguments[OFFSET]
+    i = "i" if isinstance(offset, int) and offset == 0 else f"i + {OFFSET}"
     left, right = arguments["window"] or (-1, -1)
     bias = arguments["bias"]
     rules = {
