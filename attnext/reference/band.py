@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .arguments import as_index, as_integers, shown
 
 OFFSET = "causal_offset"  # the option that moves the diagonal
-_FAR = 2**60  # further than any key is from any query
+FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
 
 
 class Band(NamedTuple):
@@ -55,4 +55,4 @@ def as_window(window: object) -> tuple[int | None, int | None]:
 
 def in_reach(integers: ArrayLike) -> NDArray[np.int64]:
     """Integers of any size as int64: beyond all keys it makes no difference how far."""
-    return np.array(np.clip(np.asarray(integers, dtype=object), -_FAR, _FAR), dtype=np.int64)
+    return np.array(np.clip(np.asarray(integers, dtype=object), -FAR, FAR), dtype=np.int64)
