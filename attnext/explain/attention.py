@@ -21,6 +21,7 @@ from attnext.reference.attention import Pairs, all_pairs
 from attnext.reference.band import OFFSET
 from attnext.reference.options import Options
 from attnext.reference.sharing import share_heads
+from attnext.reference.softmax import empty_row_weight
 
 COMMON: Arguments = {"valid_lens": None, **FORWARD.defaults}  # the keywords of all attentions
 
@@ -45,12 +46,12 @@ class Problem:
 
         With a sink it is the softmax of one column more, which the weights then lose.
         """
-        live, mode = self.inputs.live, self.pairs.empty_rows
+        live = self.inputs.live
         sink = np.broadcast_to(self.pairs.sink, live.shape[:-1])[..., None]
         columns = [(scores, sink), (error, np.zeros(sink.shape)), (live, sink > -np.inf)]
         scores, error, live = (np.concatenate(pair, axis=-1) for pair in columns)
         weights = reference.masked_softmax(scores, mask=live, empty_rows="zero")
-        fill = {"uniform": 1 / max(live.shape[-1] - 1, 1), "zero": 0.0, "nan": np.nan}[mode]
+        fill = empty_row_weight(live.shape[-1] - 1, self.pairs.empty_rows)
         keys = np.where(self.empty[..., None], fill, weights[..., :-1])
         return keys, weights[..., -1], relative_error(scores, error, live)
 
