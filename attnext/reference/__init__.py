@@ -12,7 +12,7 @@ All attention here is one line::
 worked out for one query at a time. The files, from the inside out::
 
     softmax.py      the softmax of one row; masked_softmax
-    score.py        what a score is
+    score.py        what a score is, and one with a scale
     attention.py    the walk over all queries: score, softmax, pool
     softcap.py      a cap on scores
     masks.py        who takes part, told from lengths, masks and the diagonal; sequence_mask
