@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,3 +32,28 @@ def random_problem(score: str, seed: int) -> Problem:
         options["b_h"] = rng.standard_normal(6, dtype=np.float32)
     heads = 2 if len(lead) > 1 and seed % 3 else None
     return make_problem(score, rng, lead=lead, M=M, N=N, kv_heads=heads, **options)
+
+
+# Where softmax saturates, float32 overflows or underflows.
+SIZES = [1e-30, 1e-12, 1e-3, 1, 30, 1e4, 1e12, 1e19, 1e30]
+EDGES = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, -0.0], np.float32)
+
+
+def problems_of_size(score: str, size: float) -> Iterator[Problem]:
+    """Queries, keys and values of numbers of this size, or some of them."""
+    for seed in range(6):
+        N, D = (2, 9, 40)[seed % 3], (1, 7, 64)[seed // 2]
+        problem = make_problem(score, np.random.default_rng(seed), M=3, N=N, D=D, H=9)
+        factors = [size if seed % 2 else 1, size, size if seed > 2 else 1]
+        for name, factor in zip(("queries", "keys", "values"), factors, strict=True):
+            problem.inputs[name] *= np.float32(factor)
+        yield problem
+
+
+def problem_at_the_edges(score: str, seed: int, rng: np.random.Generator) -> Problem:
+    """One of these numbers in some of its inputs, under masks and dropout of all kinds."""
+    problem = random_problem(score, seed)
+    for x in problem.inputs.values():
+        if rng.random() < 0.5:
+            x.flat[rng.integers(x.size)] = rng.choice(EDGES)
+    return problem

@@ -24,7 +24,14 @@ from helpers import (
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
-from sampling import cases, random_problem
+from sampling import (
+    EDGES,
+    SIZES,
+    cases,
+    problem_at_the_edges,
+    problems_of_size,
+    random_problem,
+)
 
 import attnext
 from attnext import _core, explain
@@ -465,25 +472,16 @@ def test_a_wrong_infinity_or_nan_is_noticed() -> None:
             accuracy.largest_difference("f", "x", got, exact, bound)
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e-12, 1e-3, 1, 30, 1e4, 1e12, 1e19, 1e30])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("score", SCORES)
 def test_the_bounds_hold_at_any_size(score: str, size: float) -> None:
     """Where softmax saturates, where float32 overflows, where it underflows: no false alarm."""
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        N, D = (2, 9, 40)[seed % 3], (1, 7, 64)[seed // 2]
-        problem = make_problem(score, rng, M=3, N=N, D=D, H=9)
+    for problem in problems_of_size(score, size):
         problem.options.pop("w", None)
-        factors = [size if seed % 2 else 1, size, size if seed > 2 else 1]
-        for name, factor in zip(("queries", "keys", "values"), factors, strict=True):
-            problem.inputs[name] *= np.float32(factor)
         trace = explained(problem)
         assert_is_fast(trace.output, problem.forward())
         if score == "dot":
             explain.dot_product_attention_backward(**problem.grads, **problem.inputs)
-
-
-EDGES = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, -0.0], np.float32)
 
 
 @pytest.mark.parametrize("seed", cases(20, of=40))
@@ -491,10 +489,7 @@ EDGES = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, -0.0], np.fl
 def test_the_bounds_hold_at_the_edges_of_float32(score: str, seed: int) -> None:
     """One of these numbers anywhere, under masks and dropout of all kinds: no false alarm."""
     rng = np.random.default_rng(seed)
-    problem = random_problem(score, seed)
-    for x in problem.inputs.values():
-        if rng.random() < 0.5:
-            x.flat[rng.integers(x.size)] = rng.choice(EDGES)
+    problem = problem_at_the_edges(score, seed, rng)
     assert_is_fast(explained(problem).output, problem.forward())
     if score == "dot":
         explain.dot_product_attention_backward(**problem.grads, **problem.inputs, **problem.options)

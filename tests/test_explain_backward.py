@@ -19,12 +19,11 @@ from helpers import (
     textbook,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from sampling import cases, random_problem
+from sampling import SIZES, cases, problem_at_the_edges, problems_of_size, random_problem
 
 import attnext
 from attnext import explain
 
-EDGES = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, -0.0], np.float32)
 NOT_EXPLAINED = {"set_num_threads", "get_num_threads", "empty_cache", "show_config"}
 
 
@@ -70,28 +69,17 @@ def test_the_steps_are_those_of_the_textbook(score: str, seed: int) -> None:
     assert str(trace) and trace._repr_html_()
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e-12, 1e-3, 1, 30, 1e4, 1e12, 1e19, 1e30])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("score", SCORES)
 def test_the_bounds_hold_at_any_size(score: str, size: float) -> None:
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        N, D = (2, 9, 40)[seed % 3], (1, 7, 64)[seed // 2]
-        problem = make_problem(score, rng, M=3, N=N, D=D, H=9)
-        factors = [size if seed % 2 else 1, size, size if seed > 2 else 1]
-        for name, factor in zip(("queries", "keys", "values"), factors, strict=True):
-            problem.inputs[name] *= np.float32(factor)
+    for problem in problems_of_size(score, size):
         explained(problem)
 
 
 @pytest.mark.parametrize("seed", cases(20, of=40))
 @pytest.mark.parametrize("score", SCORES)
 def test_the_bounds_hold_at_the_edges_of_float32(score: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    problem = random_problem(score, seed)
-    for x in problem.inputs.values():
-        if rng.random() < 0.5:
-            x.flat[rng.integers(x.size)] = rng.choice(EDGES)
-    explained(problem)
+    explained(problem_at_the_edges(score, seed, np.random.default_rng(seed)))
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -135,6 +135,22 @@ def test_the_list_of_the_c_files_is_whole(name: str) -> None:
     assert named == {path.name for path in REPOSITORY.glob("csrc/*/*.*")}
 
 
+def test_an_option_is_named_in_six_files() -> None:
+    """By one whose name means nothing else: what a new one costs."""
+    code = {".c", ".def", ".h", ".js", ".py", ".pyi", ".txt"}
+    paths = (path for folder in ("attnext", "csrc") for path in (REPOSITORY / folder).rglob("*"))
+    files = [path for path in paths if path.suffix in code]
+    named = [path for path in files if "causal_offset" in path.read_text(encoding="utf-8")]
+    assert sorted(path.relative_to(REPOSITORY).as_posix() for path in named) == [
+        "attnext/_docs/options.txt",
+        "attnext/_hints.py",  # in what is said of a name that another library has
+        "attnext/_options.py",
+        "attnext/reference/band.py",
+        "csrc/python/py_options.def",
+        "csrc/web/attnext.js",
+    ]
+
+
 # ---- tools ---------------------------------------------------------------------------------------
 
 

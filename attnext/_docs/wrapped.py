@@ -55,7 +55,8 @@ def twin_of(function: Any) -> Any:
 
     kind, _, name = function.__qualname__.rpartition(".")
     if kind:
-        return vars(vars(_core)[kind])["__call__" if name == "forward" else name]
+        layer = vars(_core).get(kind, _core.DotProductAttention)  # any, of what all layers have
+        return vars(layer)["__call__" if name == "forward" else name]
     return vars(_core).get(name, vars(_positions).get(name))
 
 
@@ -79,13 +80,19 @@ def complete(
         "Returns": voice.returns.format(name=name) or of_c.get("Returns", ""),
         "Raises": voice.raises or of_c.get("Raises", ""),
         "Notes": voice.notes.format(attention=name.replace("_scores", "_attention")),
-        "See Also": f"attnext.{name} : {voice.see}" if twin else "",
+        "See Also": f"attnext.{_home(twin)} : {voice.see}" if twin else "",
         **own,
     }
     told = [
         f"{title}\n{'-' * len(title)}\n{parts[title]}\n" for title in SECTIONS if parts.get(title)
     ]
     return "\n".join([parts[""] + "\n", *told])
+
+
+def _home(twin: Any) -> str:
+    """Where a function is told of; of a method, its class."""
+    name: str = twin.__qualname__
+    return name.partition(".")[0]
 
 
 def _in_voice(name: str, paragraph: str, voice: Voice) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 import attnext
 from attnext._tour.page import numbers_text, weights_text
 from attnext._tour.tour import ROUNDED, Check, Tour
 from attnext._width import ljust
+
+Lengths: TypeAlias = list[int] | list[list[int]]  # for each entry, for each query
 
 # Part 1: two batch entries of two queries and four keys, and two ways to give their lengths.
 X = np.array(
@@ -17,8 +21,21 @@ X = np.array(
     ],
     np.float32,
 )
-PER_ENTRY = [2, 3]
-PER_QUERY = [[1, 3], [2, 4]]
+PER_ENTRY: Lengths = [2, 3]
+PER_QUERY: Lengths = [[1, 3], [2, 4]]
+# The weights that they give, by row.
+OF_ENTRIES: list[list[float]] = [
+    [0.6457, 0.3543, 0, 0],
+    [0.3543, 0.6457, 0, 0],
+    [0.3603, 0.2415, 0.3982, 0],
+    [0.4076, 0.3688, 0.2237, 0],
+]
+OF_QUERIES: list[list[float]] = [
+    [1, 0, 0, 0],
+    [0.2473, 0.4506, 0.3021, 0],
+    [0.5987, 0.4013, 0, 0],
+    [0.3268, 0.2957, 0.1793, 0.1982],
+]
 
 
 def masked_softmax(tour: Tour) -> None:
@@ -33,34 +50,12 @@ def masked_softmax(tour: Tour) -> None:
     )
     page.line()
     page.code("masked_softmax(X, valid_lens)     X (2, 2, 4) -> weights (2, 2, 4)")
-    _softmax_table(
-        tour,
-        PER_ENTRY,
-        text(
-            en=f"valid_lens = {PER_ENTRY}: one length for each batch entry",
-            zh=f"valid_lens = {PER_ENTRY}：每个样本一个长度",
-        ),
-        known=[
-            [0.6457, 0.3543, 0, 0],
-            [0.3543, 0.6457, 0, 0],
-            [0.3603, 0.2415, 0.3982, 0],
-            [0.4076, 0.3688, 0.2237, 0],
-        ],
-    )
-    _softmax_table(
-        tour,
-        PER_QUERY,
-        text(
-            en=f"valid_lens = {PER_QUERY}: one length for each query",
-            zh=f"valid_lens = {PER_QUERY}：每个查询一个长度",
-        ),
-        known=[
-            [1, 0, 0, 0],
-            [0.2473, 0.4506, 0.3021, 0],
-            [0.5987, 0.4013, 0, 0],
-            [0.3268, 0.2957, 0.1793, 0.1982],
-        ],
-    )
+    for lens, known, en, zh in (
+        (PER_ENTRY, OF_ENTRIES, "one length for each batch entry", "每个样本一个长度"),
+        (PER_QUERY, OF_QUERIES, "one length for each query", "每个查询一个长度"),
+    ):
+        title = text(en=f"valid_lens = {lens}: {en}", zh=f"valid_lens = {lens}：{zh}")
+        _softmax_table(tour, lens, title, known)
     _poison(tour)
     if tour.figures:
         tour.figures.masked_softmax(X, [PER_ENTRY, PER_QUERY])
@@ -86,7 +81,7 @@ def _poison(tour: Tour) -> None:
 
 def _softmax_table(
     tour: Tour,
-    valid_lens: list[int] | list[list[int]],
+    valid_lens: Lengths,
     title: str,
     known: list[list[float]],
 ) -> None:

@@ -56,17 +56,15 @@ except ModuleNotFoundError as error:
         "attnext.dask needs Dask, which is not installed: pip install 'dask[array]' distributed"
     ) from None
 
-from .backward import (
-    additive_attention_backward,
-    cosine_attention_backward,
-    dot_product_attention_backward,
-    gaussian_attention_backward,
-)
-from .forward import (
+from .functions import (
     additive_attention,
+    additive_attention_backward,
     cosine_attention,
+    cosine_attention_backward,
     dot_product_attention,
+    dot_product_attention_backward,
     gaussian_attention,
+    gaussian_attention_backward,
 )
 
 __all__ = [

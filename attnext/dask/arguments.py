@@ -19,8 +19,9 @@ import attnext
 from attnext import _reading
 from attnext._docs.wrapped import Voice
 from attnext._options import OPTIONS, Bias, Chain, Extras, Masks, Scaled, Scores, Sink, Taken
+from attnext.reference.band import OFFSET
 
-from .bands import OFFSET, cut_band, integers
+from .bands import cut_band, integers
 
 da: Any = dask.array  # most of Dask has no types
 DaskArray: TypeAlias = Any  # a dask.array.Array

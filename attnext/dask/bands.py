@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-OFFSET = "causal_offset"
-FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
+from attnext.reference.band import FAR, OFFSET, band_of, in_reach
 
 
 def cut_band(o: dict[str, Any]) -> tuple[NDArray[np.int64] | None, bool]:
@@ -17,19 +15,19 @@ def cut_band(o: dict[str, Any]) -> tuple[NDArray[np.int64] | None, bool]:
 
     Takes the offset out of the options, and brings the window into reach.
     """
-    offset = np.atleast_1d(np.asarray(o.pop(OFFSET), dtype=object))  # Python ints
-    if not o["causal"] and o["window"] is None:
+    left, right, offset = band_of(o)
+    offset = np.atleast_1d(np.asarray(offset, dtype=object))  # Python ints
+    del o[OFFSET]
+    if left is None and right is None:
         return None, False
-    left, right = map(operator.index, o["window"] or (-1, -1))
-    right = 0 if o["causal"] else right
     # Small numbers that give the same band. One that is wider than FAR has at most one of its ends
     # in reach, and the offset puts that where it belongs.
-    first = integers(offset - left, -FAR, FAR) if left != -1 else np.full(offset.shape, -FAR)
-    last = integers(offset + right, -FAR, FAR) if right != -1 else np.full(offset.shape, FAR)
-    left, right = min(left, 2 * FAR), min(right, 2 * FAR)
-    o["window"] = left, right
-    near = np.where((last < FAR) | (left == -1), last - max(right, 0), first + left)
-    return near, left != -1 or bool((last < 0).any())
+    first = np.full(offset.shape, -FAR) if left is None else in_reach(offset - left)
+    last = np.full(offset.shape, FAR) if right is None else in_reach(offset + right)
+    before, behind = (0 if bound is None else min(bound, 2 * FAR) for bound in (left, right))
+    o["window"] = -1 if left is None else before, -1 if right is None else behind
+    near = np.where((last < FAR) | (left is None), last - behind, first + before)
+    return near, left is not None or bool((last < 0).any())
 
 
 def band_of_block(a: dict[str, Any], first_query: int, first_key: int) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import attnext
 from attnext._gradients import by_name
+from attnext.reference.softmax import empty_row_weight
 
 from .bands import band_of_block
 
@@ -129,8 +130,7 @@ def weights(*blocks: Array, call: Call) -> Array:
     _, local, lse = _attention(call, a, return_weights=True, return_lse=True)
     share = share_of(lse, whole[..., -1])[..., None]
     result = np.where((local == 0) | (share == 0), 0, local * share).astype(np.float32)
-    fill = {"uniform": 1 / max(call.N, 1), "zero": 0.0, "nan": np.nan}[call.empty_rows]
-    np.copyto(result, fill, where=is_empty(whole)[..., None])
+    np.copyto(result, empty_row_weight(call.N, call.empty_rows), where=is_empty(whole)[..., None])
     return result[..., None]
 
 

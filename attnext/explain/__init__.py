@@ -35,33 +35,31 @@ The files, from the inside out:
     steps.py        collects steps, and makes a trace of them
     scores.py       the steps of each scoring function
     attention.py    the steps that all attentions share
-    functions.py    the four attentions
     gradients.py    how each scoring function passes gradients back
     chain.py        the backward of softmax and pooling
-    backward.py     the backwards of the four attentions
+    backward.py     the steps of every backward
     scores_alone.py the scores alone, and their backwards
     parts.py        sequence_mask; merge_attention, merge_attention_backward
     softmax.py      masked_softmax, masked_softmax_backward
-    multi_head.py   multi_head_attention; multi_head_backward.py, its backward
+    multi_head.py   the steps of several heads; multi_head_backward.py, of their backward
+    functions.py    the attentions and their backwards
     positions.py    positional_encoding
     layers.py       layer: objects; memories.py, a call with a Memory
 """
 
-from attnext.explain.backward import (
-    additive_attention_backward,
-    cosine_attention_backward,
-    dot_product_attention_backward,
-    gaussian_attention_backward,
-)
 from attnext.explain.functions import (
     additive_attention,
+    additive_attention_backward,
     cosine_attention,
+    cosine_attention_backward,
     dot_product_attention,
+    dot_product_attention_backward,
     gaussian_attention,
+    gaussian_attention_backward,
+    multi_head_attention,
+    multi_head_attention_backward,
 )
 from attnext.explain.layers import layer
-from attnext.explain.multi_head import multi_head_attention
-from attnext.explain.multi_head_backward import multi_head_attention_backward
 from attnext.explain.parts import merge_attention, merge_attention_backward, sequence_mask
 from attnext.explain.positions import positional_encoding
 from attnext.explain.scores_alone import (

@@ -18,8 +18,10 @@ from attnext.explain.scores import SCORES, Inputs, number, without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
 from attnext.reference.attention import Pairs, all_pairs
+from attnext.reference.band import OFFSET
 from attnext.reference.options import Options
 from attnext.reference.sharing import share_heads
+from attnext.reference.softmax import empty_row_weight
 
 COMMON: Arguments = {"valid_lens": None, **FORWARD.defaults}  # the keywords of all attentions
 
@@ -44,12 +46,12 @@ class Problem:
 
         With a sink it is the softmax of one column more, which the weights then lose.
         """
-        live, mode = self.inputs.live, self.pairs.empty_rows
+        live = self.inputs.live
         sink = np.broadcast_to(self.pairs.sink, live.shape[:-1])[..., None]
         columns = [(scores, sink), (error, np.zeros(sink.shape)), (live, sink > -np.inf)]
         scores, error, live = (np.concatenate(pair, axis=-1) for pair in columns)
         weights = reference.masked_softmax(scores, mask=live, empty_rows="zero")
-        fill = {"uniform": 1 / max(live.shape[-1] - 1, 1), "zero": 0.0, "nan": np.nan}[mode]
+        fill = empty_row_weight(live.shape[-1] - 1, self.pairs.empty_rows)
         keys = np.where(self.empty[..., None], fill, weights[..., :-1])
         return keys, weights[..., -1], relative_error(scores, error, live)
 
@@ -199,13 +201,13 @@ def add_empty_rows(
 def at_the_end(queries: ArrayLike, keys: NDArray[Any]) -> Arguments:
     """What a call that does not say otherwise has: the last query stands at the last key."""
     *_, M, _ = (0, 0, *np.shape(queries))
-    return {"causal_offset": int(keys.shape[-2] - M)}
+    return {OFFSET: int(keys.shape[-2] - M)}
 
 
 def mask_formula(arguments: Arguments) -> str:
     """What decides whether query i attends to key j; empty if nothing does."""
-    offset = arguments["causal_offset"]
-    i = "i" if isinstance(offset, int) and offset == 0 else "i + causal_offset"
+    offset = arguments[OFFSET]
+    i = "i" if isinstance(offset, int) and offset == 0 else f"i + {OFFSET}"
     left, right = arguments["window"] or (-1, -1)
     bias = arguments["bias"]
     rules = {

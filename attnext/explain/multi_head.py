@@ -6,16 +6,13 @@ queries (..., M, Dq)   keys (..., N, Dk)   values (..., N, Dv)   heads (..., hea
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attnext import _core
-from attnext._options import MultiHeadForward
 from attnext.explain.accuracy import Array, rounded
 from attnext.explain.attention import Problem, pool, pool_steps, problem_of, softmax_steps
-from attnext.explain.options import HEADS
 from attnext.explain.scores import dot_product, dot_product_scale, transposed, without
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size, leading_axes
 from attnext.explain.trace import Trace
@@ -24,54 +21,6 @@ from attnext.reference.multi_head import join, project, read_arguments, split
 from attnext.reference.sharing import share_heads
 
 ARRAYS = ("queries", "keys", "values", "W_q", "W_k", "W_v", "W_o", "b_q", "b_k", "b_v", "b_o")
-
-
-@HEADS.spelled_out
-def multi_head_attention(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: ArrayLike | None = None,
-    *,
-    num_heads: int,
-    lang: str = "en",
-    **options: Unpack[MultiHeadForward],
-) -> Trace:
-    """Explain `attnext.multi_head_attention`: heads, scores, weights, what they pool, output.
-
-    Notes
-    -----
-    ``output = W_o concat(head_1, ..., head_H)``, each head the attention of its own projections
-    (Vaswani et al. 2017, section 3.2.2; Dive into Deep Learning: 1.0 (en) 11.5, 2nd ed. (zh)
-    10.5).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnext import explain
-    >>> X, W = np.ones((1, 3, 4)), np.eye(4)
-    >>> trace = explain.multi_head_attention(X, X, X, W, W, W, W, [2], num_heads=2)
-    >>> for step in trace.steps:
-    ...     print(step.name, step.shape)
-    Queries of the heads (1, 2, 3, 2)
-    Keys of the heads (1, 2, 3, 2)
-    Values of the heads (1, 2, 3, 2)
-    Dot products (1, 2, 3, 3)
-    Scaled scores (1, 2, 3, 3)
-    Mask (1, 2, 3, 3)
-    Masked scores (1, 2, 3, 3)
-    Attention weights (1, 2, 3, 3)
-    What each head pooled (1, 2, 3, 2)
-    Heads side by side (1, 3, 4)
-    Output (1, 3, 4)
-    """
-    arguments: Arguments = locals()
-    lang, options = arguments.pop("lang"), arguments.pop("options")
-    return explain_heads(arguments | HEADS.completed("multi_head_attention", options), lang)
 
 
 class Rounded(NamedTuple):

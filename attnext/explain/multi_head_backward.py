@@ -5,14 +5,12 @@ heads (..., heads, M or N, d)   grad_output (..., M, H)
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attnext import _core
 from attnext._gradients import asked_for, by_name
-from attnext._options import MultiHeadBackward
 from attnext.explain.accuracy import TINY, Array, rounded
 from attnext.explain.attention import Problem, is_dropped, pool, pool_steps
 from attnext.explain.chain import (
@@ -27,7 +25,6 @@ from attnext.explain.chain import (
 )
 from attnext.explain.gradients import Gradient, Results, as_nan, pooled
 from attnext.explain.multi_head import Rounded, heads_of, product_error, value_error
-from attnext.explain.options import HEADS_BACKWARD
 from attnext.explain.scores import dot_product, dot_product_scale, scale_text, transposed
 from attnext.explain.steps import Arguments, Compared, Steps, as_float64, check_size
 from attnext.explain.trace import Trace
@@ -38,49 +35,9 @@ from attnext.reference.sharing import share_heads
 _NAMES = (("queries", "q"), ("keys", "k"), ("values", "v"))
 
 
-@HEADS_BACKWARD.spelled_out
-def multi_head_attention_backward(
-    grad_output: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    W_q: ArrayLike,
-    W_k: ArrayLike,
-    W_v: ArrayLike,
-    W_o: ArrayLike,
-    valid_lens: ArrayLike | None = None,
-    *,
-    num_heads: int,
-    lang: str = "en",
-    **options: Unpack[MultiHeadBackward],
-) -> Trace:
-    """Explain `attnext.multi_head_attention_backward`, in the order of the chain rule.
-
-    Notes
-    -----
-    Four linear layers, and between them the backward of dot-product attention in each head. Heads
-    meet only where their features are put side by side again.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnext import explain
-    >>> I, x = np.eye(2), np.array([[4.0, 0.0], [0.0, 4.0]])
-    >>> grad = [[1, 0], [0, 0]]
-    >>> trace = explain.multi_head_attention_backward(grad, x, x, x, I, I, I, I, num_heads=2)
-    >>> [step.key for step in trace.steps][:6]
-    ['d_joined', 'd_pooled', 'again', 'd_weights', 'mean', 'd_scores']
-    >>> trace["d_values"].values.round(2)
-    array([[1., 0.],
-           [0., 0.]], dtype=float32)
-    """
-    arguments: Arguments = locals()
-    lang, options = arguments.pop("lang"), arguments.pop("options")
-    return _explain("multi_head_attention_backward", arguments, options, lang)
-
-
-def _explain(name: str, arguments: Arguments, options: Any, lang: str) -> Trace:
-    arguments |= HEADS_BACKWARD.completed(name, options)
+def explain_heads_backward(arguments: Arguments, lang: str) -> Trace:
+    """The steps of the backward of multi-head attention."""
+    name = "multi_head_attention_backward"
     steps = Steps(name, lang)
     returned: Any = _core.multi_head_attention_backward(**arguments)  # its checks are the ones
     results = by_name("multi_head_attention", returned, False, *asked_for(arguments))

@@ -12,10 +12,11 @@ All attention here is one line::
 worked out for one query at a time. The files, from the inside out::
 
     softmax.py      the softmax of one row; masked_softmax
-    score.py        what a score is
+    score.py        what a score is, and one with a scale
     attention.py    the walk over all queries: score, softmax, pool
     softcap.py      a cap on scores
     masks.py        who takes part, told from lengths, masks and the diagonal; sequence_mask
+    band.py         which keys are near it: causal, its offset and window
     sharing.py      numbers that serve several pairs: heads of keys in groups, a bias
     dropout.py      what dropout keeps, told from the seed by the random numbers of Philox
     options.py      what all attentions take beside their inputs

@@ -240,44 +240,13 @@ def as_seed(seed: int) -> int:
 def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
     """Lengths as int64, those above N as N."""
     whole, which = ": .astype(int), if these are whole numbers", ": how many, not which"
-    lens = _as_integers(name, value, f=whole, b=which)
+    lens = as_integers(name, value, f=whole, b=which)
     if (lens < 0).any():
         raise ValueError(f"{name} contains {shown(lens.min())}, expected lengths of 0 or more")
     return np.array(np.minimum(lens, N), dtype=np.int64)
 
 
-def as_offset(name: str, value: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.object_]:
-    """How far the diagonal is shifted: Python ints, in a shape that broadcasts to rows."""
-    offset = _as_integers(name, value)
-    per_entry = rows[:1] if len(rows) > 1 else ()
-    if offset.shape not in [(), per_entry]:
-        expected = f"an int or {per_entry}" if per_entry else "an int"
-        raise ValueError(f"{name} has shape {offset.shape}, expected {expected}")
-    return offset.reshape(offset.shape + (1,) * (len(rows) - 1) * offset.ndim)
-
-
-def as_window(window: object) -> tuple[int | None, int | None]:
-    """How many keys before and after the diagonal are seen; None for no bound."""
-    if window is None:
-        return None, None
-    if not isinstance(window, tuple | list):
-        expected = "a pair of ints (left, right)"
-        raise TypeError(f"window must be {expected}, got {type(window).__name__}")
-    bounds = [as_index(f"window[{i}]", bound) for i, bound in enumerate(window)]
-    if len(bounds) != 2 or min(bounds) < -1:
-        expected = "a pair (left, right) of ints of 0 or more, or -1 for no bound"
-        raise ValueError(f"window is {shown(window)}, expected {expected}")
-    left, right = (None if bound == -1 else bound for bound in bounds)
-    return left, right
-
-
-def in_reach(integers: ArrayLike) -> NDArray[np.int64]:
-    """Integers of any size as int64: beyond all keys it makes no difference how far."""
-    far = 2**60  # further than any key is from any query
-    return np.array(np.clip(np.asarray(integers, dtype=object), -far, far), dtype=np.int64)
-
-
-def _as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object_]:
+def as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object_]:
     """Integers of any dtype and size as Python ints."""
     if isinstance(value, int | list):  # NumPy has no dtype for Python ints of any size
         exact = np.array(value, dtype=object)

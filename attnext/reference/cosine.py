@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, as_positive, as_scale, check_same_features
+from .arguments import Array, as_positive
 from .attention import Attended, all_scores, all_scores_backward, attention, attention_backward
 from .options import BACKWARD, FORWARD, SCORES, SCORES_BACKWARD, Options
-from .score import Score
+from .score import Scaled
 
 if TYPE_CHECKING:
     from .._options import CosineBackward, CosineScores, CosineScoresBackward
     from .options import CosineAttention
 
 
-class Cosine(Score):
+class Cosine(Scaled):
     """score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))"""
 
     def __init__(self, q: Array, k: Array, o: Options) -> None:
-        check_same_features(q, k)
-        self.lead = q.shape[:-2]
-        self.scale = as_scale(o.get("scale", 1.0), self.lead)
+        super().__init__(q, k, o.get("scale", 1.0))
         self.eps = as_positive("eps", o.get("eps", 1e-8))
-        self.parameters: dict[str, Array | None] = {}
-
-    def at(self, batch: tuple[int, ...]) -> Score:
-        one = copy(self)
-        one.scale = np.broadcast_to(self.scale, self.lead)[batch]
-        return one
 
     def forward(self, q: Array, k: Array) -> Array:
         s: Array = self.scale * (self._to_length_1(k) @ self._to_length_1(q))

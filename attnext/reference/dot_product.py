@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import math
-from copy import copy
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import Array, as_scale, check_same_features
+from .arguments import Array
 from .attention import Attended, all_scores, all_scores_backward, attention, attention_backward
 from .options import BACKWARD, FORWARD, SCORES, SCORES_BACKWARD, Options
-from .score import Score
+from .score import Scaled
 
 if TYPE_CHECKING:
     from .._options import DotProductBackward, DotProductScores, DotProductScoresBackward
     from .options import DotProductAttention
 
 
-class DotProduct(Score):
+class DotProduct(Scaled):
     """score(q, k) = scale * q . k"""
 
     def __init__(self, q: Array, k: Array, o: Options) -> None:
-        check_same_features(q, k)
-        D = q.shape[-1]
-        self.lead = q.shape[:-2]
-        self.scale = as_scale(1 / math.sqrt(max(D, 1)) if o.scale is None else o.scale, self.lead)
-        self.parameters: dict[str, Array | None] = {}
-
-    def at(self, batch: tuple[int, ...]) -> Score:
-        one = copy(self)
-        one.scale = np.broadcast_to(self.scale, self.lead)[batch]
-        return one
+        usual = 1 / math.sqrt(max(q.shape[-1], 1))
+        super().__init__(q, k, usual if o.scale is None else o.scale)
 
     def forward(self, q: Array, k: Array) -> Array:
         s: Array = self.scale * (k @ q)

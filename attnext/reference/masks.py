@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arguments import (
-    Array,
-    Mask,
-    as_array,
-    as_bias,
-    as_lens,
-    as_mask,
-    as_number,
-    as_offset,
-    as_window,
-    in_reach,
-)
+from .arguments import Array, Mask, as_array, as_bias, as_lens, as_mask, as_number
+from .band import as_offset, band_of, in_reach
 from .options import OTHER, Options
 
 
@@ -39,31 +26,24 @@ def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     if o.bias is not None:
         takes_part &= as_bias(o.bias, takes_part.shape) != -np.inf
     if rows:  # one row without an axis for it has no diagonal
-        takes_part &= _band(rows, N, o)
+        takes_part &= _near(rows, N, o)
     return takes_part
 
 
-def offset_of(options: Mapping[str, Any], rows: tuple[int, ...]) -> NDArray[np.object_]:
-    """How far the diagonal is moved, for queries of shape (*rows, D)."""
-    return as_offset("causal_offset", options.get("causal_offset", 0), rows)
-
-
-def _band(rows: tuple[int, ...], N: int, o: Options) -> Mask:
+def _near(rows: tuple[int, ...], N: int, o: Options) -> Mask:
     """Which keys lie near enough to the diagonal: shape (M, N), or (B, 1, ..., M, N)."""
-    offset = offset_of(vars(o), rows)
-    left, right = as_window(o.window)
+    band = band_of(vars(o))
+    offset = as_offset(band.offset, rows)
     query, key = np.arange(rows[-1]), np.arange(N)
 
     def at(shift: int) -> NDArray[np.int64]:  # (M, 1) or (B, 1, ..., M, 1)
         return (query + in_reach(offset + shift))[..., None]
 
     near = np.ones((rows[-1], N), dtype=bool)
-    if left is not None:
-        near = near & (at(-left) <= key)
-    if right is not None:
-        near = near & (key <= at(right))
-    if o.causal:
-        near = near & (key <= at(0))
+    if band.left is not None:
+        near = near & (at(-band.left) <= key)
+    if band.right is not None:
+        near = near & (key <= at(band.right))
     return near
 
 

@@ -19,8 +19,9 @@ from .arguments import (
     read_array,
 )
 from .attention import Attended, Inputs, attention, attention_backward
+from .band import as_offset, band_of
 from .dot_product import DotProduct
-from .masks import broadcast_lens, offset_of, pairs_that_take_part
+from .masks import broadcast_lens, pairs_that_take_part
 from .options import HEADS_BACKWARD, HEADS_FORWARD, Options
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def check_heads(name: str, shape: tuple[int, ...], pairs: tuple[int, ...]) -> No
 
 def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
     """Those of the attention of the heads."""
-    offset_of(options, a.queries.shape[:-1])
+    as_offset(band_of(options).offset, a.queries.shape[:-1])
     *lead, M, _ = a.queries.shape
     for name in ("mask", "bias", "dropout_mask"):
         if options.get(name) is not None:

@@ -81,9 +81,9 @@ _NUMBERS = ("scale", "w", "sigma")
 _EXTRAS = ("weights", "lse")
 OTHER = Taken({}, VOICE)  # of functions that write their options out
 _NOTES = {"dropout_p": "with a seed from torch's generator if none is given"}
-TAKEN = Taken(Options.__annotations__, VOICE, _TENSORS | _INPUTS | _DROPOUT, notes=_NOTES)
-TAKEN_BY_HEADS = Taken(
-    HeadsOptions.__annotations__, VOICE, _TENSORS | _INPUTS | _DROPOUT, notes=_NOTES
+TAKEN, TAKEN_BY_HEADS = (
+    Taken(options.__annotations__, VOICE, _TENSORS | _INPUTS | _DROPOUT, notes=_NOTES)
+    for options in (Options, HeadsOptions)
 )
 
 
@@ -101,9 +101,17 @@ class HeadsLayerOptions(Scores, Pairs, total=False):
     sink: Tensor | None
 
 
-TAKEN_BY_LAYERS = Taken(LayerOptions.__annotations__, VOICE, _TENSORS | _INPUTS, ("need_weights",))
-TAKEN_BY_HEADS_LAYERS = Taken(
-    HeadsLayerOptions.__annotations__, VOICE, _TENSORS | _INPUTS, ("need_weights",)
+_LAYERS = VOICE._replace(
+    results=(*VOICE.results, ("an array of", "a tensor of")),
+    raises="TypeError\n"
+    "    An argument or a parameter is no dense float32 tensor on the CPU, or of the wrong kind.\n"
+    "ValueError\n"
+    "    An argument has the wrong shape, or a length is negative.",
+)
+OF_LAYERS = Taken({}, _LAYERS)  # of methods that take no options
+TAKEN_BY_LAYERS, TAKEN_BY_HEADS_LAYERS = (
+    Taken(options.__annotations__, _LAYERS, _TENSORS | _INPUTS, ("need_weights",))
+    for options in (LayerOptions, HeadsLayerOptions)
 )
 
 

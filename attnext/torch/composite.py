@@ -33,8 +33,8 @@ _Function = Callable[[dict[str, Any], Collection[str]], Results]  # arguments, r
 
 _NUMBERS = ("scale", "w", "sigma", "sink")  # whose values are looked at
 _NAN = float("nan")
-# No query reaches a key, if nothing else was said: what is wrong is seen before.
-_NOTHING_TO_DO = {"causal": True, "causal_offset": -(2**40), "empty_rows": "zero"}
+# No query has a key, if nothing else was said: what is wrong is seen before.
+_NOTHING_TO_DO = {"valid_lens": 0, "mask": np.zeros((), bool), "empty_rows": "zero"}
 
 
 # ---- calls ---------------------------------------------------------------------------------------

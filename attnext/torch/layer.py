@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnext._layouts import bias_hint
 from attnext._options import as_flag
 
-from .attention import TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions
+from .attention import OF_LAYERS, TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions
 from .autograd import run
 from .memory import Memory
 from .projections import part
@@ -29,6 +29,7 @@ class Layer(nn.Module):
         super().__init__()
         self.attention_weights = None
 
+    @OF_LAYERS.spelled_out
     def memory(
         self,
         keys: Tensor,
@@ -39,29 +40,9 @@ class Layer(nn.Module):
     ) -> Memory:
         """Keys and values that stay while queries come step by step.
 
-        Parameters
-        ----------
-        keys : Tensor, float32, shape (..., N, Dk)
-            The keys, N >= 0 of them; any leading axes (batch, heads), or none.
-        values : Tensor, float32, shape (..., N, Dv)
-            The values, one for each key.
-        valid_lens : Tensor or array_like of integers, optional
-            How many keys take part, the first ones: an int, or one for each entry of the first
-            axis. A length above N reaches keys that are appended.
-        mask : Tensor or array_like of bool, optional
-            True where queries may attend to a key, of any shape that broadcasts to (..., 1, N).
-
-        Returns
-        -------
-        memory : Memory
-            To be called with, in the place of keys, values and lengths.
-
-        Raises
-        ------
-        TypeError
-            An argument is no dense float32 tensor on the CPU, or of the wrong kind.
-        ValueError
-            An argument has the wrong shape, or a length is negative.
+        See Also
+        --------
+        attnext.torch.Memory : What it can do, with an example.
 
         Examples
         --------
@@ -99,32 +80,41 @@ class Layer(nn.Module):
         object.__setattr__(self, "attention_weights", weights)  # no parameter, no submodule
         return output
 
-    def _recall(
+    def _call(
         self,
         function: str,
-        queries: Tensor,
-        memory: Memory,
-        beside: tuple[Any, Any],
+        given: tuple[Tensor, Tensor | Memory, Any, Any],
         own: dict[str, Any],
         need_weights: bool,
         options: LayerOptions | HeadsLayerOptions,
     ) -> Tensor:
-        """A call with a memory. beside: the values and lengths that were given, too."""
-        for name, value in zip(("values", "valid_lens"), beside, strict=True):
-            if value is not None:
-                raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
-        memory._check_layer(self)
-        queries, parameters = self._projected_queries(queries)
-        inputs = {"queries": queries, **parameters}
-        return self._attend(function, inputs, own, need_weights, options, memory)
+        """The layer's call. given: queries, keys or a memory, values, lengths."""
+        queries, keys, values, valid_lens = given
+        if isinstance(keys, Memory):
+            for name, value in (("values", values), ("valid_lens", valid_lens)):
+                if value is not None:
+                    raise TypeError(
+                        f"{name} is given beside a memory, expected none: it has its own"
+                    )
+            keys._check_layer(self)
+            queries, parameters = self._projected_queries(queries)
+            inputs = {"queries": queries, **parameters}
+            return self._attend(function, inputs, own, need_weights, options, keys)
+        self._take_sizes(queries, keys, values)
+        queries, of_queries = self._projected_queries(queries)
+        keys, values, of_keys = self._projected_keys(keys, values)
+        inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
+        own["valid_lens"] = valid_lens
+        return self._attend(function, inputs, own, need_weights, options)
+
+    def _take_sizes(self, queries: Tensor, keys: Tensor, values: Any) -> None:
+        """Those of the first call's inputs, by a layer that was made without."""
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters apart from those of keys."""
         return queries, {}
 
-    def _projected_keys(
-        self, keys: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
         return keys, values, {}
 

@@ -147,8 +147,11 @@ class AdditiveAttention(Layer):
             bound = max(self.W_q.in_features, 1) ** -0.5
             nn.init.uniform_(self.b_h, -bound, bound)
 
-    def _materialize(self, queries: Tensor, keys: Tensor) -> None:
+    def _take_sizes(self, queries: Tensor, keys: Tensor, values: Any) -> None:
         """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""
+        if not isinstance(part(self, "w_v"), LazyModuleMixin):
+            return
+        queries, keys = check_input("queries", queries), check_input("keys", keys)
         for name, x, axes in (("queries", queries, "M, Dq"), ("keys", keys, "N, Dk")):
             if x.dim() < 2:
                 raise ValueError(
@@ -173,48 +176,9 @@ class AdditiveAttention(Layer):
         need_weights: bool = True,
         **options: Unpack[LayerOptions],
     ) -> Tensor:
-        """Pool the values, each query by the attention it pays to the keys.
-
-        Parameters
-        ----------
-        queries : Tensor, float32, shape (..., M, Dq)
-            M queries; any leading axes (batch, heads), or none.
-        keys : Tensor, float32, shape (..., N, Dk), or Memory
-            The keys; leading axes as those of `queries`. Or what `memory` made of keys, values and
-            lengths.
-        values : Tensor, float32, shape (..., N, Dv)
-            The values, one for each key.
-        valid_lens : Tensor or array_like of integers, optional
-            How many keys take part, the first ones: an int, (B,), (B, M) or
-            ``queries.shape[:-1]``.
-        **options : optional
-            As in `attnext.additive_attention`.
-        need_weights : bool, optional
-            False leaves `attention_weights` None and saves forming a tensor of (..., M, N).
-
-        Returns
-        -------
-        output : Tensor, float32, shape (..., M, Dv)
-            The pooled values.
-
-        Raises
-        ------
-        TypeError
-            An argument or a parameter is no dense float32 tensor on the CPU, or of the wrong kind.
-        ValueError
-            An argument has the wrong shape, or a length is negative.
-        """
-        if isinstance(keys, Memory):
-            beside = values, valid_lens
-            given = queries, keys, beside, dict[str, Any](), need_weights, options
-            return self._recall("additive_attention", *given)
-        if isinstance(part(self, "w_v"), LazyModuleMixin):
-            self._materialize(check_input("queries", queries), check_input("keys", keys))
-        queries, of_queries = self._projected_queries(queries)
-        keys, values, of_keys = self._projected_keys(keys, values)
-        inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
-        own = {"valid_lens": valid_lens}
-        return self._attend("additive_attention", inputs, own, need_weights, options)
+        """Pool the values, each query by the attention it pays to the keys."""
+        given = queries, keys, values, valid_lens
+        return self._call("additive_attention", given, {}, need_weights, options)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters apart from those of keys."""
@@ -223,9 +187,7 @@ class AdditiveAttention(Layer):
         b_h = part(self, "b_h")
         return queries, parameters if b_h is None else {**parameters, "b_h": b_h}
 
-    def _projected_keys(
-        self, keys: Tensor, values: Any
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
         keys, W_k, _ = projected("keys", keys, "N", part(self, "W_k"), "key_size")
         return keys, values, {"W_k": W_k}
@@ -312,43 +274,12 @@ class DotProductAttention(Layer):
         need_weights: bool = True,
         **options: Unpack[LayerOptions],
     ) -> Tensor:
-        """Pool the values, each query by the attention it pays to the keys.
-
-        Parameters
-        ----------
-        queries : Tensor, float32, shape (..., M, D)
-            M queries; any leading axes (batch, heads), or none.
-        keys : Tensor, float32, shape (..., N, D), or Memory
-            The keys; leading axes as those of `queries`. Or what `memory` made of keys, values and
-            lengths.
-        values : Tensor, float32, shape (..., N, Dv)
-            The values, one for each key.
-        valid_lens : Tensor or array_like of integers, optional
-            As in `AdditiveAttention.forward`.
-        scale : float or Tensor, optional
-            As in `attnext.torch.dot_product_attention`, in the place of the layer's own.
-        **options : optional
-            As in `attnext.dot_product_attention`.
-        need_weights : bool, optional
-            False leaves `attention_weights` None and saves forming a tensor of (..., M, N).
-
-        Returns
-        -------
-        output : Tensor, float32, shape (..., M, Dv)
-            The pooled values.
-
-        Raises
-        ------
-        TypeError
-            An argument is no dense float32 tensor on the CPU, or of the wrong kind.
-        ValueError
-            An argument has the wrong shape, or a length is negative.
-        """
+        """Pool the values, each query by the attention it pays to the keys."""
         own: dict[str, Any] = {"scale": self.scale if scale is None else scale}
         if isinstance(keys, Memory):
-            beside = values, valid_lens
-            given = queries, keys, beside, own, need_weights, options
-            return self._recall("dot_product_attention", *given)
+            given = queries, keys, values, valid_lens
+            return self._call("dot_product_attention", given, own, need_weights, options)
+        # as _call would, a microsecond sooner: nothing is projected
         inputs = {"queries": queries, "keys": keys, "values": values}
         own["valid_lens"] = valid_lens
         return self._attend("dot_product_attention", inputs, own, need_weights, options)

@@ -27,6 +27,12 @@ _EDITIONS = Editions(
     "num_hiddens num_heads dropout bias",
     "num_kv_heads",
 )
+# Of each input: the letter of what projects it, its rows, and what has its features.
+_PROJECTED = {
+    "queries": ("q", "M", "query_size"),
+    "keys": ("k", "N", "key_size"),
+    "values": ("v", "N", "value_size"),
+}
 
 
 class MultiHeadAttention(Layer):
@@ -178,21 +184,6 @@ class MultiHeadAttention(Layer):
 
         Parameters
         ----------
-        queries : Tensor, float32, shape (..., M, Dq)
-            M queries; any leading axes, or none.
-        keys : Tensor, float32, shape (..., N, Dk), or Memory
-            The keys; leading axes as those of `queries`. Or what `memory` made of keys, values and
-            lengths.
-        values : Tensor, float32, shape (..., N, Dv)
-            The values, one for each key.
-        valid_lens : Tensor or array_like of integers, optional
-            How many keys take part, the first ones: an int, (B,), (B, M) or
-            ``queries.shape[:-1]``; the same for all heads.
-        scale : float or Tensor, optional
-            As in `attnext.torch.multi_head_attention`.
-        **options : optional
-            As in `attnext.multi_head_attention`. A mask or bias has all axes of (B, num_heads, M,
-            N), as ``mask[:, None]`` for each entry or ``mask[None]`` for each head, or two.
         need_weights : bool, optional
             False leaves `attention_weights` None and saves forming a tensor of
             (..., num_heads, M, N).
@@ -201,28 +192,11 @@ class MultiHeadAttention(Layer):
         -------
         output : Tensor, float32, shape (..., M, num_hiddens)
             For each query, what its heads pooled, projected.
-
-        Raises
-        ------
-        TypeError
-            An argument or a parameter is no dense float32 tensor on the CPU, or of the wrong kind.
-        ValueError
-            An argument has the wrong shape, or a length is negative.
         """
+        given = queries, keys, values, valid_lens
         own: dict[str, Any] = {"scale": scale, "num_heads": self.num_heads}
         own["num_kv_heads"] = self.num_kv_heads
-        if isinstance(keys, Memory):
-            beside = values, valid_lens
-            given = queries, keys, beside, own, need_weights, options
-            output = self._recall("multi_head_attention", *given)
-        else:
-            if isinstance(part(self, "W_o"), LazyModuleMixin):
-                self._materialize({"queries": queries, "keys": keys, "values": values})
-            queries, of_queries = self._projected_queries(queries)
-            keys, values, of_keys = self._projected_keys(keys, values)
-            inputs = {"queries": queries, "keys": keys, "values": values, **of_queries, **of_keys}
-            own["valid_lens"] = valid_lens
-            output = self._attend("multi_head_attention", inputs, own, need_weights, options)
+        output = self._call("multi_head_attention", given, own, need_weights, options)
         weights = self.attention_weights
         self.attention.attention_weights = None if weights is None else _as_d2l(weights)
         W_o = part(self, "W_o")
@@ -233,17 +207,14 @@ class MultiHeadAttention(Layer):
         queries, parameters = self._projected("queries", queries)
         return queries, {**parameters, **self._weights_of("o")}
 
-    def _projected_keys(
-        self, keys: Tensor, values: Any
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
         keys, of_keys = self._projected("keys", keys)
         values, of_values = self._projected("values", values)
         return keys, values, {**of_keys, **of_values}
 
     def _projected(self, name: str, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        letter, rows = name[0], "M" if name == "queries" else "N"
-        size = {"q": "query_size", "k": "key_size", "v": "value_size"}[letter]
+        letter, rows, size = _PROJECTED[name]
         linear = part(self, f"W_{letter}")
         x, W, b = projected(name, x, rows, linear, size, takes_bias=True)
         return x, _named(letter, W, b)
@@ -269,8 +240,11 @@ class MultiHeadAttention(Layer):
         widths = [W.shape[1] for name, W in self._weights_of_keys().items() if name[0] == "W"]
         return "multi_head", (self.num_hiddens, *widths, self.num_heads, self.num_kv_heads)
 
-    def _materialize(self, inputs: dict[str, Any]) -> None:
+    def _take_sizes(self, queries: Tensor, keys: Tensor, values: Any) -> None:
         """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""
+        if not isinstance(part(self, "W_o"), LazyModuleMixin):
+            return
+        inputs = {"queries": queries, "keys": keys, "values": values}
         tensors = [check_input(name, x) for name, x in inputs.items()]
         for name, x in zip(inputs, tensors, strict=True):
             if x.dim() < 2:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnext.reference.arguments import as_lens, as_offset, as_window, in_reach
+from attnext.reference.arguments import as_lens
+from attnext.reference.band import OFFSET, as_offset, band_of, in_reach
 from attnext.reference.masks import broadcast_lens
 
 from .rules import is_wrapped, outside_transforms, unwrapped
@@ -78,17 +79,15 @@ def _rules(
     if options.get("bias") is not None:
         yield options["bias"] != -torch.inf
     if rows:  # one row without an axis for it has no diagonal
-        yield from _band(rows, N, options)
+        yield from _near(rows, N, options)
 
 
-def _band(rows: Sequence[int], N: int, options: Mapping[str, Any]) -> Iterator[Tensor]:
+def _near(rows: Sequence[int], N: int, options: Mapping[str, Any]) -> Iterator[Tensor]:
     """Which keys lie near enough to the diagonal, on either side of it."""
-    left, right = as_window(options.get("window"))
-    if options.get("causal", False):
-        right = 0 if right is None else min(right, 0)
+    left, right, offset = band_of(options)
     if left is None and right is None:
         return
-    place = torch.arange(rows[-1]) + _offset(rows, options.get("causal_offset", 0))
+    place = torch.arange(rows[-1]) + _as_offset(offset, rows)
     place, key = place[..., None], torch.arange(N)  # (M, 1) or (B, 1, ..., M, 1)
     if left is not None:
         yield place - int(in_reach(left)) <= key
@@ -96,11 +95,10 @@ def _band(rows: Sequence[int], N: int, options: Mapping[str, Any]) -> Iterator[T
         yield key <= place + int(in_reach(right))
 
 
-def _offset(rows: Sequence[int], offset: Any) -> Tensor:
+def _as_offset(offset: Any, rows: Sequence[int]) -> Tensor:
     if isinstance(offset, Tensor) and is_wrapped(offset):
         return offset.long().reshape(offset.shape + (1,) * (len(rows) - 1) * offset.ndim)
-    offset = array_of(offset, "causal_offset")
-    return torch.from_numpy(in_reach(as_offset("causal_offset", offset, tuple(rows))))
+    return torch.from_numpy(in_reach(as_offset(array_of(offset, OFFSET), tuple(rows))))
 
 
 def _holds(rule: Tensor) -> bool:

@@ -47,6 +47,8 @@ except ImportError:
         "attnext.torch.transformers needs Hugging Face's transformers: pip install transformers"
     ) from None
 
+from attnext.reference.band import OFFSET
+
 from .nn import lengths_of
 from .sdpa import by_kind, dropped, run_as_torch
 
@@ -120,7 +122,7 @@ def _mask(
         return mask
     options = _padding(attention_mask, kv_offset, kv_length)
     if band != (-1, -1):
-        options |= {"window": band, "causal_offset": int(q_offset) - kv_offset}
+        options |= {"window": band, OFFSET: int(q_offset) - kv_offset}
     if not options and allow_is_bidirectional_skip:
         return None
     return _Mask.of((batch_size, 1, q_length, kv_length), options, whole)
