@@ -212,7 +212,8 @@ def with_memory(r: random.Random) -> None:
     with ThreadPoolExecutor(3) as pool:
         for found in [pool.submit(all_of_it) for _ in range(3)]:
             must(same(found.result(), expected), "other bits in a thread")
-    deed: Callable[[], Any] = r.choice([call, all_of_it])
+    deeds: list[Callable[[], Any]] = [call, all_of_it]
+    deed = r.choice(deeds)
     first = 20 * r.randint(0, 9)  # a lock, say, is held for a few objects only
     for late in range(first + 1, first + 21):
         must(same(collected_during(all_of_it, deed, late), expected), "in a finaliser")

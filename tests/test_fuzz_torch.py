@@ -64,7 +64,7 @@ class Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (weights,) = ctx.saved_tensors
-        flows = (grad - (grad * weights).sum(-1, keepdim=True)) * weights
+        flows: Tensor = (grad - (grad * weights).sum(-1, keepdim=True)) * weights
         return flows.detach()
 
 
@@ -74,7 +74,8 @@ def is_off(X: Tensor, **more: Any) -> Tensor:
 
 
 def has_other_gradients(X: Tensor, **more: Any) -> Tensor:
-    return softmax(X if X.is_contiguous() else X + 0.01 * (X - X.detach()), **more)
+    other: Tensor = softmax(X if X.is_contiguous() else X + 0.01 * (X - X.detach()), **more)
+    return other
 
 
 def reads_anything(X: Tensor, **more: Any) -> Tensor:
