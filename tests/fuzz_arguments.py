@@ -176,7 +176,7 @@ SAME: dict[str, Word] = {
     "list": lambda x: np.asarray(x).tolist(),
     "tuple": lambda x: tuple(np.asarray(x).tolist()),
     "rows": lambda x: list(np.asarray(x)),
-    "buffer": lambda x: memoryview(np.ascontiguousarray(x)),
+    "buffer": lambda x: np.ascontiguousarray(x).data,
     "given": Given,
     "interface": interface,
     "mine": lambda x: np.asarray(x).view(Mine),
@@ -227,11 +227,12 @@ class Indexed:
         return float(self.value)
 
 
-def wrong_interface(x: Any) -> Any:
-    """One that calls its floats objects: whoever looks at one of them falls."""
-    x = np.asarray(x)
-    lie = {**x.__array_interface__, "typestr": "|O8"}
-    return types.SimpleNamespace(__array_interface__=lie, kept=x)
+class Liar:
+    """Its interface calls its floats objects: whoever looks at one of them falls."""
+
+    def __init__(self, value: Any) -> None:
+        self.kept = np.asarray(value)
+        self.__array_interface__ = {**self.kept.__array_interface__, "typestr": "|O8"}
 
 
 def with_one(value: float) -> Word:
@@ -281,7 +282,7 @@ OTHER: dict[str, Word] = {
     "stdarray": lambda x: array.array("f", np.asarray(x).reshape(-1).tolist()),
     "sequence": Sequence,
     "index": Indexed,
-    "liar": wrong_interface,
+    "liar": Liar,
     "masked": lambda x: np.ma.masked_array(x),
     "matrix": lambda x: np.matrix(x),
     "huge": huge,
@@ -384,6 +385,8 @@ class ActsInt(int):
 
 
 def acting(value: Any, deed: Callable[[], object], how: int) -> Any:
+    if isinstance(value, Liar):
+        return value
     if how % 3 == 1 and not isinstance(value, int | float | str | tuple):
         return ActsInterface(value, deed)
     if how % 3 == 2 and isinstance(value, int):
@@ -394,7 +397,12 @@ def acting(value: Any, deed: Callable[[], object], how: int) -> Any:
 
 
 def changed(value: Any, word: str, known: dict[str, Word]) -> Any:
-    """What the word makes of the value; the value, where it makes nothing."""
+    """What the word makes of the value; the value, where it makes nothing.
+
+    Nothing is made of a liar: that would look at it.
+    """
+    if isinstance(value, Liar):
+        return value
     try:
         return known[word](value)
     except (TypeError, ValueError, IndexError, AttributeError, OverflowError):

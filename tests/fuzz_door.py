@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import inspect
 import sys
 import warnings
@@ -69,6 +70,8 @@ from fuzz_program import (
 import attnext
 from attnext import reference
 
+PAIRS = range(9)  # of those that were freed some are kept, and given again without the collector
+
 # ---- the world of a program ----------------------------------------------------------------------
 
 
@@ -80,8 +83,9 @@ class World:
         self.context: Any = None
         self.given: dict[str, Any] = {}
         self.late: tuple[str, int] | None = None
-        self.depth = self.acted = 0
+        self.depth = self.acted = self.appended = 0
         self.made: list[weakref.ref[Any]] = []
+        self.used: list[Any] = []
 
     # ---- steps
 
@@ -92,9 +96,10 @@ class World:
         self.depth += 1
         try:
             STEPS[name](self, name, step)
-        except (*DOCUMENTED, Broken) as error:
-            if isinstance(error, Broken):
-                raise
+        except Broken:
+            raise
+        except DOCUMENTED:
+            pass
         except Exception as error:
             innermost = error.__traceback__
             while innermost is not None and innermost.tb_next is not None:
@@ -175,7 +180,8 @@ class World:
         gc.disable()
         gc.collect()
         Late(partial(self.deed, late[0]))
-        gc.set_threshold(late[1], 1 << 20)
+        gc.set_threshold(late[1] + len(PAIRS), 1 << 20)
+        self.used = [(i, i) for i in PAIRS]
         gc.enable()
         try:
             return call()
@@ -262,8 +268,13 @@ def check_again(name: str, given: dict[str, Any], result: Any) -> None:
     again = once_more(name, given)
     gc.disable()
     must(same_bits(again, result), "other bits in a second call", name)
-    read = {name: Given(x) if type(x) is np.ndarray else x for name, x in given.items()}
+    read = {name: Given(x) if is_array(x) else x for name, x in given.items()}
     must(same_bits(once_more(name, read), result), "other bits when read by Python", name)
+
+
+def is_array(x: Any) -> bool:
+    """One that is read as such: without axes it may be a number, where only that will do."""
+    return type(x) is np.ndarray and x.ndim > 0
 
 
 def once_more(name: str, given: dict[str, Any]) -> Any:
@@ -276,16 +287,17 @@ def once_more(name: str, given: dict[str, Any]) -> Any:
 def resize(world: World, name: str, step: Step) -> None:
     lead = tuple(n % 4 for n in numbers_of(step.rest[:1]))[:3]
     rest = [n % 20 for n in numbers_of(step.rest[1:])[:5]]
-    M, N, D, Dv, H = [*rest, *Sizes()[1 + len(rest) :]]
+    usual = Sizes()[1:]
+    M, N, D, Dv, H = [*rest, *usual[len(rest) :]]
     world.sizes = Sizes(lead, M, N, D, Dv, H // 2 * 2)
 
 
 def act_later(world: World, name: str, step: Step) -> None:
-    numbers = numbers_of(step.rest) or [1]
-    world.late = known_or_some("".join(step.rest[:1]), DEEDS), 1 + numbers[0] % 60
+    numbers = numbers_of(step.rest[1:]) or [1]
+    world.late = "".join(step.rest[:1]), 1 + numbers[0] % 60
 
 
-STEPS: dict[str, Callable[[World, str, Step], None]] = dict.fromkeys(FUNCTIONS, call_function)
+STEPS: dict[str, Callable[[World, str, Step], object]] = dict.fromkeys(FUNCTIONS, call_function)
 STEPS |= dict.fromkeys(
     ["append", "settle", "backward", "state_dict", "load_state_dict", "train", "eval", "zero_grad"],
     fuzz_layers.call_method,
@@ -323,11 +335,11 @@ def free(world: World, back: bool) -> None:
     """Gives the memory of one back, which others then write to; and takes other memory."""
     arrays = own_arrays(world)
     for x in arrays[world.seed % max(len(arrays), 1) :][:1]:
-        state = 1, x.shape, x.dtype, False, x.tobytes()
+        state: Any = 1, x.shape, x.dtype, False, x.tobytes()
         x.resize((0,), refcheck=False)
         others = [np.full(len(state[-1]), 255, np.uint8) for _ in range(4)]
         if back:
-            x.__setstate__(state)  # type: ignore[attr-defined]
+            x.__setstate__(state)
         others.clear()
 
 
@@ -407,7 +419,7 @@ def main(arguments: list[str]) -> None:
     if arguments[1:2] == ["--words"]:  # for -dict
         print(*(f'"{word}"' for word in WORDS), sep="\n")
         return
-    import atheris  # what is fuzzed needs it, and nothing else
+    atheris: Any = importlib.import_module("atheris")  # what is fuzzed needs it, and nothing else
 
     for name, module in sorted(sys.modules.items()):
         if name.startswith("attnext._"):

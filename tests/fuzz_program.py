@@ -25,8 +25,8 @@ class Thrown(Exception):
     """An argument's own exception, which goes through as it is."""
 
 
-DOCUMENTED = TypeError, ValueError, RuntimeError, MemoryError, KeyError, AttributeError, Thrown
-DOCUMENTED += pickle.PicklingError, BufferError
+DOCUMENTED: tuple[type[Exception], ...] = TypeError, ValueError, RuntimeError, MemoryError, KeyError
+DOCUMENTED += AttributeError, Thrown, pickle.PicklingError, BufferError
 
 
 # ---- from text to steps --------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import fuzz_door
+import fuzz_layers
 import numpy as np
 import pytest
 from fuzz_arguments import OTHER, SAME, Mine
-from fuzz_door import STEPS, run
+from fuzz_door import DEEDS, STEPS, run
 from fuzz_program import FUNCTIONS, LAYERS, NAMES, Broken, names_of, steps_of
 from helpers import TESTS, settle
 
@@ -46,6 +47,7 @@ def test_stored_programs_say_what_they_mean() -> None:
     for path in PROGRAMS:
         for step in steps_of(path.read_bytes()):
             assert step.verb in STEPS, (path, step)
+            assert step.verb != "late" or step.rest[0].partition(".")[0] in DEEDS, (path, step)
             if step.verb not in ("sizes", "copy", "layer", "set", *private):
                 for name, changes in step.items():
                     assert name in {*NAMES, "mode"}, (path, step)
@@ -135,3 +137,11 @@ def test_a_layer_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mine, "owner", property(None, lambda self, layer: kept.append(layer)))
     with pytest.raises(Broken, match="does not go"):
         run(b"call queries:mine")
+
+
+def test_rows_that_are_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = b"append\nlate append.keys:list 9\nappend"
+    run(program)
+    monkeypatch.setattr(fuzz_layers, "rows_of", lambda keys: len(keys[0]) + 1)
+    with pytest.raises(Broken, match="are lost"):
+        run(program)

@@ -33,7 +33,13 @@ take_block(const attn_block *block, attn_arena *a)
     return own;
 }
 
-/* The numbers of the tile's keys that are scored. */
+/* The numbers of the tile's keys that are scored: where they begin, and how many. */
+static int64_t
+first_number(const attn_block *block)
+{
+    return (int64_t)block->tile.first * block->lanes;
+}
+
 static int64_t
 numbers(const attn_block *block)
 {
@@ -44,7 +50,7 @@ static void
 tile(attn_block *block, void *own)
 {
     const softcap_own *s = own;
-    const int64_t at = (int64_t)block->tile.first * block->lanes;
+    const int64_t at = first_number(block);
     attn_simd->softcap(block->S + at, s->slope == NULL ? NULL : s->slope + at,
                        numbers(block), s->cap, s->inv);
 }
@@ -60,7 +66,7 @@ static void
 tile_backward(attn_block *block, void *own, float *dS)
 {
     const softcap_own *s = own;
-    const int64_t at = (int64_t)block->tile.first * block->lanes;
+    const int64_t at = first_number(block);
     for (int64_t i = at; i < at + numbers(block); i++) {
         dS[i] *= s->slope[i];
     }

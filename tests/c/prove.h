@@ -53,6 +53,20 @@ any_size(int64_t least, int64_t most)
 #define __builtin_add_overflow(x, y, to) \
     PROVE_FITS((prove_wide)(x) + (prove_wide)(y), to)
 
+/* What the checker does not see at once of products, and prove_indices.c proves: i of n steps of `size`. */
+static bool
+is_within(prove_wide i, prove_wide n, prove_wide size)
+{
+    return i * size + size <= n * size;
+}
+
+static void
+step(int64_t i, int64_t n, int64_t size)
+{
+    __ESBMC_assert(i >= 0 && i < n && size >= 0, "what prove_steps asks for");
+    __ESBMC_assume(is_within((prove_wide)i, (prove_wide)n, (prove_wide)size));
+}
+
 #ifdef PROVE_CALLS
 /* In the place of arena.h, which is proved by itself: how much is taken does not matter,
  * only what is asked for. */

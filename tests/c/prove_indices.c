@@ -5,8 +5,7 @@
  * which has to be refuted.
  *
  * Of views and operands it is taken for granted that the array exists: its axes reach no
- * further than memory does, in either direction. A view has one axis beside its rows here: each
- * more is a turn more of the same loop. Lengths make the keys of a row only fewer.
+ * further than memory does, in either direction. Lengths make the keys of a row only fewer.
  */
 #include "../../csrc/core/mask.c"
 #include "../../csrc/core/operand.h"
@@ -49,13 +48,6 @@ assert_inside(int64_t at)
                    "inside");
 }
 
-/* What the checker does not see at once of products, and proves here: i of n steps of `size`. */
-static bool
-is_within(prove_wide i, prove_wide n, prove_wide size)
-{
-    return i * size + size <= n * size;
-}
-
 int
 prove_steps(void)
 {
@@ -65,33 +57,32 @@ prove_steps(void)
     return 0;
 }
 
-static void
-step(int64_t i, int64_t n, int64_t size)
+/* Of any number of axes: the rows, which come first; then one axis more, from wherever those before
+ * it may have led, and with whatever they left of b. */
+int
+prove_rows(void)
 {
-    __ESBMC_assert(i >= 0 && i < n && size >= 0, "what prove_steps asks for");
-    __ESBMC_assume(is_within((prove_wide)i, (prove_wide)n, (prove_wide)size));
+    const int64_t M = any_size(1, INT64_MAX), m = any_size(0, M - 1);
+    const attn_view v = {.stride_m = any_stride(M)};
+    step(m, M, length(v.stride_m));
+    assert_inside(attn_view_row(&v, any_size(0, INT64_MAX), m));
+    return 0;
 }
 
-enum { AXES = 1 };
-
 int
-prove_view(void)
+prove_axis(void)
 {
-    const int64_t M = any_size(1, INT64_MAX), b = any_size(0, INT64_MAX);
-    const int64_t m = any_size(0, M - 1);
-    attn_axis axes[AXES];
-    attn_view v = {.axes = axes, .axis_count = AXES};
-    int64_t rest = b;
-    v.stride_m = any_stride(M);
-    step(m, M, length(v.stride_m));
-    for (int i = 0; i < AXES; i++) {
-        const int64_t size = any_size(1, INT64_MAX), stride = any_stride(size);
-        axes[i] = (attn_axis){size, stride};
-        step(rest % size, size, length(stride));
-        rest /= size;
-    }
+    const int64_t b = any_size(0, INT64_MAX), size = any_size(1, INT64_MAX);
+    before = any_size(0, INT64_MAX);
+    behind = any_size(0, INT64_MAX);
+    const int64_t so_far = nondet_bool() ? any_size(0, (int64_t)behind)
+                                         : -any_size(0, (int64_t)before);
+    const attn_axis axis = {size, any_stride(size)};
+    const attn_view v = {.axes = &axis, .axis_count = 1, .stride_m = so_far};
+    step(b % size, size, length(axis.stride));
     __ESBMC_assume(before + behind <= (prove_wide)INT64_MAX);
-    assert_inside(attn_view_row(&v, b, m));
+    assert_inside(attn_view_row(&v, b, 1));
+    __ESBMC_assert(b / size >= 0, "what is left of b");
     return 0;
 }
 

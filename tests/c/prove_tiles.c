@@ -1,0 +1,248 @@
+/*
+ * prove_tiles.c -- for all sizes: a task of keys.c stays inside the keys that there are and the rows
+ * that were taken for them; a modifier stays inside the tile, its own arrays and the gradient of
+ * the bias. As prove_indices.c, and refuted with -DWRONG as well.
+ *
+ * -DPROVE_KEYS, -DPROVE_SOFTCAP or -DPROVE_BIAS, whose functions are their files' own; of modifiers
+ * with -DLANES, the lanes of a block. What is called does nothing here but look at where it was
+ * sent. That a tile is one of a block's keys, and where rows of a view and keys of an operand lie,
+ * is proved in prove_indices.c, and taken for granted here.
+ */
+#if defined(PROVE_KEYS)
+#include "../../csrc/core/keys.c"
+#elif defined(PROVE_SOFTCAP)
+#include "../../csrc/core/softcap.c"
+#else
+#include "../../csrc/core/bias.c"
+#endif
+
+#ifdef WRONG
+enum { MORE = 1 };
+#else
+enum { MORE = 0 };
+#endif
+
+static void
+within(prove_wide at, prove_wide count, prove_wide room)
+{
+    __ESBMC_assert(at >= 0 && count >= 0 && at + count + MORE <= room, "within");
+}
+
+/* ---- tasks of keys --------------------------------------------------------------- */
+
+#ifdef PROVE_KEYS
+static int64_t entries, keys, capacity;
+
+/* How many are alike is any number; after that, all. A third turn would be as the second. */
+int64_t
+attn_use_run(const uint8_t *use, int64_t at, int64_t end, bool *used)
+{
+    static bool again;
+    within(at, end - at, (prove_wide)entries * (prove_wide)keys);
+    (void)use;
+    *used = nondet_bool();
+    const int64_t n = again ? end - at : any_size(1, end - at);
+    again = true;
+    return n;
+}
+
+static void
+make_keys(void *rows, int64_t row, attn_span span, int64_t n, const attn_problem *p)
+{
+    (void)rows, (void)span, (void)p;
+    within(row, n, (prove_wide)entries * (prove_wide)capacity);
+}
+
+static void
+make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n)
+{
+    within(e, 1, entries);
+    within(j, n, c->p->N);
+}
+
+int
+prove_keys(void)
+{
+    const attn_score score = {.make_keys = make_keys,
+                              .make_keys_backward = make_keys_backward};
+    const attn_operand operand = {.heads = 1};
+    const attn_gradients d = {.keys = NULL};
+    attn_prepared to = {.rows = NULL};
+    key_job job = {.keys = &operand};
+    attn_problem p = {.score = &score};
+    attn_call call = {.p = &p, .d = &d};
+
+    entries = any_size(1, MOST);
+    job.first = any_size(0, MOST);
+    job.end = any_size(job.first, MOST);
+    keys = job.end - job.first;
+    to.capacity = capacity = any_size(job.end, MOST);
+    job.p = &p;
+    if (nondet_bool()) {
+        job.to = &to;
+    } else {
+        p.N = any_size(job.end, MOST);
+        job.call = &call;
+    }
+    __ESBMC_assume((prove_wide)entries * (prove_wide)capacity <= INT64_MAX);
+    const int64_t chunks = attn_ceil_div(keys, TASK_KEYS);
+    const int64_t task = any_size(0, INT64_MAX);
+    __ESBMC_assume(keys > 0 &&
+                   (prove_wide)task < (prove_wide)entries * (prove_wide)chunks);
+    step(task / chunks, entries, keys);
+    step(task / chunks, entries, capacity);
+    key_task(&job, task, 0);
+    return 0;
+}
+#endif
+
+/* ---- modifiers ------------------------------------------------------------------- */
+
+#ifndef PROVE_KEYS
+static float S[1], own_numbers[1];
+static int64_t most; /* keys of a tile, at most */
+static attn_problem problem;
+static attn_call call = {.p = &problem};
+static attn_block block = {.call = &call, .S = S, .lanes = LANES};
+
+static int
+any_int(int least, int last)
+{
+    return (int)any_size(least, last);
+}
+
+static void
+any_tile(void)
+{
+    attn_tile *t = &block.tile;
+    problem.N = any_size(1, MOST);
+    most = problem.N < ATTN_KEYS ? problem.N : ATTN_KEYS;
+    block.rows.count = any_int(1, LANES);
+    t->keys = any_int(1, (int)most);
+    t->k0 = any_size(0, problem.N - t->keys);
+    t->first = any_int(0, t->keys);
+    t->end = any_int(t->first, t->keys);
+}
+
+/* Numbers of an array that begins at `of`, (keys, lanes) if `rows` is the tile's. */
+static void
+inside(const float *x, const float *of, int64_t count, int64_t rows)
+{
+    within(x - of, count, (prove_wide)rows * LANES);
+}
+#endif
+
+#ifdef PROVE_SOFTCAP
+static void
+softcap(float *x, float *slope, int64_t n, float cap, float inv)
+{
+    (void)cap, (void)inv;
+    inside(x, S, n, most);
+    if (slope != NULL) {
+        inside(slope, own_numbers, n, most);
+    }
+}
+
+static const attn_kernels kernels = {.softcap = softcap};
+const attn_kernels *attn_simd = &kernels;
+
+int
+prove_softcap(void)
+{
+    any_tile();
+    softcap_own own = {.slope = nondet_bool() ? own_numbers : NULL};
+    tile(&block, &own);
+    within(first_number(&block), numbers(&block), (prove_wide)most * LANES);
+    return 0;
+}
+#endif
+
+#ifdef PROVE_BIAS
+static float bias[1], sum[1], share[1];
+static int64_t row; /* of the view, where the block's first query begins */
+
+/* Numbers of the share of a group: its rows, of the bias's columns. */
+static void
+in_share(const float *to, prove_wide count)
+{
+    within(to - share, count, (prove_wide)group_rows(&call) * columns_of(&problem));
+}
+
+int64_t
+attn_view_row(const attn_view *v, int64_t b, int64_t m)
+{
+    (void)v, (void)b, (void)m;
+    return row;
+}
+
+static void
+pack(float *to, int lanes, const float *from, int64_t ld, int rows, int64_t cols,
+     float gain)
+{
+    (void)ld, (void)gain;
+    within(rows, 0, lanes);
+    inside(to, own_numbers, cols * lanes, most);
+    within(from - bias - row, cols, columns_of(&problem));
+}
+
+static void
+add_tile(float *x, int lanes, int rows, const float *added, int ld, float gain)
+{
+    (void)gain;
+    inside(x, S, (int64_t)rows * lanes, most);
+    inside(added, own_numbers, (int64_t)(rows > 0 ? rows - 1 : 0) * ld + lanes, most);
+}
+
+static void
+matmul(float *to, int64_t ld, const float *x, int64_t ldx, int64_t sx, const float *y,
+       int64_t ldy, int64_t rows, int64_t cols, int64_t terms, bool add)
+{
+    (void)ld, (void)x, (void)ldx, (void)sx, (void)y, (void)ldy, (void)terms, (void)add;
+    if (problem.masks.bias.stride_j == 0) {
+        inside(to, sum, rows * cols, 1);
+    } else {
+        in_share(to, rows * cols);
+    }
+}
+
+static void
+unpack(float *to, int64_t ld, const float *from, int lanes, int rows, int64_t cols,
+       const float *factor)
+{
+    (void)from, (void)lanes, (void)factor;
+    in_share(to, (prove_wide)(rows - 1) * ld + cols);
+}
+
+static const attn_kernels kernels = {
+    .pack = pack, .unpack = unpack, .add_tile = add_tile, .matmul = matmul};
+const attn_kernels *attn_simd = &kernels;
+
+int
+prove_bias(void)
+{
+    bias_own own = {.tile = own_numbers, .sum = sum, .to = share};
+    any_tile();
+    row = any_size(0, MOST);
+    problem.masks.bias = (attn_view){.data = bias,
+                                     .stride_m = nondet_bool() ? any_size(0, MOST) : 0,
+                                     .stride_j = nondet_bool()};
+    tile(&block, &own);
+
+    /* As plan_backward.c lays groups out: blocks of all lanes, from the first query on. */
+    call.group_queries = any_size(1, MOST);
+    problem.M = any_size(1, MOST);
+    block.m0 = any_size(0, problem.M - 1);
+    const int64_t first = block.m0 % call.group_queries;
+    __ESBMC_assume(call.group_queries % LANES == 0 && first % LANES == 0);
+    __ESBMC_assume(block.m0 + block.rows.count <= problem.M);
+    const int64_t rows = group_rows(&call), columns = columns_of(&problem);
+    __ESBMC_assume((prove_wide)rows * (prove_wide)columns <=
+                   INT64_MAX); /* there it is */
+    if (problem.masks.bias.stride_m != 0) {
+        step(first, rows, columns);
+        step(first + block.rows.count - 1, rows, columns);
+    }
+    tile_backward(&block, &own, S);
+    return 0;
+}
+#endif
