@@ -14,6 +14,11 @@ fi
 exec </dev/null
 unset PYTHONPATH ATTNEXT_CPU ATTNEXT_NUM_THREADS
 
+# Python compiles what it imports, and keeps that. pip would compile all that it installs: of the
+# 16,000 files of the first environment, most of which nobody imports, that takes over a minute.
+unset PYTHONDONTWRITEBYTECODE
+export PIP_COMPILE=0
+
 # The clone as git has it, without anything that was built in it.
 copy_clone() { # DIRECTORY
     mkdir "$1"
