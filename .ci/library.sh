@@ -14,6 +14,11 @@ fi
 exec </dev/null
 unset PYTHONPATH ATTNEXT_CPU ATTNEXT_NUM_THREADS
 
+# Python compiles what it imports, and keeps that. pip would compile all that it installs: of the
+# 16,000 files of the first environment, most of which nobody imports, that takes over a minute.
+unset PYTHONDONTWRITEBYTECODE
+export PIP_COMPILE=0
+
 # The clone as git has it, without anything that was built in it.
 copy_clone() { # DIRECTORY
     mkdir "$1"
@@ -122,7 +127,7 @@ of_torch="torch fuzz_torch torch_derivatives torch_editions torch_exchange torch
 shown="explain explain_backward explain_labels explain_layers explain_memory explain_multi_head
     explain_show plot plot_shown tour tour_languages tour_plots tour_width lab lab_assignments view"
 project="benchmarks benchmarks_beside benchmarks_ways chinese completion docs editable notebooks
-    notebooks_chinese packaging refleaks signatures site"
+    notebooks_chinese packaging refleaks rows signatures site"
 
 tests() { # NAME...: their files
     printf 'tests/test_%s.py\n' "$@"
@@ -135,6 +140,10 @@ fused() {
         echo -mfma
     fi
 }
+
+# As the core is built, with -O3: without it a compiler warns of less. Where two steps say the same of
+# a file, one compiles it.
+strict=(-std=c11 -Wall -Wextra -Werror -O3)
 
 # Objects of these C files, two at a time, into the current directory.
 compile() { # FLAG... -- FILE...
@@ -156,8 +165,8 @@ bits_here() { # PROBLEMS
         mkdir -p "$work/here"
         (
             cd "$work/here"
-            compile gcc -std=c11 -O2 -pthread -- "$root"/csrc/{core,os,simd}/*.c
-            compile gcc -std=c11 -O2 $(fused) -- "$root"/csrc/simd/kernels_scalar.c
+            compile gcc "${strict[@]}" -- "$root"/csrc/{core,os,simd}/*.c
+            compile gcc "${strict[@]}" $(fused) -- "$root"/csrc/simd/kernels_scalar.c
             gcc -pthread "$root"/tests/c/fuzz_{attention,main}.c ./*.o -lm -o fuzz
         )
     fi

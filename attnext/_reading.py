@@ -7,18 +7,22 @@ name of an argument and what was given, and returns what is plain; it is named a
 py_read.c are.
 """
 
+from __future__ import annotations
+
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnext import _wrong
 from attnext._wrong import type_name
 
-Array = NDArray[Any]
+if TYPE_CHECKING:  # as in _positions.py
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[Any]"
 _LISTS = (list, tuple)
 
 REAL = "real numbers (any float or integer dtype)"
@@ -238,7 +242,7 @@ def overlap(name: str, value: Array, out: Array) -> None:
         raise ValueError(f"out shares memory with {name}, expected memory of its own")
 
 
-def rng(name: str, value: Any) -> "np.random.Generator":  # which NumPy imports when asked for
+def rng(name: str, value: Any) -> np.random.Generator:
     """A generator of random numbers, or what makes one."""
     try:
         return np.random.default_rng(value)

@@ -5,14 +5,18 @@ calls the function here that is named for it, with what it knows of it, and rais
 An argument is told by its name, what was expected and what came.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnext._hints import call as call  # which a signature does not fit
 
-Array = NDArray[Any]
+if TYPE_CHECKING:  # as in _positions.py
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[Any]"
 Dims = list[int] | tuple[int, ...]  # of an expected shape: a number below 0 stands for a letter
 
 _LETTERS = ("", "M", "N", "H", "D", "Dq", "Dk", "Dv", "heads")  # as PY_M and so on

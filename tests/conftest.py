@@ -6,6 +6,7 @@ that only it finds:
 - results are held against `helpers.textbook`, formulas on whole arrays, not against the reference;
 - sizes walk along all axes at once; a rule that does not depend on the score is tested with one
   score at a time, in turn; what differs in a number alone is a loop, not a test for each number;
+- rows of a parametrised test go through eight at a time: see rows.py;
 - what is expensive to make, a compiled program or a recorded tour, is made `once` a run;
 - a larger sample of the same is marked `slow`: `pytest -m slow` runs it, as .ci/run does.
 
@@ -14,9 +15,9 @@ that only it finds:
 
 from __future__ import annotations
 
+import gc
 import os
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -24,6 +25,9 @@ import numpy as np
 import pytest
 from compiling import WITHOUT_PYTHON, compile_objects, preloading, shared_library, sources
 from helpers import Once, settle
+from rows import pytest_generate_tests as pytest_generate_tests
+from rows import pytest_pyfunc_call as pytest_pyfunc_call
+from rows import random_numbers
 
 import attnext
 
@@ -38,8 +42,16 @@ def pytest_configure() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def pytest_collection_finish() -> None:
-    settle()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected is there to stay: the collector would look through it for a
+    quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        settle()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # wheels are tested without pytest-xdist
@@ -55,7 +67,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the test's name alone."""
-    return np.random.default_rng(zlib.crc32(request.node.name.encode()))
+    return random_numbers(request.node.name)
 
 
 @pytest.fixture

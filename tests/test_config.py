@@ -128,6 +128,16 @@ def test_public_names() -> None:
         assert hasattr(attnext, name)
 
 
+def test_importing_attnext_imports_nothing_that_numpy_does_not() -> None:
+    code = """
+import numpy, sys
+there = set(sys.modules)
+import attnext
+print([name for name in sys.modules if name not in there and name.split(".")[0] != "attnext"])
+"""
+    assert run_python("-c", code).stdout == "[]\n"
+
+
 ALONE = ("explain", "kernel_regression", "lab", "reference", "testing")  # need NumPy alone
 SUBMODULES = (*ALONE, "dask", "plot", "torch")
 

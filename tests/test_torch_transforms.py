@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import run_python
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -226,6 +228,24 @@ def test_transforms_in_a_compiled_graph() -> None:
     ):
         compiled_one = torch.compile(transformed, backend="aot_eager")
         torch.testing.assert_close(compiled_one(Q), transformed(Q))
+
+
+def test_what_a_broken_graph_leaves_is_not_compiled() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    torch.compile(lambda q: ours.masked_softmax(q.double(), LENS) * 2, backend=keep)(Q)
+    called = [node.target for graph in graphs for node in graph.graph.nodes if "call" in node.op]
+    assert called[-1] is operator.mul and not {torch.softmax, torch.where} & {*called}
+
+
+def test_torch_compile_is_not_imported_with_us() -> None:
+    """It takes a second, of programs that compile nothing, too."""
+    run_python("-c", "import sys, attnext.torch; assert 'torch._dynamo' not in sys.modules")
 
 
 # ---- torch.jit.trace -----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ The files::
     calls.py        a call of a function, forward and backward
     autograd.py     a call as a node of autograd's graph, or without one
     operators.py    a call as an operator in a graph of torch.compile or torch.jit.trace
+    graphs.py       what torch.compile leaves alone
     composite.py    every function of torch's operators: second derivatives, transforms, float64;
                     pairs.py, which pairs take part in them
     functions.py    every attention on tensors; attention.py behind them

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import compress
 from sys import intern
 from typing import Any, NamedTuple, TypeAlias
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from attnext import _core
 
+from .graphs import uncompiled
 from .tensors import by_argument, on_tensors
 
 Saved: TypeAlias = dict[str, Any]  # tensors, or lists of them, by argument
@@ -176,6 +176,7 @@ def way_of(
     return Way(asked, helpful, few, LEARNED, kinds, kinds_of_few, record, intern(in_c))
 
 
+@uncompiled
 def at_once(
     function: str,
     inputs: Mapping[str, Any],
@@ -191,12 +192,6 @@ def at_once(
     if way is None:
         way = _WAYS[function, returned] = way_of(function, returned, record)
     return _core._at_once(getattr(_core, way.in_c), inputs, options, way)
-
-
-with suppress(ImportError):  # behind a graph's break torch.compile looks into what is called
-    from torch._dynamo.eval_frame import skip_code as _skip_code
-
-    _skip_code(at_once.__code__)
 
 
 def take_learned(inputs: dict[str, Any], options: dict[str, Any]) -> None:

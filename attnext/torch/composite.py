@@ -22,6 +22,7 @@ from attnext.reference.dropout import dropout_keep
 from attnext.reference.options import Options
 
 from .calls import RULES, Call, Described, call_of
+from .graphs import breaks_graphs
 from .pairs import Pairs, array_of, known_pairs, lengths, pairs_of
 from .rules import is_wrapped, unwrapped
 from .tensors import by_argument
@@ -40,9 +41,9 @@ _NOTHING_TO_DO = {"valid_lens": 0, "mask": np.zeros((), bool), "empty_rows": "ze
 # ---- calls ---------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@breaks_graphs
 def run(described: Described, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What the function makes. A graph of torch.compile breaks here."""
+    """What the function makes."""
     call = call_of(*described)
     _check(call, tensors)
     asked = call.made[: call.returned]

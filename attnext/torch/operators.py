@@ -18,10 +18,11 @@ from torch import Tensor
 
 from .calls import Call, Described, backward, call_of, forward, keep, shapes
 from .composite import second_gradients
+from .graphs import constant
 from .rules import may_stand_for_more, stand_for_more
 
 # Answered while the graph is made.
-_may_stand_for_more = torch.compiler.assume_constant_result(may_stand_for_more)  # type: ignore[no-untyped-call]
+_may_stand_for_more = constant(may_stand_for_more)
 
 
 def is_compiling() -> bool:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from operator import index
 
-import torch
 from torch import Tensor
 
 from attnext import _positions
 
 from .attention import OTHER
+from .graphs import constant
 from .operators import is_compiling
 from .tensors import to_tensor
 
 
+@constant
 def _encoding(num_steps: int, num_hiddens: int) -> Tensor:
     return to_tensor(_positions.positional_encoding(num_steps, num_hiddens))
-
-
-# Computed while the graph is made.
-_encoding = torch.compiler.assume_constant_result(_encoding)  # type: ignore[no-untyped-call]
 
 
 @OTHER.spelled_out
