@@ -71,7 +71,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     result = yield
     for row in _rest.get(pyfuncitem.nodeid, []):
         name = f"{pyfuncitem.originalname}[{row.id}]"
-        arguments = {**pyfuncitem.funcargs, **row.params, "rng": random_numbers(name)}
+        arguments = {**pyfuncitem.funcargs, "rng": random_numbers(name), **row.params}
         try:
             pyfuncitem.obj(**{x: arguments[x] for x in pyfuncitem._fixtureinfo.argnames})
         except BaseException as error:

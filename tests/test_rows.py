@@ -22,6 +22,10 @@ def test_squares(a, b, rng):
 def test_one_is_wrong(name, number):
     assert (name, number) != ("c", 2)
 
+@pytest.mark.parametrize("rng", range(3))
+def test_names_of_its_own(rng):
+    assert rng < 3
+
 @pytest.mark.parametrize("a", range(3))
 def test_folders(a, tmp_path):
     (tmp_path / "new").mkdir()
@@ -59,7 +63,7 @@ def run(folder: Path, *arguments: str) -> str:
 def test_together_and_alone(folder: Path) -> None:
     """As many numbers as rows, the same for a row in both, and the name of the one that fails."""
     together = run(folder, "-s", str(folder))
-    assert "1 failed, 9 passed, 4 deselected, 3 xfailed" in together
+    assert "1 failed, 10 passed, 4 deselected, 3 xfailed" in together
     assert "in the row test_one_is_wrong[2-c]" in together
     numbers = re.findall(r"(\d+) (\d{6,})", together)
     assert [int(a) for a, _ in numbers] == list(range(20))
