@@ -127,7 +127,7 @@ of_torch="torch fuzz_torch torch_derivatives torch_editions torch_exchange torch
 shown="explain explain_backward explain_labels explain_layers explain_memory explain_multi_head
     explain_show plot plot_shown tour tour_languages tour_plots tour_width lab lab_assignments view"
 project="benchmarks benchmarks_beside benchmarks_ways chinese completion docs editable notebooks
-    notebooks_chinese packaging refleaks rows signatures site"
+    notebooks_chinese packaging refleaks signatures site"
 
 tests() { # NAME...: their files
     printf 'tests/test_%s.py\n' "$@"

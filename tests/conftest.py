@@ -6,7 +6,6 @@ that only it finds:
 - results are held against `helpers.textbook`, formulas on whole arrays, not against the reference;
 - sizes walk along all axes at once; a rule that does not depend on the score is tested with one
   score at a time, in turn; what differs in a number alone is a loop, not a test for each number;
-- rows of a parametrised test go through eight at a time: see rows.py;
 - what is expensive to make, a compiled program or a recorded tour, is made `once` a run;
 - a larger sample of the same is marked `slow`: `pytest -m slow` runs it, as .ci/run does.
 
@@ -17,6 +16,7 @@ from __future__ import annotations
 
 import gc
 import os
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -25,9 +25,6 @@ import numpy as np
 import pytest
 from compiling import WITHOUT_PYTHON, compile_objects, preloading, shared_library, sources
 from helpers import Once, settle
-from rows import pytest_generate_tests as pytest_generate_tests
-from rows import pytest_pyfunc_call as pytest_pyfunc_call
-from rows import random_numbers
 
 import attnext
 
@@ -67,7 +64,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the test's name alone."""
-    return random_numbers(request.node.name)
+    return np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
 @pytest.fixture
