@@ -130,7 +130,7 @@ def test_public_names() -> None:
 
 def test_importing_attnext_imports_nothing_that_numpy_does_not() -> None:
     code = """
-import numpy, sys
+import __future__, numpy, sys
 there = set(sys.modules)
 import attnext
 print([name for name in sys.modules if name not in there and name.split(".")[0] != "attnext"])
