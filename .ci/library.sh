@@ -23,7 +23,7 @@ export PIP_COMPILE=0
 copy_clone() { # DIRECTORY
     mkdir "$1"
     tar -C "$root" --exclude=./build --exclude=./dist --exclude='*.egg-info' --exclude='*.so' \
-        --exclude=__pycache__ --exclude='./.*_cache' --exclude=./.hypothesis -cf - . |
+        --exclude=__pycache__ --exclude='./.*_cache' --exclude=.hypothesis -cf - . |
         tar -C "$1" -xf -
 }
 
