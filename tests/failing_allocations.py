@@ -144,6 +144,15 @@ MAKERS: list[Callable[[], Layer]] = [
 ]
 
 
+def made_anew(make: Callable[..., Layer], rng: np.random.Generator) -> dict[str, Any]:
+    """Drawn from a generator that is there: where NumPy cannot make one, it loses 152 bytes."""
+    rng.bit_generator.state = START
+    return make(rng=rng).state_dict()
+
+
+START = np.random.default_rng(3).bit_generator.state
+
+
 def layers() -> Cases:
     """Every method and attribute of the layers, of a context and of a memory."""
     for make in MAKERS:
@@ -154,7 +163,7 @@ def layers() -> Cases:
         layer(X, X, X, [1, 2], mask=mask, sink=np.reshape(LSE, (*lead, 3)))
         context, memory = layer.context, layer.memory(X, X, [1, 5], mask=MASK)
         layer.eval()  # or each call would draw another seed
-        yield f"{name}.__init__", partial(lambda make: make().state_dict(), make)
+        yield f"{name}.__init__", partial(made_anew, make, np.random.default_rng(3))
         attend = partial(layer, LISTS, X, X, [1, 2], mask=mask, softcap=2, sink=[1, 2, 3])
         yield f"{name}.__call__", attend
         backward = partial(layer.backward, LISTS, grad_weights=weights, context=context)
