@@ -7,13 +7,11 @@ that fails is printed. Made for AddressSanitizer, which ends what reads or write
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
-import time
 from functools import partial
-from itertools import count
 
+import fuzz_rounds
 import numpy as np
 from hostile import FUNCTIONS, MAKERS, check_well, deeds, freed, make, methods, same
 from test_attacks_finalisers import CONVERTED, collected_during
@@ -64,21 +62,10 @@ def use_the_object(r: random.Random) -> None:
     check_well(layer)
 
 
-def main(seconds: float, seed: int = 0) -> None:
-    """Rounds from this seed on, for so long, and one at the least."""
-    gc.freeze()  # what is there already is not gone through each time
-    end = time.monotonic() + seconds
-    for number in count(seed):
-        r = random.Random(number)
-        try:
-            r.choice([free_arguments, use_the_object])(r)
-        except BaseException:
-            print(f"this was: fuzz_finalisers.py 0 {number}", file=sys.stderr)
-            raise
-        if time.monotonic() >= end:
-            print(f"{number - seed + 1} rounds, nothing broken")
-            return
+def one_round(number: int) -> None:
+    r = random.Random(number)
+    r.choice([free_arguments, use_the_object])(r)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), *map(int, sys.argv[2:]))
+    fuzz_rounds.run(one_round, float(sys.argv[1]), *map(int, sys.argv[2:]))

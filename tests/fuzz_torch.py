@@ -12,14 +12,13 @@ from __future__ import annotations
 import gc
 import random
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count
 from typing import Any
 
+import fuzz_rounds
 import numpy as np
 import torch
 from fuzz_arguments import Sizes, well_formed
@@ -222,24 +221,17 @@ def with_memory(r: random.Random) -> None:
 ROUNDS = any_tensors, no_tensors, second_derivatives, with_memory
 
 
-def main(seconds: float, seed: int = 0) -> None:
-    """Rounds from this seed on, for so long, and one at the least."""
+def one_round(number: int) -> None:
+    r = random.Random(number)
+    torch.manual_seed(number)
+    r.choice(ROUNDS)(r)
+
+
+def main(seconds: float, first: int = 0) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     gc.disable()
-    gc.freeze()  # what is there already is not gone through each time
-    end = time.monotonic() + seconds
-    for number in count(seed):
-        r = random.Random(number)
-        torch.manual_seed(number)
-        try:
-            r.choice(ROUNDS)(r)
-        except BaseException:
-            print(f"this was: fuzz_torch.py 0 {number}", file=sys.stderr)
-            raise
-        if time.monotonic() >= end:
-            print(f"{number - seed + 1} rounds, nothing broken")
-            return
+    fuzz_rounds.run(one_round, seconds, first)
 
 
 if __name__ == "__main__":

@@ -108,8 +108,7 @@ typedef struct {
                            * those of queries do: for attnext.torch; or 0 */
 
     py_made made; /* the scores are an output */
-    float
-        scale; /* the gradient of a bandwidth; of a factor that is a number, if asked for */
+    float scale;  /* gradient of a bandwidth; of a number that is a factor, if asked */
     float *scale_or_scales; /* where it goes; NULL: it is not wanted */
 
     /* Long, read only as far as they were written, and so not set to zero first. */
