@@ -602,7 +602,7 @@ def test_on_a_cluster_of_processes(rng: np.random.Generator) -> None:
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address=":0",
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
