@@ -127,9 +127,8 @@ store_backward(attn_block *block, void *own)
     if (stride == 0) {
         add_lanes(block, s->to, s->sum, 1);
     } else {
-        for (int l = 0; l < block->rows.count; l++) {
-            row_of(block, s)[l * stride] = s->sum[l];
-        }
+        attn_simd->unpack(row_of(block, s), stride, s->sum, block->lanes,
+                          block->rows.count, 1, NULL);
     }
     memset(s->sum, 0, (size_t)block->lanes * sizeof(float));
 }
@@ -167,25 +166,29 @@ typedef struct {
     int64_t first, count;
 } share_job;
 
+/* One row of the share of a group, if it has that. */
+static void
+add_row(const share_job *job, int64_t i, int64_t row)
+{
+    static const float one = 1.0f;
+    const attn_call *c = job->call;
+    const int64_t columns = columns_of(c->p), group = job->first + i;
+    const int64_t m = group % c->groups * c->group_queries + row;
+    if (m < c->p->M) {
+        float *to = c->d->bias + attn_view_row(&c->p->masks.bias, group / c->groups, m);
+        const float *from = job->shares + (i * group_rows(c) + row) * columns;
+        attn_simd->matmul(to, columns, &one, 0, 0, from, columns, 1, columns, 1, true);
+    }
+}
+
 /* A task is one row of the shares, in all groups that have it. */
 static void
 add_task(void *ctx, int64_t row, int worker)
 {
     const share_job *job = ctx;
-    const attn_call *c = job->call;
-    const int64_t columns = columns_of(c->p), rows = group_rows(c);
     (void)worker;
     for (int64_t i = 0; i < job->count; i++) {
-        int64_t group = job->first + i;
-        int64_t m = group % c->groups * c->group_queries + row;
-        if (m >= c->p->M) {
-            continue;
-        }
-        float *to = c->d->bias + attn_view_row(&c->p->masks.bias, group / c->groups, m);
-        const float *from = job->shares + (i * rows + row) * columns;
-        for (int64_t j = 0; j < columns; j++) {
-            to[j] += from[j];
-        }
+        add_row(job, i, row);
     }
 }
 

@@ -4,7 +4,8 @@
  * the bias. As prove_indices.c, and refuted with -DWRONG as well.
  *
  * -DPROVE_KEYS, -DPROVE_SOFTCAP or -DPROVE_BIAS, whose functions are their files' own; of modifiers
- * with -DLANES, the lanes of a block. What is called does nothing here but look at where it was
+ * with -DLANES, the lanes of a block; of groups with -DOF_QUERIES and -DOF_KEYS, 0 or 1, as products of
+ * three sizes that are known take seconds, and others take hours. What is called does nothing here but look at where it was
  * sent. That a tile is one of a block's keys, and where rows of a view and keys of an operand lie,
  * is proved in prove_indices.c, and taken for granted here.
  */
@@ -13,6 +14,9 @@
 #elif defined(PROVE_SOFTCAP)
 #include "../../csrc/core/softcap.c"
 #else
+#include <string.h>
+static void *cleared(void *to, int value, size_t size);
+#define memset cleared
 #include "../../csrc/core/bias.c"
 #endif
 
@@ -158,8 +162,19 @@ prove_softcap(void)
 #endif
 
 #ifdef PROVE_BIAS
-static float bias[1], sum[1], share[1];
-static int64_t row; /* of the view, where the block's first query begins */
+static float bias[1], sum[1], share[1], gradient[1];
+static int64_t row;     /* of the view, where the block's first query begins */
+static int64_t entries; /* of the gradient, whose rows lie one behind another */
+static bool to_gradient;
+static int64_t shares; /* groups that have one */
+
+/* Numbers of the gradient. */
+static void
+in_gradient(const float *to, prove_wide count)
+{
+    const int64_t rows = problem.masks.bias.stride_m != 0 ? problem.M : 1;
+    within(to - gradient, count, (prove_wide)entries * rows * columns_of(&problem));
+}
 
 /* Numbers of the share of a group: its rows, of the bias's columns. */
 static void
@@ -171,7 +186,15 @@ in_share(const float *to, prove_wide count)
 int64_t
 attn_view_row(const attn_view *v, int64_t b, int64_t m)
 {
-    (void)v, (void)b, (void)m;
+    (void)v;
+    within(b, 1, problem.B);
+    within(m, 1, problem.M);
+    if (to_gradient) { /* as prove_indices.c has it of views */
+        const int64_t entry = any_size(0, entries - 1), columns = columns_of(&problem);
+        const int64_t rows = v->stride_m != 0 ? problem.M : 1;
+        step(entry, entries, rows * columns);
+        row = (entry * rows + (v->stride_m != 0 ? m : 0)) * columns;
+    }
     return row;
 }
 
@@ -197,8 +220,12 @@ static void
 matmul(float *to, int64_t ld, const float *x, int64_t ldx, int64_t sx, const float *y,
        int64_t ldy, int64_t rows, int64_t cols, int64_t terms, bool add)
 {
-    (void)ld, (void)x, (void)ldx, (void)sx, (void)y, (void)ldy, (void)terms, (void)add;
-    if (problem.masks.bias.stride_j == 0) {
+    (void)ld, (void)x, (void)ldx, (void)sx, (void)ldy, (void)terms, (void)add;
+    if (to_gradient) {
+        in_gradient(to, rows * cols);
+        within(y - share, cols,
+               (prove_wide)group_rows(&call) * columns_of(&problem) * shares);
+    } else if (to == sum) {
         inside(to, sum, rows * cols, 1);
     } else {
         in_share(to, rows * cols);
@@ -217,32 +244,129 @@ static const attn_kernels kernels = {
     .pack = pack, .unpack = unpack, .add_tile = add_tile, .matmul = matmul};
 const attn_kernels *attn_simd = &kernels;
 
+/* memset. */
+static void *
+cleared(void *to, int value, size_t size)
+{
+    const prove_wide count = size / sizeof(float);
+    __ESBMC_assert(value == 0 && size % sizeof(float) == 0, "numbers");
+    if (to == (void *)sum) {
+        inside(to, sum, count, 1);
+    } else if (to_gradient) {
+        in_gradient(to, count);
+    } else {
+        in_share(to, count);
+    }
+    return to;
+}
+
+int64_t
+attn_view_entries(const attn_view *v)
+{
+    (void)v;
+    return entries;
+}
+
+/* Whether it has numbers for each of them. */
+#ifndef OF_QUERIES
+#define OF_QUERIES nondet_bool()
+#define OF_KEYS nondet_bool()
+#endif
+
+static bias_own own = {.tile = own_numbers, .sum = sum, .to = share};
+
+/* As plan_backward.c lays groups out: blocks of all lanes, from the first query on. */
+static void
+any_bias(void)
+{
+    any_tile();
+    problem.B = any_size(1, MOST);
+    problem.M = any_size(1, MOST);
+    problem.masks.bias = (attn_view){.data = bias,
+                                     .stride_m = OF_QUERIES ? any_size(1, MOST) : 0,
+                                     .stride_j = OF_KEYS};
+    call.group_queries = any_size(1, MOST);
+    __ESBMC_assume(call.group_queries % LANES == 0);
+    __ESBMC_assume((prove_wide)group_rows(&call) * (prove_wide)columns_of(&problem) <=
+                   MOST); /* there it is */
+}
+
 int
 prove_bias(void)
 {
-    bias_own own = {.tile = own_numbers, .sum = sum, .to = share};
-    any_tile();
+    any_bias();
     row = any_size(0, MOST);
-    problem.masks.bias = (attn_view){.data = bias,
-                                     .stride_m = nondet_bool() ? any_size(0, MOST) : 0,
-                                     .stride_j = nondet_bool()};
+    block.b = any_size(0, problem.B - 1);
+    block.m0 = any_size(0, problem.M - 1);
     tile(&block, &own);
 
-    /* As plan_backward.c lays groups out: blocks of all lanes, from the first query on. */
-    call.group_queries = any_size(1, MOST);
-    problem.M = any_size(1, MOST);
-    block.m0 = any_size(0, problem.M - 1);
     const int64_t first = block.m0 % call.group_queries;
-    __ESBMC_assume(call.group_queries % LANES == 0 && first % LANES == 0);
-    __ESBMC_assume(block.m0 + block.rows.count <= problem.M);
+    __ESBMC_assume(first % LANES == 0 && block.m0 + block.rows.count <= problem.M);
     const int64_t rows = group_rows(&call), columns = columns_of(&problem);
-    __ESBMC_assume((prove_wide)rows * (prove_wide)columns <=
-                   INT64_MAX); /* there it is */
     if (problem.masks.bias.stride_m != 0) {
         step(first, rows, columns);
         step(first + block.rows.count - 1, rows, columns);
     }
     tile_backward(&block, &own, S);
+    store_backward(&block, &own);
+    return 0;
+}
+
+/* A group, in which there are these queries; a gradient, and the group's part of it. */
+static int64_t
+any_group(int64_t *at, int64_t *left)
+{
+    static attn_gradients d = {.bias = gradient};
+    any_bias();
+    call.d = &d;
+    call.groups = attn_ceil_div(problem.M, call.group_queries);
+    entries = any_size(1, problem.B);
+    const int64_t rows = group_rows(&call), columns = columns_of(&problem);
+    const int64_t all = problem.masks.bias.stride_m != 0 ? problem.M : 1;
+    __ESBMC_assume((prove_wide)entries * all <= MOST); /* there it is */
+    __ESBMC_assume((prove_wide)entries * all * columns <= MOST);
+    __ESBMC_assume((prove_wide)problem.B * call.groups <= INT64_MAX); /* and counted */
+    const int64_t group = any_size(0, problem.B * call.groups - 1);
+    *at = group % call.groups;
+    step(*at, call.groups, call.group_queries);
+    step(group / call.groups, problem.B, call.groups);
+    const int64_t m0 = *at * call.group_queries;
+    *left = problem.M - m0 < rows ? problem.M - m0 : rows;
+    return group;
+}
+
+int
+prove_begin(void)
+{
+    int64_t at, left;
+    const int64_t group = any_group(&at, &left);
+    step(left - 1, group_rows(&call), columns_of(&problem));
+    to_gradient = share_size(&call) == 0;
+    if (to_gradient) {
+        step(at * call.group_queries + left - 1, problem.M, columns_of(&problem));
+    }
+    begin_group(&block, &own, group, to_gradient ? NULL : share);
+    return 0;
+}
+
+/* One row of one group, of the shares of so many. */
+int
+prove_add(void)
+{
+    int64_t at, left;
+    const int64_t group = any_group(&at, &left), rows = group_rows(&call);
+    const int64_t columns = columns_of(&problem), r = any_size(0, rows - 1);
+    const int64_t i = any_size(0, group), m = at * call.group_queries + r;
+    to_gradient = true;
+    shares = any_size(i + 1, MOST);
+    __ESBMC_assume((prove_wide)rows * columns * shares <= INT64_MAX);
+    step(i, shares, rows * columns);
+    step(r, rows, columns);
+    if (m < problem.M) {
+        step(m, problem.M, columns);
+    }
+    const share_job job = {&call, share, group - i, shares};
+    add_row(&job, i, r);
     return 0;
 }
 #endif
