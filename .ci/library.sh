@@ -230,6 +230,16 @@ END
     echo "$work/$name-cc"
 }
 
+# attnext beside the newest NumPy and what its tests need without PyTorch, in $work/NAME.
+made_for() { # NAME PYTHON
+    "$2" -m venv --without-pip "$work/$1"
+    python -m pip --python "$work/$1/bin/python" install -q numpy pytest pytest-xdist hypothesis 'setuptools>=77'
+    copy_clone "$work/$1-source"
+    (cd "$work/$1-source" && CC=$(compiler_with "$1" '*' -O1) python -m pip \
+        --python "$work/$1/bin/python" install -q --no-build-isolation --no-deps .)
+    "$work/$1/bin/python" -P -c 'import sys, numpy; print("CPython", sys.version, "numpy", numpy.__version__)'
+}
+
 # Builds attnext with that compiler into an environment of its own.
 instrumented() { # NAME SETS FLAG...
     side_env "$1"

@@ -37,6 +37,7 @@
 #include <numpy/arrayobject.h>
 #include <numpy/arrayscalars.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -47,6 +48,30 @@ typedef struct attnext_state attnext_state;
 /* For a function that says what is wrong: the room its text takes is no part of its
  * caller's frame, on top of which Python code may run and call us again. */
 #define PY_COLD __attribute__((cold, noinline))
+
+/* ---- without a GIL --------------------------------------------------------------- */
+
+/* What reads or changes several members of an object that threads share stands between
+ * these two, and no return with it: a critical section, since CPython 3.13; where there is
+ * a GIL, that is it. As there, others may come in where Python code runs or the core is
+ * waited for. */
+#ifndef Py_BEGIN_CRITICAL_SECTION
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
+/* dict[key], a new reference; NULL: there is none, or an exception is set. */
+static inline PyObject *
+py_item(PyObject *dict, PyObject *key)
+{
+#if PY_VERSION_HEX >= 0x030D0000 /* others may take it out meanwhile */
+    PyObject *item;
+    PyDict_GetItemRef(dict, key, &item);
+    return item;
+#else
+    return Py_XNewRef(PyDict_GetItemWithError(dict, key));
+#endif
+}
 
 /* ---- arguments (py_signature.c) -------------------------------------------------- */
 
@@ -387,7 +412,7 @@ struct attnext_state {
      * of their .context, and Memory, that of what their memory() makes. */
     PyTypeObject *layers[SCORE_COUNT], *Context, *Memory;
 
-    int threads; /* of set_num_threads; changed and read under the GIL */
+    atomic_int threads; /* of set_num_threads */
 };
 
 /* The state, from the module, or from a type made by PyType_FromModuleAndSpec or a

@@ -14,10 +14,10 @@ ask(const char *module_name, const char *function, const char *facts, va_list li
     PyObject *name = tuple == NULL ? NULL : PyUnicode_FromString(module_name);
     PyObject *module = NULL, *call = NULL;
     if (name != NULL) { /* PyImport_GetModule also asks whether the import is done */
-        module = PyDict_GetItemWithError(PyImport_GetModuleDict(), name);
-        module = module != NULL     ? Py_NewRef(module)
-                 : PyErr_Occurred() ? NULL
-                                    : PyImport_Import(name);
+        module = py_item(PyImport_GetModuleDict(), name);
+        if (module == NULL && !PyErr_Occurred()) {
+            module = PyImport_Import(name);
+        }
     }
     call = module == NULL ? NULL : PyObject_GetAttrString(module, function);
     PyObject *result = call == NULL ? NULL : PyObject_Call(call, tuple, NULL);

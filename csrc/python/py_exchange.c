@@ -84,6 +84,19 @@ py_can_exchange(void)
     return torch.functions != NULL;
 }
 
+/* What was there before, others may be looking at where there is no GIL: there it stays. */
+static void
+replace(PyObject **kept, PyObject *object)
+{
+    PyObject *before = *kept;
+    *kept = Py_NewRef(object);
+#ifdef Py_GIL_DISABLED
+    (void)before;
+#else
+    Py_XDECREF(before);
+#endif
+}
+
 int
 py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)
 {
@@ -110,8 +123,8 @@ py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)
     while (functions != NULL && functions->version.major > DL_MAJOR) {
         functions = functions->older;
     }
-    Py_XSETREF(torch.types, Py_NewRef(types));
-    Py_XSETREF(torch.records, Py_NewRef(records));
+    replace(&torch.types, types);
+    replace(&torch.records, records);
     torch.functions = functions == NULL || functions->view == NULL ? NULL : functions;
     return 0;
 }
@@ -340,9 +353,11 @@ py_add_arguments(tensor_call *call, PyObject *dict, bool in_graph)
     PyObject *name, *given;
     Py_ssize_t place = 0;
     bool fits = PyDict_CheckExact(dict);
+    Py_BEGIN_CRITICAL_SECTION(dict);
     while (fits && PyDict_Next(dict, &place, &name, &given)) {
         fits = py_add_argument(call, name, given, in_graph);
     }
+    Py_END_CRITICAL_SECTION();
     return fits;
 }
 

@@ -26,7 +26,9 @@ layer_core_clear(layer_core *core)
 int
 layer_hold(layer_object *layer, layer_core *held)
 {
+    Py_BEGIN_CRITICAL_SECTION(layer);
     layer->revision++;
+    Py_END_CRITICAL_SECTION();
     return layer_hold_to_read(layer, held);
 }
 
@@ -194,8 +196,13 @@ static const PyGetSetDef properties_of_all[] = {
 static PyObject *
 get_scale(PyObject *self, void *Py_UNUSED(closure))
 {
-    const layer_core *core = &((layer_object *)self)->core;
-    return core->has_scale ? PyFloat_FromDouble(core->scale) : Py_NewRef(Py_None);
+    bool has_scale;
+    double scale;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    has_scale = ((layer_object *)self)->core.has_scale;
+    scale = ((layer_object *)self)->core.scale;
+    Py_END_CRITICAL_SECTION();
+    return has_scale ? PyFloat_FromDouble(scale) : Py_NewRef(Py_None);
 }
 
 static const PyMethodDef methods_of_all[] = {

@@ -23,17 +23,6 @@
 
 #include "py_call.h"
 
-/* ---- without a GIL --------------------------------------------------------------- */
-
-/* What reads or changes several members of an object that threads share stands between
- * these two, and no return with it: a critical section, since CPython 3.13; where there is
- * a GIL, that is it. As there, others may come in where Python code runs or the core is
- * waited for. */
-#ifndef Py_BEGIN_CRITICAL_SECTION
-#define Py_BEGIN_CRITICAL_SECTION(object) {
-#define Py_END_CRITICAL_SECTION() }
-#endif
-
 /* ---- a layer (py_layer.c) -------------------------------------------------------- */
 
 /* What a constructor makes and a copy takes over. */

@@ -248,25 +248,31 @@ const py_signature layer_train_signature = {
     .method = true,
 };
 
+static PyObject *
+set_training(PyObject *self, bool training)
+{
+    Py_BEGIN_CRITICAL_SECTION(self);
+    ((layer_object *)self)->core.training = training;
+    Py_END_CRITICAL_SECTION();
+    return Py_NewRef(self);
+}
+
 PyObject *
 layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
+    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL, *result = NULL;
 
-    if (py_parse(state, &layer_train_signature, args, nargs, kwnames, given) < 0 ||
-        py_make_plain(state, &layer_train_signature, given, &owned) < 0) {
-        Py_XDECREF(owned);
-        return NULL;
+    if (py_parse(state, &layer_train_signature, args, nargs, kwnames, given) == 0 &&
+        py_make_plain(state, &layer_train_signature, given, &owned) == 0) {
+        result = set_training(self, given[ARG_TRAINING] != Py_False);
     }
-    ((layer_object *)self)->core.training = given[ARG_TRAINING] != Py_False;
     Py_XDECREF(owned);
-    return Py_NewRef(self);
+    return result;
 }
 
 PyObject *
 layer_eval(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    ((layer_object *)self)->core.training = false;
-    return Py_NewRef(self);
+    return set_training(self, false);
 }

@@ -67,28 +67,35 @@ read_lens(PyObject *object, const memory_rows *rows)
     return lens;
 }
 
-/* Keys or values: of the shape that `like` has, or keys, but for the rows. */
+/* Keys or values: of the shape that `like` has, or keys, but for the rows. That is looked at
+ * first: while something is converted others may append, and it may go. */
 static int
 read_side(const layer_core *core, PyObject *const *given, PyArrayObject *like,
           int which, memory_rows *rows)
 {
-    const bool keys = which == MEMORY_KEYS;
+    const bool keys = which == MEMORY_KEYS, first = like == NULL;
     const py_arg arg = keys ? ARG_KEYS : ARG_VALUES;
     const char *name = keys ? "keys" : "values";
     npy_intp *dims = rows->dims[which], *of_keys = rows->dims[MEMORY_KEYS];
+    if (keys && !first) {
+        rows->ndim = py_note_shape(like, dims);
+    }
+    const npy_intp width = first ? PY_DV : PyArray_DIM(like, rows->ndim - 1);
     PyArrayObject *a = rows->arrays[which] = py_float32(given[arg], name);
     if (a == NULL || layer_check_features(core, arg, (PyObject *)a) < 0) {
         return -1;
     }
-    if (like == NULL && keys && PyArray_NDIM(a) < 2) {
+    if (first && keys && PyArray_NDIM(a) < 2) {
         return py_shape_error(a, name, "two axes or more: (..., N, D)");
     }
+    if (first && keys) {
+        rows->ndim = py_note_shape(a, dims);
+    }
     if (keys) {
-        rows->ndim = py_note_shape(like != NULL ? like : a, dims);
         dims[rows->ndim - 2] = PY_N;
     } else {
         memcpy(dims, of_keys, (size_t)rows->ndim * sizeof *dims);
-        dims[rows->ndim - 1] = like != NULL ? PyArray_DIM(like, rows->ndim - 1) : PY_DV;
+        dims[rows->ndim - 1] = width;
     }
     if (py_check_shape(a, name, rows->ndim, dims) < 0) {
         return -1;
@@ -353,7 +360,11 @@ memory_dealloc(PyObject *self)
 static Py_ssize_t
 memory_length(PyObject *self)
 {
-    return ((memory_object *)self)->now.N;
+    Py_ssize_t N;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    N = ((memory_object *)self)->now.N;
+    Py_END_CRITICAL_SECTION();
+    return N;
 }
 
 PyMethodDef memory_methods[MEMORY_METHODS] = {

@@ -174,16 +174,18 @@ layer_memory_check_given(PyObject *self, PyObject *parameters)
 {
     memory_object *memory = (memory_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ATTN_PARAMETERS];
+    PyObject *given[ATTN_PARAMETERS] = {0};
+    int result = 0;
     if (parameters == Py_None) {
         return layer_memory_check_own(memory) < 0 ? NULL : Py_NewRef(Py_None);
     }
-    for (int i = 0; i < memory->core.score->parameters; i++) {
-        given[i] = PyDict_GetItemWithError(parameters,
-                                           layer_name(state, &memory->core, i));
-        if (PyErr_Occurred()) {
-            return NULL;
-        }
+    for (int i = 0; result == 0 && i < memory->core.score->parameters; i++) {
+        given[i] = py_item(parameters, layer_name(state, &memory->core, i));
+        result = given[i] == NULL && PyErr_Occurred() ? -1 : 0;
     }
-    return check_parameters(memory, given) < 0 ? NULL : Py_NewRef(Py_None);
+    result = result == 0 ? check_parameters(memory, given) : -1;
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        Py_XDECREF(given[i]);
+    }
+    return result < 0 ? NULL : Py_NewRef(Py_None);
 }

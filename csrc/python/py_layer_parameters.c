@@ -96,7 +96,7 @@ layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *di
     core->has_bias = core->score->parameters > 0;
     for (int i = 0; result == 0 && i < core->score->parameters; i++) {
         PyObject *name = layer_name(state, core, i);
-        PyObject *given = Py_XNewRef(PyDict_GetItemWithError(dict, name));
+        PyObject *given = py_item(dict, name);
         core->has_bias = core->has_bias && given != NULL;
         if (given != NULL) {
             result = take(core, i, given, live);
@@ -177,7 +177,9 @@ layer_set_parameter(PyObject *self, PyObject *value, void *closure)
     if (values == NULL || check_live(&held, which, true) < 0) {
         goto done;
     }
+    Py_BEGIN_CRITICAL_SECTION(self);
     memmove(PyArray_DATA(live), PyArray_DATA(values), (size_t)PyArray_NBYTES(live));
+    Py_END_CRITICAL_SECTION();
     result = 0;
 done:
     Py_XDECREF(values);
@@ -235,19 +237,22 @@ layer_read(PyObject *Py_UNUSED(self), PyObject *args)
     return (PyObject *)array;
 }
 
-/* The array that parameter `which` is to become, borrowed: of its own shape. */
+/* The array that parameter `which` is to become: of its own shape. */
 static PyArrayObject *
 value_of(const attnext_state *state, const layer_core *core, int which,
          PyObject *values)
 {
-    PyObject *value = PyDict_GetItemWithError(values, layer_name(state, core, which));
+    PyObject *value = py_item(values, layer_name(state, core, which));
     bool plain = value != NULL && py_is_plain(value, NPY_FLOAT32) &&
                  PyArray_SAMESHAPE((PyArrayObject *)value, core->parameters[which]);
     if (!plain && !PyErr_Occurred()) {
         PyErr_Format(PyExc_ValueError, "there is no value for %s",
                      layer_text(core, which));
     }
-    return !plain || check_live(core, which, true) < 0 ? NULL : (PyArrayObject *)value;
+    if (!plain || check_live(core, which, true) < 0) {
+        Py_CLEAR(value);
+    }
+    return (PyArrayObject *)value;
 }
 
 /* Nothing of Python runs between the first look and the last parameter. */
@@ -272,11 +277,16 @@ layer_write(PyObject *self, PyObject *values)
             result = NULL;
         }
     }
+    Py_BEGIN_CRITICAL_SECTION(self);
     for (int i = 0; result != NULL && i < held.score->parameters; i++) {
         if (from[i] != NULL) {
             memmove(PyArray_DATA(held.parameters[i]), PyArray_DATA(from[i]),
                     (size_t)PyArray_NBYTES(from[i]));
         }
+    }
+    Py_END_CRITICAL_SECTION();
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        Py_XDECREF(from[i]);
     }
     layer_core_clear(&held);
     return Py_XNewRef(result);
@@ -306,17 +316,18 @@ accumulator(const attnext_state *state, const layer_core *core, int which, bool 
     npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
 
-    PyObject *entry = PyDict_GetItemWithError(core->grads, name);
+    PyObject *entry = py_item(core->grads, name);
     if (entry == NULL && PyErr_Occurred()) {
         return NULL;
     }
     if (entry != NULL && is_accumulator(entry, ndim, dims)) {
-        PyArrayObject *sum = (PyArrayObject *)Py_NewRef(entry);
+        PyArrayObject *sum = (PyArrayObject *)entry;
         if (afresh) {
             memset(PyArray_DATA(sum), 0, (size_t)PyArray_NBYTES(sum));
         }
         return sum;
     }
+    Py_XDECREF(entry);
     return (PyArrayObject *)py_ask("attnext._layers", "_accumulator", "(OONO)",
                                    core->grads, name, py_dims(ndim, dims),
                                    afresh ? Py_True : Py_False);

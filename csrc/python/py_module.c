@@ -53,13 +53,14 @@ read_settings(attnext_state *state)
                            * of the module made are laid out for the kernels of then */
     const char *refused = selected ? NULL : attn_cpu_select(getenv("ATTNEXT_CPU"));
     unsigned long long mib;
+    int threads;
     PyObject *found = py_ask("attnext._config", "settings", "(is)", attn_cpu_count(),
                              refused);
-    int result = found != NULL && PyArg_ParseTuple(found, "iK", &state->threads, &mib)
-                     ? 0
-                     : -1;
+    int result = found != NULL && PyArg_ParseTuple(found, "iK", &threads, &mib) ? 0
+                                                                                : -1;
     selected = selected || refused == NULL;
     if (result == 0) {
+        state->threads = threads;
         attn_memory_set_limit((size_t)mib << 20);
     }
     Py_XDECREF(found);
@@ -145,6 +146,9 @@ static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #if PY_VERSION_HEX >= 0x030C0000 /* as NumPy: one interpreter per process */
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* py_attnext.h, "without a GIL" */
 #endif
     {0},
 };

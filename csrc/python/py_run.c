@@ -103,7 +103,8 @@ run(const attnext_state *state, double work, bool release, py_core_call *call,
     if (work < WORTH_RELEASING) {
         result = run_in_frame(&r, call, context);
     } else {
-        r.run.threads = Py_MIN(state->threads, MOST_THREADS);
+        const int threads = state->threads;
+        r.run.threads = Py_MIN(threads, MOST_THREADS);
         if (release) {
             r.run.interrupted = interrupted;
             r.run.arg = &r;

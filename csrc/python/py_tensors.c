@@ -198,9 +198,10 @@ at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     const int given = call.count;
     bool few = true;
     if (kind == RECORDED) {
-        PyObject *keys = PyDict_GetItem(args[1], state->names[ARG_KEYS]);
+        PyObject *keys = py_item(args[1], state->names[ARG_KEYS]);
         few = keys != NULL &&
               py_rows(keys) <= PyLong_AsSsize_t(PyTuple_GET_ITEM(way, FEW));
+        Py_XDECREF(keys);
     }
     if (kind != OTHER && py_add_arguments(&call, PyTuple_GET_ITEM(way, ASKED), false) &&
         (few || py_add_arguments(&call, PyTuple_GET_ITEM(way, HELPFUL), false))) {
