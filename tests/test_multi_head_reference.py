@@ -172,8 +172,14 @@ def test_central_differences(rng: np.random.Generator, options: dict[str, Any]) 
     found = {**d._asdict(), "bias": d_bias, "sink": d_sink, "scale": d_scale}
     for name, gradient in found.items():
         if x[name] is not None:
-            slope = numerical_gradient(lambda value, n=name: loss(n, value), x[name])
-            assert_gradients_close(gradient, slope)
+            # Along directions at random, in each of which every entry has its share.
+            ways = rng.normal(size=(3, *np.shape(x[name])))
+
+            def along(steps: Any, name: str = name, ways: Any = ways) -> Any:
+                return loss(name, x[name] + np.tensordot(steps, ways, 1))
+
+            slope = numerical_gradient(along, np.zeros(3))
+            assert_gradients_close((ways * gradient).reshape(3, -1).sum(axis=1), slope)
     assert (d_sink is None) == (x["sink"] is None)
 
 
