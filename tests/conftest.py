@@ -1,7 +1,7 @@
 """How the suite is run, and fixtures for all test files; these act only where a test asks.
 
-Economy. On two CPUs the suite takes two and a half minutes, so a test earns its seconds by a fault
-that only it finds:
+Economy. The suite takes minutes, and .ci/run has parts of it again: a test earns its seconds by a
+fault that only it finds:
 
 - results are held against `helpers.textbook`, formulas on whole arrays, not against the reference;
 - sizes walk along all axes at once; a rule that does not depend on the score is tested with one

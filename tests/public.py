@@ -22,9 +22,10 @@ def public_modules() -> list[str]:
     return names
 
 
-def public_objects() -> Iterator[str]:
-    """Full names of everything public, methods and properties of classes included."""
-    for module_name in public_modules():
+def public_objects(*modules: str) -> Iterator[str]:
+    """Full names of all that these modules, or all, make public: of classes, methods and properties
+    too."""
+    for module_name in modules or public_modules():
         module = importlib.import_module(module_name)
         for name in getattr(module, "__all__", ()):
             yield f"{module_name}.{name}"

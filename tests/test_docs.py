@@ -29,18 +29,15 @@ NOT_ASKED_FOR = {"ES01", "SA01", "RT02", "SS05"}
 FUNCTIONS = [name for name in attnext.__all__ if inspect.isroutine(getattr(attnext, name))]
 ABOUT_THE_PROCESS = ("set_num_threads", "get_num_threads", "empty_cache", "show_config")
 
+# By their names: one of them imports transformers, for which no other test should have to wait.
+every_module = pytest.mark.parametrize("module", public_modules())
 
-OBJECTS = list(public_objects())
 
-
-def docstrings() -> dict[str, str]:
-    """Docstrings that hold examples, by name: those of modules, and of what they make public."""
-    found = {name: importlib.import_module(name).__doc__ for name in public_modules()}
-    found |= {name: resolve(name).__doc__ for name in OBJECTS}
+def docstrings(module: str) -> dict[str, str]:
+    """Those that hold examples, by name: the module's, and of what it makes public."""
+    found = {module: importlib.import_module(module).__doc__}
+    found |= {name: resolve(name).__doc__ for name in public_objects(module)}
     return {name: doc for name, doc in found.items() if doc and ">>>" in doc}
-
-
-DOCSTRINGS = docstrings()
 
 
 def run_examples(text: str, name: str, namespace: dict[str, Any]) -> None:
@@ -52,12 +49,13 @@ def run_examples(text: str, name: str, namespace: dict[str, Any]) -> None:
     assert result.failed == 0, report.getvalue()
 
 
-@pytest.mark.parametrize("name", DOCSTRINGS)
-def test_examples_run(name: str, threads: None) -> None:
+@every_module
+def test_examples_run(module: str, threads: None) -> None:
     """In the namespace of their module, as doctest has it; that of the C functions is empty."""
-    value = resolve(name)
-    home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "attnext")
-    run_examples(DOCSTRINGS[name], name, {} if home == "attnext" else dict(vars(sys.modules[home])))
+    for name, doc in docstrings(module).items():
+        value = resolve(name)
+        home = module if inspect.ismodule(value) else getattr(value, "__module__", "attnext")
+        run_examples(doc, name, {} if home == "attnext" else dict(vars(sys.modules[home])))
 
 
 def compiled() -> dict[str, str | None]:
@@ -99,43 +97,48 @@ for name in ("train", "scale", "dropout", "__call__"):
     run_python("-c", code)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_has_an_example(name: str) -> None:
-    assert f"attnext.{name}" in DOCSTRINGS
+def test_every_function_has_an_example() -> None:
+    assert {f"attnext.{name}" for name in FUNCTIONS} <= docstrings("attnext").keys()
 
 
 @pytest.mark.filterwarnings("ignore:Widget._?[a-z_]+ is deprecated")  # numpydoc looks at all it has
-@pytest.mark.parametrize("name", OBJECTS)
-def test_docstrings_are_numpydoc(name: str) -> None:
-    value = resolve(name)
-    if not callable(value):  # an attribute: a sentence or two
-        assert value.__doc__ and value.__doc__.endswith(".")
-        return
-    not_asked_for = set(NOT_ASKED_FOR)
-    if name.split(".")[-2][0].isupper() or (inspect.isclass(value) and issubclass(value, tuple)):
-        not_asked_for.add("EX01")  # of a method, a result: their class or function has the example
-    assert [error for error in validate(name)["errors"] if error[0] not in not_asked_for] == []
+@every_module
+def test_docstrings_are_numpydoc(module: str) -> None:
+    wrong = {}
+    for name in public_objects(module):
+        value = resolve(name)
+        if not callable(value):  # an attribute: a sentence or two
+            assert value.__doc__ and value.__doc__.endswith("."), name
+            continue
+        not_asked_for = set(NOT_ASKED_FOR)
+        if name.split(".")[-2][0].isupper() or (
+            inspect.isclass(value) and issubclass(value, tuple)
+        ):
+            not_asked_for.add("EX01")  # of a method, a result: their class or function has one
+        errors = [error for error in validate(name)["errors"] if error[0] not in not_asked_for]
+        wrong |= {name: errors} if errors else {}
+    assert wrong == {}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_sections(name: str) -> None:
-    doc = inspect.getdoc(getattr(attnext, name)) or ""
-    wanted = {"Examples"}
-    if name not in ABOUT_THE_PROCESS:
-        wanted |= {"Parameters", "Returns", "Raises", "Notes"}
-    sections = set(re.findall(r"^(\w[\w ]*)\n-+$", doc, re.MULTILINE))
-    assert wanted <= sections
+def test_sections() -> None:
+    for name in FUNCTIONS:
+        doc = inspect.getdoc(getattr(attnext, name)) or ""
+        wanted = {"Examples"}
+        if name not in ABOUT_THE_PROCESS:
+            wanted |= {"Parameters", "Returns", "Raises", "Notes"}
+        sections = set(re.findall(r"^(\w[\w ]*)\n-+$", doc, re.MULTILINE))
+        assert wanted <= sections, name
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if hasattr(reference, name)])
-def test_signatures_are_those_of_the_reference(name: str) -> None:
+def test_signatures_are_those_of_the_reference() -> None:
     """The same names, order, kinds and defaults; help() shows them."""
 
-    def parameters(module: ModuleType) -> list[tuple[str, Any, Any]]:
+    def parameters(module: ModuleType, name: str) -> list[tuple[str, Any, Any]]:
         signature = inspect.signature(getattr(module, name))
         return [(p.name, p.kind, p.default) for p in signature.parameters.values()]
 
-    assert parameters(attnext) == parameters(reference)
+    for name in (name for name in FUNCTIONS if hasattr(reference, name)):
+        assert parameters(attnext, name) == parameters(reference, name), name
 
 
 def test_the_reference_has_a_twin_of_every_function() -> None:
