@@ -16,10 +16,10 @@ from typing import Any
 Add = Callable[[object, str], None]  # puts a text behind the signature, if there is none yet
 
 
-def read(name: str) -> dict[str, str]:
+def read(name: str, folder: str = __path__[0]) -> dict[str, str]:
     """The entries of a file; none if there is no such file: a score may do without a page."""
     try:
-        with open(f"{__path__[0]}/{name}.txt", encoding="utf-8") as file:
+        with open(f"{folder}/{name}.txt", encoding="utf-8") as file:
             entries = ("\n" + file.read()).split("\n= ")[1:]
     except FileNotFoundError:
         return {}
