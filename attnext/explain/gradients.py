@@ -2,8 +2,8 @@
 
 d_scores (..., M, N)   queries (..., M, Dq)   keys (..., N, Dk)   H hidden units
 
-Each function is given the gradient of the scores, adds its steps, and compares those of queries,
-keys and parameters with what the fast function returned.
+Each function is given the gradient of the scores, adds its steps, and returns those of queries,
+keys and parameters, to be compared with what the fast function returned.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def pooled(d: Gradient, x: Array, live: NDArray[np.bool_], terms: int) -> Gradie
 
 def dot_product(
     p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
-) -> list[Compared]:
+) -> dict[str, Gradient]:
     # forward was: scores = scale * queries @ keys^T
     x, (M, N) = p.inputs, p.inputs.live.shape[-2:]
     D = x.queries.shape[-1]
@@ -99,15 +99,12 @@ def dot_product(
     of_keys = pooled(scaled.T, x.queries, transposed(x.live), M * p.group)
     of_keys = of_keys.shared(results["keys"].shape)
     steps.add("d_keys", results["keys"], (*x.lead, "key", "feature"), scale=text)
-    return [
-        of_queries.compared("q", results["queries"]),
-        of_keys.compared("k", results["keys"]),
-    ]
+    return {"queries": of_queries, "keys": of_keys}
 
 
 def gaussian(
     p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
-) -> list[Compared]:
+) -> dict[str, Gradient]:
     # forward was: scores = -(w * distance)^2 / 2, distance = |queries - keys|
     x, w, (M, N) = p.inputs, bandwidth(arguments), p.inputs.live.shape[-2:]
     q, k = x.queries, x.keys
@@ -130,16 +127,12 @@ def gaussian(
     steps.add("d_keys", results["keys"], of_key, words="gaussian_keys", w2=w**2)
     d_w = _with_rounding(Gradient(*of_w), x.live.size + 2 * D)
     steps.add("d_w", np.atleast_1d(results["w"]), ("axis",), w=w)
-    return [
-        d_q.compared("q", results["queries"]),
-        d_k.compared("k", results["keys"]),
-        d_w.compared("w", results["w"]),
-    ]
+    return {"queries": d_q, "keys": d_k, "w": d_w}
 
 
 def cosine(
     p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
-) -> list[Compared]:
+) -> dict[str, Gradient]:
     # forward was: scores = scale * unit_q @ unit_k^T, unit = x / max(|x|, eps)
     x, (M, N) = p.inputs, p.inputs.live.shape[-2:]
     D, eps = x.queries.shape[-1], number(arguments["eps"])
@@ -160,10 +153,7 @@ def cosine(
     steps.add("d_unit_k", d_unit_k.values, (*x.lead, "key", "feature"), scale=text)
     of_keys = _through_length(d_unit_k, k, eps, M * p.group).shared(results["keys"].shape)
     steps.add("d_keys", results["keys"], (*x.lead, "key", "feature"), words="cosine_keys", eps=eps)
-    return [
-        of_queries.compared("q", results["queries"]),
-        of_keys.compared("k", results["keys"]),
-    ]
+    return {"queries": of_queries, "keys": of_keys}
 
 
 def _through_length(d: Gradient, x: Array, eps: float, terms: int) -> Gradient:
@@ -183,7 +173,7 @@ def _through_length(d: Gradient, x: Array, eps: float, terms: int) -> Gradient:
 
 def additive(
     p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
-) -> list[Compared]:
+) -> dict[str, Gradient]:
     # forward was: scores = tanh(features) @ w_v, features = hidden_q + hidden_k + b_h
     x = p.inputs
     W_q, W_k, w_v = (as_float64(arguments[name]) for name in ("W_q", "W_k", "w_v"))
@@ -225,10 +215,6 @@ def additive(
     steps.add("d_hidden_k", d_k.values, (*x.lead, "key", "unit"), x.idle_keys)
     of_queries = as_nan(p, d_q.through(W_q, pairs + len(w)))
     of_keys = d_k.through(W_k, pairs + len(w)).shared(results["keys"].shape)
-    compared = [
-        of_queries.compared("q", results["queries"]),
-        of_keys.compared("k", results["keys"]),
-    ]
     for letter, name in (("q", "queries"), ("k", "keys")):
         steps.add(
             f"d_{name}",
@@ -244,13 +230,13 @@ def additive(
         "w_v": (d_v, "sum(d_scores * tanh(features))"),
         "b_h": (d_q.of_weight(np.ones((*q.shape[:-1], 1)), pairs), "sum(d_hidden_q)"),
     }
-    for name, (gradient, right) in parameters.items():
+    for name, (_, right) in parameters.items():
         result = results[name]
         if result is not None:
             axes = ("unit", "feature") if name[0] == "W" else ("axis", "unit")[2 - result.ndim :]
             steps.add(f"d_{name}", result, axes, words="parameter", of=name, right=right)
-            compared.append(gradient.compared(name, result))
-    return compared
+    of_parameters = {name: gradient for name, (gradient, _) in parameters.items()}
+    return {"queries": of_queries, "keys": of_keys, **of_parameters}
 
 
 def _with_rounding(d: Gradient, terms: int) -> Gradient:
@@ -270,10 +256,22 @@ def as_nan(p: Problem, d: Gradient) -> Gradient:
     return d
 
 
-Backward = Callable[[Problem, Gradient, Arguments, Steps, Results], list[Compared]]
-BACKWARDS: dict[str, Backward] = {
+Backward = Callable[[Problem, Gradient, Arguments, Steps, Results], dict[str, Gradient]]
+_BACKWARDS: dict[str, Backward] = {
     "dot_product_attention": dot_product,
     "additive_attention": additive,
     "gaussian_attention": gaussian,
     "cosine_attention": cosine,
 }
+
+
+def score_backward(
+    function: str, p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
+) -> list[Compared]:
+    """The steps through the score of the attention of that name, d being the gradient of it."""
+    found = _BACKWARDS[function](p, d, arguments, steps, results)
+    return [
+        gradient.compared({"queries": "q", "keys": "k"}.get(name, name), results[name])
+        for name, gradient in found.items()
+        if results[name] is not None
+    ]
