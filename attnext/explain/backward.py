@@ -41,8 +41,7 @@ def explain_attention_backward(function: str, arguments: Arguments, lang: str) -
         d_raw = softcap_backward(p, d_scores, of.slope, arguments, steps)
         compared = score_backward(function, p, d_raw, arguments, steps, results)
         shown = "kept" if is_dropped(arguments) else "weights"
-        axes = (*p.inputs.lead, "key", "feature")
-        steps.add("d_values", results["values"], axes, weights=shown, g=g.name)
+        steps.add("d_values", results["values"], p.inputs.key_axes, weights=shown, g=g.name)
         d_values = of_values(p, of, g).shared(results["values"].shape)
         compared.append(d_values.compared("v", results["values"]))
         of_shared = {"bias": d_scores, "sink": d_sink}

@@ -95,10 +95,10 @@ def dot_product(
     D = x.queries.shape[-1]
     scaled, text = d.times(dot_product_scale(arguments, D)), scale_text(arguments, D)
     of_queries = as_nan(p, pooled(scaled, x.keys, x.live, N))
-    steps.add("d_queries", results["queries"], (*x.lead, "query", "feature"), scale=text)
+    steps.add("d_queries", results["queries"], x.query_axes, scale=text)
     of_keys = pooled(scaled.T, x.queries, transposed(x.live), M * p.group)
     of_keys = of_keys.shared(results["keys"].shape)
-    steps.add("d_keys", results["keys"], (*x.lead, "key", "feature"), scale=text)
+    steps.add("d_keys", results["keys"], x.key_axes, scale=text)
     return {"queries": of_queries, "keys": of_keys}
 
 
@@ -120,11 +120,11 @@ def gaussian(
             of_keys[i][(*batch, live)] += along
             distance2 = np.sum((size if i else difference) ** 2, axis=-1)
             of_w[i] += np.sum(part[row][live] * distance2) * (abs(w) if i else -w)
-    D, of_query, of_key = q.shape[-1], (*x.lead, "query", "feature"), (*x.lead, "key", "feature")
+    D = q.shape[-1]
     d_q = as_nan(p, _with_rounding(Gradient(*of_queries), N + D))
-    steps.add("d_queries", results["queries"], of_query, words="gaussian_queries", w2=w**2)
+    steps.add("d_queries", results["queries"], x.query_axes, words="gaussian_queries", w2=w**2)
     d_k = _with_rounding(Gradient(*of_keys), M * p.group + D).shared(results["keys"].shape)
-    steps.add("d_keys", results["keys"], of_key, words="gaussian_keys", w2=w**2)
+    steps.add("d_keys", results["keys"], x.key_axes, words="gaussian_keys", w2=w**2)
     d_w = _with_rounding(Gradient(*of_w), x.live.size + 2 * D)
     steps.add("d_w", np.atleast_1d(results["w"]), ("axis",), w=w)
     return {"queries": d_q, "keys": d_k, "w": d_w}
@@ -140,19 +140,13 @@ def cosine(
     q, k = _without_nan(x.queries, x.idle_queries), _without_nan(x.keys, x.idle_keys)
     unit_q, unit_k = (each / norms(each, eps) for each in (q, k))
     d_unit_q = pooled(scaled, unit_k, x.live, N + D)
-    steps.add("d_unit_q", d_unit_q.values, (*x.lead, "query", "feature"), scale=text)
+    steps.add("d_unit_q", d_unit_q.values, x.query_axes, scale=text)
     of_queries = as_nan(p, _through_length(d_unit_q, q, eps, N))
-    steps.add(
-        "d_queries",
-        results["queries"],
-        (*x.lead, "query", "feature"),
-        words="cosine_queries",
-        eps=eps,
-    )
+    steps.add("d_queries", results["queries"], x.query_axes, words="cosine_queries", eps=eps)
     d_unit_k = pooled(scaled.T, unit_q, transposed(x.live), M * p.group + D)
-    steps.add("d_unit_k", d_unit_k.values, (*x.lead, "key", "feature"), scale=text)
+    steps.add("d_unit_k", d_unit_k.values, x.key_axes, scale=text)
     of_keys = _through_length(d_unit_k, k, eps, M * p.group).shared(results["keys"].shape)
-    steps.add("d_keys", results["keys"], (*x.lead, "key", "feature"), words="cosine_keys", eps=eps)
+    steps.add("d_keys", results["keys"], x.key_axes, words="cosine_keys", eps=eps)
     return {"queries": of_queries, "keys": of_keys}
 
 
@@ -215,15 +209,11 @@ def additive(
     steps.add("d_hidden_k", d_k.values, (*x.lead, "key", "unit"), x.idle_keys)
     of_queries = as_nan(p, d_q.through(W_q, pairs + len(w)))
     of_keys = d_k.through(W_k, pairs + len(w)).shared(results["keys"].shape)
-    for letter, name in (("q", "queries"), ("k", "keys")):
-        steps.add(
-            f"d_{name}",
-            results[name],
-            (*x.lead, {"q": "query", "k": "key"}[letter], "feature"),
-            words=f"{name}_projected",
-            right=f"d_hidden_{letter} @ W_{letter}",
-            forward=f"hidden_{letter} = {name} @ W_{letter}^T",
-        )
+    for letter, name, axes in (("q", "queries", x.query_axes), ("k", "keys", x.key_axes)):
+        right = f"d_hidden_{letter} @ W_{letter}"
+        made = f"hidden_{letter} = {name} @ W_{letter}^T"
+        words = f"{name}_projected"
+        steps.add(f"d_{name}", results[name], axes, words=words, right=right, forward=made)
     parameters = {
         "W_q": (d_q.of_weight(q, pairs), "d_hidden_q^T @ queries"),
         "W_k": (d_k.of_weight(k, pairs), "d_hidden_k^T @ keys"),
