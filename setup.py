@@ -152,6 +152,19 @@ class build_files(build_ext):
             if "CC" not in os.environ:
                 os.environ["CC"] = compiler_for_windows()
 
+    def run(self):
+        super().run()
+        if not self.inplace:
+            self.join_docstrings()
+
+    def join_docstrings(self):
+        """Once, for every import; a module that cannot run here joins them itself, at each."""
+        package = Path(self.build_lib, "attnext").resolve()
+        (package / "_docs" / "joined").unlink(missing_ok=True)
+        code = f"import attnext._docs as docs; docs.write({str(package)!r})"
+        environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, cwd="/")
+
     def build_extension(self, ext):
         check_tools(self.compiler.compiler[0])
         compile_files = self.compiler.compile

@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MADE_SDIST = re.compile(r"PKG-INFO|setup\.cfg|attnext\.egg-info/.*")
-MADE_WHEEL = re.compile(r"attnext/(_core\.[\w-]+\.(so|pyd)|data/notebooks/.*\.ipynb)")
+MADE_WHEEL = re.compile(r"attnext/(_core\.[\w-]+\.(so|pyd)|_docs/joined|data/notebooks/.*\.ipynb)")
 
 
 def fail(message: str) -> None:

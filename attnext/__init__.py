@@ -76,7 +76,6 @@ except ModuleNotFoundError as error:
         "command; or with `pip install -e .`, which compiles it in the source folder itself."
     ) from None
 
-from attnext import _reading as _reading  # what C asks, when there is something to read
 from attnext._positions import positional_encoding
 
 __all__ = [

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from attnext import __version__, _wrong
+from attnext import __version__
 
 _KEPT_MIB = 256  # four results of 64 MiB
 
@@ -35,6 +35,8 @@ def settings(cpus: int, refused: str | None) -> tuple[int, int]:
 
 def show(mode: Any, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     """As dicts, or in words on stdout."""
+    from attnext import _wrong  # not at import: it is seldom needed
+
     if not isinstance(mode, str):
         raise _wrong.kind("mode", mode, "a str")
     sets = facts["instruction_set"]

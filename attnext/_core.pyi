@@ -19,36 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
-from attnext._core_attention import (
-    additive_attention as additive_attention,
-)
-from attnext._core_attention import (
-    cosine_attention as cosine_attention,
-)
-from attnext._core_attention import (
-    dot_product_attention as dot_product_attention,
-)
-from attnext._core_attention import (
-    gaussian_attention as gaussian_attention,
-)
-from attnext._core_attention import (
-    multi_head_attention as multi_head_attention,
-)
-from attnext._core_backward import (
-    additive_attention_backward as additive_attention_backward,
-)
-from attnext._core_backward import (
-    cosine_attention_backward as cosine_attention_backward,
-)
-from attnext._core_backward import (
-    dot_product_attention_backward as dot_product_attention_backward,
-)
-from attnext._core_backward import (
-    gaussian_attention_backward as gaussian_attention_backward,
-)
-from attnext._core_backward import (
-    multi_head_attention_backward as multi_head_attention_backward,
-)
+from attnext._core_attention import *  # noqa: F403
+from attnext._core_backward import *  # noqa: F403
 from attnext._options import (
     AdditiveScores,
     CosineScores,

@@ -4,7 +4,6 @@ For those who bring a call along from PyTorch, JAX, Keras, flash-attn or d2l.
 """
 
 from collections.abc import Collection, Mapping
-from typing import NoReturn
 
 # What is the same under another name.
 _SAME = {
@@ -95,17 +94,6 @@ def hint(name: str, taken: Collection[str], notes: Mapping[str, str] | None = No
 
     near = get_close_matches(name, sorted(taken), 1, cutoff=0.75)
     return f": did you mean {near[0]}?" if near else ""
-
-
-class Absent:
-    """No attribute: who asks for it, as another library's objects have it, is told what is here."""
-
-    def __init__(self, name: str, here: str) -> None:
-        self._name, self._here = name, here
-
-    def __get__(self, instance: object, owner: type) -> NoReturn:
-        missing = f"'{owner.__name__}' object has no attribute '{self._name}'"
-        raise AttributeError(f"{missing}: {self._here}")
 
 
 def call(signature: str, count: int, keywords: tuple[str, ...]) -> TypeError:

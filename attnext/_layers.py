@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from attnext import _core, _layouts
-from attnext._hints import Absent
 
 Array = np.ndarray[Any, Any]
 
@@ -30,6 +29,18 @@ _OWN: _layouts.Layout = {}  # of all parameters of all layers
 _VECTORS: set[str] = set()  # those that a state dict has as matrices of one row
 
 # ---- attributes --------------------------------------------------------------------------------
+
+
+class Absent:
+    """No attribute: who asks for it, as another library's objects have it, is told what is here."""
+
+    def __init__(self, name: str, here: str) -> None:
+        self._name, self._here = name, here
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        missing = f"'{owner.__name__}' object has no attribute '{self._name}'"
+        raise AttributeError(f"{missing}: {self._here}")
+
 
 _forward = Absent("forward", "call the layer itself, layer(queries, keys, values)")
 

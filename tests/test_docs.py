@@ -21,6 +21,7 @@ from public import public_modules, public_objects, resolve
 
 import attnext
 from attnext import _core, _docs, reference
+from attnext._docs import pages
 
 # Not asked for: an extended summary, a See Also, a bare type as the first line of Returns (results
 # have names here), and an infinitive at the start, which numpydoc takes "Gradients of" not to be.
@@ -70,14 +71,30 @@ def compiled() -> dict[str, str | None]:
 def test_everything_compiled_has_words_and_no_words_are_left_over() -> None:
     docs = compiled()
     assert [name for name, doc in docs.items() if not doc] == []
-    assert _docs.OPTIONS.keys() == _core.OPTIONS.keys()
+    assert pages.OPTIONS.keys() == _core.OPTIONS.keys()
     shown = "\n".join(filter(None, docs.values()))
     for page in Path(_docs.__file__).parent.glob("*.txt"):
         for entry, text in _docs.read(page.stem).items():
             private = entry.rpartition(".")[2].startswith("_")
-            options = "options" in entry and _docs.paragraphs(text).values()
+            options = "options" in entry and pages.paragraphs(text).values()
             for part in options or [text.split("\n**")[0]]:
                 assert private or "{" in part or part in shown, (page.stem, entry)
+
+
+def test_an_installation_has_the_docstrings_that_an_import_would_join() -> None:
+    """setup.py keeps them; what is kept is what is shown."""
+    given: dict[str, str] = {}
+
+    def add(found: Any, text: str) -> None:
+        given[repr(found)] = text
+
+    _docs.join(_core, add)
+    assert [*given.values()] == [text for _, text in pages.pages(_core)]
+    assert all("\0" not in text for text in given.values())
+    for name, text in pages.pages(_core):
+        kind, _, member = name.partition(".")
+        shown = vars(getattr(_core, kind)).get(member) if member else getattr(_core, kind)
+        assert shown.__doc__ == text, name
 
 
 def test_docstrings_are_joined_once() -> None:

@@ -37,8 +37,7 @@ import attnext
 from attnext import _core, explain
 from attnext.explain import Step, Trace, accuracy, scores, steps
 from attnext.explain.multi_head import ARRAYS
-from attnext.explain.words import AXES, LANGUAGES, PHRASES, TITLES
-from attnext.explain.words_steps import STEPS
+from attnext.explain.words import AXES, LANGUAGES, PHRASES, STEPS, TITLES
 
 Array = NDArray[Any]
 BACKWARDS = ("masked_softmax_backward", "dot_product_attention_backward")

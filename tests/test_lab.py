@@ -398,7 +398,7 @@ def test_every_word_is_there_in_both_languages() -> None:
     keys = {case.key for task in TASKS.values() for case in task.cases}
     assert keys == set(CASES)
     for table in (CASES, FAULTS, PHRASES):
-        for en, zh in table.values():
+        for en, zh in map(dict[str, str].values, table.values()):
             assert en and zh and not any("一" <= c <= "鿿" for c in en)
             assert en.count("{") == zh.count("{")
     for misconception in lab.MISCONCEPTIONS.values():

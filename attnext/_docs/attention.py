@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from attnext._docs import OF_SCORES, OPTIONS, SHARED, in_a_backward, paragraphs, read
+from attnext._docs import read
+from attnext._docs.pages import OF_SCORES, OPTIONS, SHARED, in_a_backward, paragraphs
 
 TEXTS = read("attention")
 OPERANDS = paragraphs(TEXTS["operands"]) | paragraphs(SHARED["valid_lens"])

@@ -24,8 +24,7 @@ A pair that takes no part is shown as ``·`` or hatched, whatever lies there: it
 
 The files, from the inside out:
 
-    words_steps.py  what is said of each step, in both languages; words_backward.py, of a backward
-    words.py        every other word; words_of.py, what there is to say of a step
+    words.py        what is said, of each step too, in both languages: texts/
     options.py      what all functions take, and what help() says of them
     trace.py        Step and Trace
     tables.py       which part of an array is shown, and how its numbers are written

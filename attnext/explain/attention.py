@@ -93,12 +93,12 @@ def explain_attention(function: str, arguments: Arguments, lang: str) -> Trace:
     with np.errstate(all="ignore"):  # inf and NaN follow the rules of arithmetic, silently
         p = read_problem(arguments)
         if p.group > 1:
-            axes = (*p.inputs.lead, "key", "feature")
-            steps.add("shared_heads", p.inputs.keys, axes, p.inputs.idle_keys, group=p.group)
+            x = p.inputs
+            steps.add("shared_heads", x.keys, x.key_axes, x.idle_keys, group=p.group)
         scores, score_error = SCORES[function](p.inputs, steps, arguments)
         exact, error = softmax_steps(p, scores, score_error, arguments, steps, weights)
         pooled, pooled_error, rule = pool_steps(p, exact, error, arguments, steps)
-        steps.add("output", output, (*p.inputs.lead, "query", "feature"), weights=rule)
+        steps.add("output", output, p.inputs.query_axes, weights=rule)
         compared = [("weights", weights, exact, error), ("output", output, pooled, pooled_error)]
         return steps.trace(arguments, output, weights, compared)
 

@@ -19,7 +19,7 @@ from attnext.explain.chain import (
     softcap_backward,
     softmax_steps,
 )
-from attnext.explain.gradients import BACKWARDS
+from attnext.explain.gradients import score_backward
 from attnext.explain.scores import SCORES
 from attnext.explain.steps import Arguments, Steps, as_float64, check_size
 from attnext.explain.trace import Trace
@@ -39,10 +39,9 @@ def explain_attention_backward(function: str, arguments: Arguments, lang: str) -
         of, g = forward(p, *scores, arguments), Incoming(as_float64(arguments["grad_output"]))
         d_scores, d_sink = softmax_steps(p, of, g, arguments, steps)
         d_raw = softcap_backward(p, d_scores, of.slope, arguments, steps)
-        compared = BACKWARDS[function](p, d_raw, arguments, steps, results)
+        compared = score_backward(function, p, d_raw, arguments, steps, results)
         shown = "kept" if is_dropped(arguments) else "weights"
-        axes = (*p.inputs.lead, "key", "feature")
-        steps.add("d_values", results["values"], axes, weights=shown, g=g.name)
+        steps.add("d_values", results["values"], p.inputs.key_axes, weights=shown, g=g.name)
         d_values = of_values(p, of, g).shared(results["values"].shape)
         compared.append(d_values.compared("v", results["values"]))
         of_shared = {"bias": d_scores, "sink": d_sink}

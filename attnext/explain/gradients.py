@@ -2,8 +2,8 @@
 
 d_scores (..., M, N)   queries (..., M, Dq)   keys (..., N, Dk)   H hidden units
 
-Each function is given the gradient of the scores, adds its steps, and compares those of queries,
-keys and parameters with what the fast function returned.
+Each function is given the gradient of the scores, adds its steps, and returns those of queries,
+keys and parameters, to be compared with what the fast function returned.
 """
 
 from __future__ import annotations
@@ -89,25 +89,22 @@ def pooled(d: Gradient, x: Array, live: NDArray[np.bool_], terms: int) -> Gradie
 
 def dot_product(
     p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
-) -> list[Compared]:
+) -> dict[str, Gradient]:
     # forward was: scores = scale * queries @ keys^T
     x, (M, N) = p.inputs, p.inputs.live.shape[-2:]
     D = x.queries.shape[-1]
     scaled, text = d.times(dot_product_scale(arguments, D)), scale_text(arguments, D)
     of_queries = as_nan(p, pooled(scaled, x.keys, x.live, N))
-    steps.add("d_queries", results["queries"], (*x.lead, "query", "feature"), scale=text)
+    steps.add("d_queries", results["queries"], x.query_axes, scale=text)
     of_keys = pooled(scaled.T, x.queries, transposed(x.live), M * p.group)
     of_keys = of_keys.shared(results["keys"].shape)
-    steps.add("d_keys", results["keys"], (*x.lead, "key", "feature"), scale=text)
-    return [
-        of_queries.compared("q", results["queries"]),
-        of_keys.compared("k", results["keys"]),
-    ]
+    steps.add("d_keys", results["keys"], x.key_axes, scale=text)
+    return {"queries": of_queries, "keys": of_keys}
 
 
 def gaussian(
     p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
-) -> list[Compared]:
+) -> dict[str, Gradient]:
     # forward was: scores = -(w * distance)^2 / 2, distance = |queries - keys|
     x, w, (M, N) = p.inputs, bandwidth(arguments), p.inputs.live.shape[-2:]
     q, k = x.queries, x.keys
@@ -123,23 +120,19 @@ def gaussian(
             of_keys[i][(*batch, live)] += along
             distance2 = np.sum((size if i else difference) ** 2, axis=-1)
             of_w[i] += np.sum(part[row][live] * distance2) * (abs(w) if i else -w)
-    D, of_query, of_key = q.shape[-1], (*x.lead, "query", "feature"), (*x.lead, "key", "feature")
+    D = q.shape[-1]
     d_q = as_nan(p, _with_rounding(Gradient(*of_queries), N + D))
-    steps.add("d_queries", results["queries"], of_query, words="gaussian_queries", w2=w**2)
+    steps.add("d_queries", results["queries"], x.query_axes, words="gaussian_queries", w2=w**2)
     d_k = _with_rounding(Gradient(*of_keys), M * p.group + D).shared(results["keys"].shape)
-    steps.add("d_keys", results["keys"], of_key, words="gaussian_keys", w2=w**2)
+    steps.add("d_keys", results["keys"], x.key_axes, words="gaussian_keys", w2=w**2)
     d_w = _with_rounding(Gradient(*of_w), x.live.size + 2 * D)
     steps.add("d_w", np.atleast_1d(results["w"]), ("axis",), w=w)
-    return [
-        d_q.compared("q", results["queries"]),
-        d_k.compared("k", results["keys"]),
-        d_w.compared("w", results["w"]),
-    ]
+    return {"queries": d_q, "keys": d_k, "w": d_w}
 
 
 def cosine(
     p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
-) -> list[Compared]:
+) -> dict[str, Gradient]:
     # forward was: scores = scale * unit_q @ unit_k^T, unit = x / max(|x|, eps)
     x, (M, N) = p.inputs, p.inputs.live.shape[-2:]
     D, eps = x.queries.shape[-1], number(arguments["eps"])
@@ -147,23 +140,14 @@ def cosine(
     q, k = _without_nan(x.queries, x.idle_queries), _without_nan(x.keys, x.idle_keys)
     unit_q, unit_k = (each / norms(each, eps) for each in (q, k))
     d_unit_q = pooled(scaled, unit_k, x.live, N + D)
-    steps.add("d_unit_q", d_unit_q.values, (*x.lead, "query", "feature"), scale=text)
+    steps.add("d_unit_q", d_unit_q.values, x.query_axes, scale=text)
     of_queries = as_nan(p, _through_length(d_unit_q, q, eps, N))
-    steps.add(
-        "d_queries",
-        results["queries"],
-        (*x.lead, "query", "feature"),
-        words="cosine_queries",
-        eps=eps,
-    )
+    steps.add("d_queries", results["queries"], x.query_axes, words="cosine_queries", eps=eps)
     d_unit_k = pooled(scaled.T, unit_q, transposed(x.live), M * p.group + D)
-    steps.add("d_unit_k", d_unit_k.values, (*x.lead, "key", "feature"), scale=text)
+    steps.add("d_unit_k", d_unit_k.values, x.key_axes, scale=text)
     of_keys = _through_length(d_unit_k, k, eps, M * p.group).shared(results["keys"].shape)
-    steps.add("d_keys", results["keys"], (*x.lead, "key", "feature"), words="cosine_keys", eps=eps)
-    return [
-        of_queries.compared("q", results["queries"]),
-        of_keys.compared("k", results["keys"]),
-    ]
+    steps.add("d_keys", results["keys"], x.key_axes, words="cosine_keys", eps=eps)
+    return {"queries": of_queries, "keys": of_keys}
 
 
 def _through_length(d: Gradient, x: Array, eps: float, terms: int) -> Gradient:
@@ -183,7 +167,7 @@ def _through_length(d: Gradient, x: Array, eps: float, terms: int) -> Gradient:
 
 def additive(
     p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
-) -> list[Compared]:
+) -> dict[str, Gradient]:
     # forward was: scores = tanh(features) @ w_v, features = hidden_q + hidden_k + b_h
     x = p.inputs
     W_q, W_k, w_v = (as_float64(arguments[name]) for name in ("W_q", "W_k", "w_v"))
@@ -225,32 +209,24 @@ def additive(
     steps.add("d_hidden_k", d_k.values, (*x.lead, "key", "unit"), x.idle_keys)
     of_queries = as_nan(p, d_q.through(W_q, pairs + len(w)))
     of_keys = d_k.through(W_k, pairs + len(w)).shared(results["keys"].shape)
-    compared = [
-        of_queries.compared("q", results["queries"]),
-        of_keys.compared("k", results["keys"]),
-    ]
-    for letter, name in (("q", "queries"), ("k", "keys")):
-        steps.add(
-            f"d_{name}",
-            results[name],
-            (*x.lead, {"q": "query", "k": "key"}[letter], "feature"),
-            words=f"{name}_projected",
-            right=f"d_hidden_{letter} @ W_{letter}",
-            forward=f"hidden_{letter} = {name} @ W_{letter}^T",
-        )
+    for letter, name, axes in (("q", "queries", x.query_axes), ("k", "keys", x.key_axes)):
+        right = f"d_hidden_{letter} @ W_{letter}"
+        made = f"hidden_{letter} = {name} @ W_{letter}^T"
+        words = f"{name}_projected"
+        steps.add(f"d_{name}", results[name], axes, words=words, right=right, forward=made)
     parameters = {
         "W_q": (d_q.of_weight(q, pairs), "d_hidden_q^T @ queries"),
         "W_k": (d_k.of_weight(k, pairs), "d_hidden_k^T @ keys"),
         "w_v": (d_v, "sum(d_scores * tanh(features))"),
         "b_h": (d_q.of_weight(np.ones((*q.shape[:-1], 1)), pairs), "sum(d_hidden_q)"),
     }
-    for name, (gradient, right) in parameters.items():
+    for name, (_, right) in parameters.items():
         result = results[name]
         if result is not None:
             axes = ("unit", "feature") if name[0] == "W" else ("axis", "unit")[2 - result.ndim :]
             steps.add(f"d_{name}", result, axes, words="parameter", of=name, right=right)
-            compared.append(gradient.compared(name, result))
-    return compared
+    of_parameters = {name: gradient for name, (gradient, _) in parameters.items()}
+    return {"queries": of_queries, "keys": of_keys, **of_parameters}
 
 
 def _with_rounding(d: Gradient, terms: int) -> Gradient:
@@ -270,10 +246,22 @@ def as_nan(p: Problem, d: Gradient) -> Gradient:
     return d
 
 
-Backward = Callable[[Problem, Gradient, Arguments, Steps, Results], list[Compared]]
-BACKWARDS: dict[str, Backward] = {
+Backward = Callable[[Problem, Gradient, Arguments, Steps, Results], dict[str, Gradient]]
+_BACKWARDS: dict[str, Backward] = {
     "dot_product_attention": dot_product,
     "additive_attention": additive,
     "gaussian_attention": gaussian,
     "cosine_attention": cosine,
 }
+
+
+def score_backward(
+    function: str, p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
+) -> list[Compared]:
+    """The steps through the score of the attention of that name, d being the gradient of it."""
+    found = _BACKWARDS[function](p, d, arguments, steps, results)
+    return [
+        gradient.compared({"queries": "q", "keys": "k"}.get(name, name), results[name])
+        for name, gradient in found.items()
+        if results[name] is not None
+    ]

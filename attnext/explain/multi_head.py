@@ -47,7 +47,7 @@ def explain_heads(arguments: Arguments, lang: str) -> Trace:
         exact, error = softmax_steps(p, scores, score_error, options, steps, weights)
         pooled, pooled_error, rule = pool_steps(p, exact, error, options, steps)
         pooled_error = pooled_error + value_error(p, exact, error, v)
-        steps.add("pooled", pooled, (*lead, "query", "feature"), weights=rule)
+        steps.add("pooled", pooled, p.inputs.query_axes, weights=rule)
         joined = join(pooled)
         axes = (*lead[:-1], "query", "feature")
         steps.add("joined", joined, axes, heads=a.heads, d=pooled.shape[-1])
@@ -111,8 +111,7 @@ def _head_steps(
             d=d,
         )
     if p.group > 1:
-        axes = (*x.lead, "key", "feature")
-        steps.add("shared_heads", x.keys, axes, x.idle_keys, group=p.group)
+        steps.add("shared_heads", x.keys, x.key_axes, x.idle_keys, group=p.group)
 
 
 def _bias(b: Array | None, letter: str) -> str:

@@ -37,6 +37,16 @@ class Inputs:
         """The axes of the scores."""
         return (*self.lead, "query", "key")
 
+    @property
+    def query_axes(self) -> tuple[str, ...]:
+        """Those of queries, and of what is made of them."""
+        return (*self.lead, "query", "feature")
+
+    @property
+    def key_axes(self) -> tuple[str, ...]:
+        """Those of keys and values."""
+        return (*self.lead, "key", "feature")
+
     def of_pairs(self, x: Array) -> Array:
         """x (..., M, N), NaN where a pair takes no part."""
         return np.where(self.live, x, np.nan)
@@ -173,8 +183,8 @@ def cosine(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]
         x.of_queries(x.queries / norms(x.queries, eps)),
         x.of_keys(x.keys / norms(x.keys, eps)),
     )
-    steps.add("unit_q", unit_q, (*x.lead, "query", "feature"), x.idle_queries, eps=eps)
-    steps.add("unit_k", unit_k, (*x.lead, "key", "feature"), x.idle_keys, eps=eps)
+    steps.add("unit_q", unit_q, x.query_axes, x.idle_queries, eps=eps)
+    steps.add("unit_k", unit_k, x.key_axes, x.idle_keys, eps=eps)
     scores = x.of_pairs(scale * (unit_q @ transposed(unit_k)))
     steps.add("cosine", scores, x.pairs, ~x.live, scale=scale_text(arguments, D))
     size = np.abs(unit_q) @ transposed(np.abs(unit_k))

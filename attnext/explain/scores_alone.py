@@ -20,7 +20,7 @@ from attnext._options import (
 from attnext.explain.accuracy import gamma
 from attnext.explain.attention import Problem, softcap_step
 from attnext.explain.chain import forward, multiplied, of_scale, shared_steps, softcap_backward
-from attnext.explain.gradients import BACKWARDS, Gradient
+from attnext.explain.gradients import Gradient, score_backward
 from attnext.explain.options import SCORES, SCORES_BACKWARD, UNSCALED_SCORES_BACKWARD
 from attnext.explain.scores import SCORES as STEPS_OF
 from attnext.explain.scores import Inputs
@@ -218,7 +218,7 @@ def _explain_backward(score: str, *, lang: str, options: Any, **arguments: Any) 
         steps.add("grad_scores", grad, p.inputs.pairs)
         d = Gradient(grad, np.abs(grad), np.zeros(grad.shape))
         d = softcap_backward(p, d, before.slope, arguments, steps)
-        compared = BACKWARDS[f"{score}_attention"](p, d, arguments, steps, results)
+        compared = score_backward(f"{score}_attention", p, d, arguments, steps, results)
         if arguments.get("return_grad_scale"):
             products, *vectors = multiplied(score, p, arguments)
             of = {"scale": of_scale(p, d, *vectors)}

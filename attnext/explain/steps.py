@@ -14,8 +14,7 @@ from attnext import _core
 from attnext._options import OPTIONS
 from attnext.explain.accuracy import largest_difference
 from attnext.explain.trace import Step, Summary, Trace, summarise
-from attnext.explain.words import AXES, TITLES, check_lang, phrase
-from attnext.explain.words_steps import STEPS, VARIANTS
+from attnext.explain.words import AXES, STEPS, TITLES, VARIANTS, check_lang, phrase
 from attnext.reference.arguments import shown
 
 Arguments = dict[str, Any]  # of a call, by name, those that were not given too

@@ -1,10 +1,14 @@
-"""Every word that an explanation says around its steps, in every language; theirs: words_steps.py.
+"""Every word that an explanation says, in both languages: titles, and the files of texts/.
 
-What stands in braces is filled in.
+Of a step, forward or backward, a file has the formula, which is the same in both; then its name
+and a note in English, and in Chinese. What stands in braces is filled in.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from attnext._words import entries, table
 from attnext.reference.arguments import shown
 
 LANGUAGES = ("en", "zh")
@@ -41,47 +45,29 @@ def _titles() -> dict[str, dict[str, str]]:
 
 TITLES = _titles()
 
-AXES = {
-    "batch": {"en": "batch", "zh": "样本"},
-    "group": {"en": "group", "zh": "组"},
-    "head": {"en": "head", "zh": "头"},
-    "query": {"en": "query", "zh": "查询"},
-    "key": {"en": "key", "zh": "键"},
-    "row": {"en": "row", "zh": "行"},
-    "feature": {"en": "feature", "zh": "特征"},
-    "unit": {"en": "unit", "zh": "单元"},
-    "position": {"en": "position", "zh": "位置"},
-    "wave": {"en": "wave", "zh": "波"},
-    "axis": {"en": "axis", "zh": "轴"},
-    "part": {"en": "part", "zh": "部分"},
-}
-
-PHRASES = {
-    "agreement": {
-        "en": "The steps are float64, by their formulas. What attnext.{function} returned is "
-        "float32 and is shown as it is; it differs from the steps by {difference:.2g} at most, "
-        "which is within the rounding of float32.",
-        "zh": "各步骤按公式以float64计算。attnext.{function}返回的结果是float32，原样显示；"
-        "二者最多相差{difference:.2g}，在float32的舍入误差之内。",
-    },
-    "once": {
-        "en": " Made once, when the keys came into the memory.",
-        "zh": "只算一次：键存入记忆时已经算好。",
-    },
-    "legend": {"en": "· takes no part", "zh": "· 不参与计算"},
-    "masked": {"en": "takes no part", "zh": "不参与计算"},
-    "summary": {
-        "en": "{count} numbers: min {least:.4g}, mean {mean:.4g}, max {largest:.4g}",
-        "zh": "共{count}个数：最小{least:.4g}，平均{mean:.4g}，最大{largest:.4g}",
-    },
-    "nothing": {"en": "no numbers", "zh": "没有数"},
-    "comma": {"en": ", ", "zh": "，"},
-}
+AXES, PHRASES = table("explain/texts/axes"), table("explain/texts/phrases")
 
 
 def phrase(key: str, lang: str, **numbers: object) -> str:
     """A phrase, with its numbers filled in."""
     return PHRASES[key][lang].format(**numbers)
+
+
+class Words(NamedTuple):
+    """What is said of a step: its formula, and (name, note) by language."""
+
+    formula: str
+    en: tuple[str, str]
+    zh: tuple[str, str]
+
+
+def _of_steps(file: str) -> dict[str, Words]:
+    lines = entries(f"explain/texts/{file}")
+    return {key: Words(formula, (a, b), (c, d)) for key, (formula, a, b, c, d) in lines.items()}
+
+
+STEPS = _of_steps("steps")
+VARIANTS = _of_steps("variants")  # other words for a step where its own are not true
 
 
 def check_lang(lang: object) -> None:

@@ -66,7 +66,7 @@ The files, from the inside out:
     tasks.py            the table of functions: cases, right answers, tolerances
     student.py          calls a student's function
     recognise.py        which misconception gives the same
-    words.py            all other words, in both languages
+    words.py            all words, in both languages: texts/
     tables.py           what is shown of a case; text.py and html.py, how
     timing.py           how long it takes beside attnext's
     verdict.py          Report and Wrong

@@ -95,7 +95,7 @@ def check(
         outcome = student.run(case)
         if not _is_right(outcome, task.judged[case.key]):
             numbers = {"name": task.name, "number": number, "count": len(asked)}
-            called = CASES[case.key][lang == "zh"]
+            called = CASES[case.key][lang]
             headline = said(PHRASES, "wrong", lang, **numbers, case=called)
             wrong = _verdict(student, case, outcome, headline, lang)
             wrong.show()
@@ -103,8 +103,8 @@ def check(
     tolerances = [t for case in asked for t in task.judged[case.key].tolerance]
     return Report(
         task.name,
-        tuple(CASES[case.key][lang == "zh"] for case in asked),
-        tuple(CASES[c.key][lang == "zh"] for c in task.cases if not student.takes(c)),
+        tuple(CASES[case.key][lang] for case in asked),
+        tuple(CASES[c.key][lang] for c in task.cases if not student.takes(c)),
         (min(tolerances), max(tolerances)),
         beside_attnext(student),
         lang,

@@ -1,17 +1,18 @@
 """What is often had wrong, each as the steps of `Book` that are then other ones, and the words.
 
-A new one is one entry of a table: a name, the sentence that is said to whoever has it, in both
-languages, and the step that is wrong. Where it can be had in several ways, all of them.
+A new one is one entry of a table: a name, and the step that is wrong; where it can be had in
+several ways, all of them. What is said to whoever has it is in texts/misconceptions.txt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from attnext.lab.book import Book
+from attnext.lab.words import MISCONCEPTIONS
 
 Step: TypeAlias = Callable[..., Any]
 
@@ -47,8 +48,6 @@ class Misconception:
         return [type("Mistaken", (Book,), way)() for way in self.ways]
 
 
-def wrong(
-    name: str, *, en: str, zh: str, ways: Sequence[dict[str, Step]] = (), **steps: Step
-) -> Misconception:
+def wrong(name: str, *ways: dict[str, Step], **steps: Step) -> Misconception:
     """An entry of a table: the steps, or the ways."""
-    return Misconception(name, en, zh, tuple(ways) or (steps,))
+    return Misconception(name, **MISCONCEPTIONS[name], ways=ways or (steps,))

@@ -118,10 +118,7 @@ def _uses_torch(function: Function) -> bool:
         seen.add(id(code))
         known = {**f.__globals__, **inspect.getclosurevars(f).nonlocals}
         values = [known[name] for name in _names(code) if name in known]
-        homes = (
-            getattr(v, "__name__" if inspect.ismodule(v) else "__module__", "") for v in values
-        )
-        return any(str(home).split(".")[0] == "torch" for home in homes) or any(map(names, values))
+        return any(map(_is_torchs, values)) or any(map(names, values))
 
     return names(function)
 

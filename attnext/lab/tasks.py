@@ -161,13 +161,7 @@ _TASKS = [
     ),
     *_attends("dot_product"),
     *_attends("additive", "W_q", "W_k", "w_v"),
-    Task(
-        "gaussian_kernel",
-        "queries, keys, sigma",
-        cases.kernel,
-        _gaussian_kernel,
-        ("weights",),
-    ),
+    Task("gaussian_kernel", "queries, keys, sigma", cases.kernel, _gaussian_kernel, ("weights",)),
     Task(
         "nadaraya_watson",
         "x, x_train, y_train, sigma",
@@ -185,21 +179,16 @@ _TASKS = [
         kernel_regression.leave_one_out,
         keeps_integers=True,
     ),
-    Task(
-        "transpose_qkv",
-        "X, num_heads",
-        partial(cases.heads, backward=False),
-        Book().transpose_qkv,
-        ("X",),
-        keeps_integers=True,
-    ),
-    Task(
-        "transpose_output",
-        "X, num_heads",
-        partial(cases.heads, backward=True),
-        Book().transpose_output,
-        ("X",),
-        keeps_integers=True,
+    *(
+        Task(
+            right.__name__,
+            "X, num_heads",
+            partial(cases.heads, backward=backward),
+            right,
+            ("X",),
+            keeps_integers=True,
+        )
+        for right, backward in ((Book().transpose_qkv, False), (Book().transpose_output, True))
     ),
     Task(
         "positional_encoding",

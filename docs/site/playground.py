@@ -14,8 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from attnext.explain.words import TITLES
-from attnext.explain.words_steps import STEPS
+from attnext.explain.words import STEPS, TITLES
 
 SITE = Path(__file__).resolve().parent
 ROOT = SITE.parent.parent

@@ -1,0 +1,79 @@
+"""The docstrings of what is compiled, made of the text files here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+
+from attnext._docs import read
+
+
+def paragraphs(entry: str) -> dict[str, str]:
+    """Of options, by name, as a docstring has them."""
+    texts = entry.replace("\n    ", "\0").splitlines()
+    return {x[: x.index(" : ")]: x.replace("\0", "\n    ") + "\n" for x in texts}
+
+
+def in_a_backward(paragraph: str) -> str:
+    """The paragraph of an option that the forward has too."""
+    return paragraph[: paragraph.index("\n")] + "\n    As in the forward.\n"
+
+
+def taken(function: Any) -> dict[str, bool]:
+    """The names of a function's arguments, and whether they are required."""
+    names = function.__text_signature__[1:-1].split(", ")
+    return {name.partition("=")[0]: "=" not in name for name in names if name not in "$self*/"}
+
+
+SHARED = read("options")
+OPTIONS = paragraphs(SHARED["options of all"])
+OF_SCORES = paragraphs(SHARED["options of some scores"])
+OF_LAYERS = OPTIONS | paragraphs(SHARED["options of layers"])
+
+
+def _complete(page: str, function: Any, options: Mapping[str, str], told: Set[str]) -> str:
+    """The page with what its lines ``**name`` stand for; told: the options of its forward."""
+    start, *parts = page.split("\n**")
+    for part in parts:
+        name, _, rest = part.partition("\n")
+        text = SHARED.get(name, "")
+        if name == "options":
+            names = (n for n, required in taken(function).items() if n in options and not required)
+            text = "".join(in_a_backward(options[n]) if n in told else options[n] for n in names)
+        start += "\n" + text.rstrip("\n") + ("\n" + rest if rest else "")
+    return start
+
+
+def _of_score(core: Any, name: str, of_forward: Set[str]) -> Iterator[tuple[str, str]]:
+    from attnext._docs.attention import Score
+
+    *_, parameters = core.ATTENTIONS[name]
+    score = Score(name, read(name), parameters, of_forward)
+    title = name.title().replace("_", "")
+    for verb in ("attention", "attention_backward", "scores", "scores_backward"):
+        function = vars(core).get(f"{name}_{verb}")
+        if function is not None:
+            yield function.__name__, score.page(verb, taken(function))
+    if parameters:
+        yield f"{title}Gradients", score.gradients() + "\n"
+    for parameter in score.parameters if f"{title}Attention" in vars(core) else ():
+        yield f"{title}Attention.{parameter}", score.parameter(parameter)
+
+
+def pages(core: Any) -> Iterator[tuple[str, str]]:
+    """Of the functions and classes of the compiled module: name and docstring."""
+    of_forward = {name for name, (_, takers) in core.OPTIONS.items() if "forward" in takers}
+    for name in core.ATTENTIONS:
+        yield from _of_score(core, name, of_forward)
+    for name, page in read("functions").items():
+        told = of_forward if name.endswith("_backward") else set[str]()
+        yield name, _complete(page, getattr(core, name), OPTIONS, told) + "\n"
+    for texts in (read("layers") | read("methods"), read("memory")):
+        for kind in [x for x in texts if isinstance(vars(core).get(x), type)]:
+            yield kind, texts[kind] + "\n"
+            for name, member in vars(getattr(core, kind)).items():
+                page = texts.get(f"{kind}.{name}") or texts.get(name, "")
+                if callable(member) and page:
+                    page = _complete(page, member, OF_LAYERS, set()) + "\n"
+                if page:
+                    yield f"{kind}.{name}", page
