@@ -169,7 +169,7 @@ bits_here() {
             compile gcc "${strict[@]}" -- "$root"/csrc/{{core,os}/*,simd/dispatch,simd/kernels_[!s]*}.c
             compile gcc "${strict[@]}" $(fused) -- "$root"/csrc/simd/kernels_scalar.c
             gcc -pthread "$root"/tests/c/fuzz_{attention,main}.c ./*.o -lm -o fuzz
-            ./fuzz $problems >computed
+            ./fuzz "$problems" >computed
             mv computed bits
         )
     fi
@@ -203,7 +203,7 @@ elsewhere() { # PLAYER FLAGS-OF-THE-LINKER COMPILER...
     for program in backward_memory prepared_memory overflow; do # sizes, as this machine counts them
         "$player" ./test_core "$program"
     done
-    "$player" ./fuzz $problems | tee bits
+    "$player" ./fuzz "$problems" | tee bits
     bits_here | diff bits -
     echo "the same bits as on $(uname -m)"
 }
