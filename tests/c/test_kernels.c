@@ -6,7 +6,9 @@
  *     ./a.out              names the kernels, one a line
  *     ./a.out matmul       runs one of them: every set must give the bits of the scalar table
  *     ./a.out matmul avx2  likewise, this set alone
+ *     ./a.out matmul 500   likewise every set, in about so many of the cases, spread over all
  *     ./a.out accuracy     exp, tanh and softcap of every set, against libm in double precision
+ *     ./a.out accuracy 500 likewise, of about so many floats
  *
  * Each kernel runs over sizes around the vector lengths, in heap buffers of exactly the size
  * its contract names (a sanitizer then sees every step outside), with and without the optional
@@ -182,8 +184,62 @@ compare_case(int kernel, const run *what, const attn_kernels *const sets[], int 
     }
 }
 
+static int
+length(const int *list)
+{
+    int n = 0;
+    while (list[n] != END) {
+        n++;
+    }
+    return n;
+}
+
+/* The case of this number: options turn fastest, then c, b, a; the quotient is what is left. */
+static int
+choose(const int *list, int64_t *number)
+{
+    int n = length(list), i = (int)(*number % n);
+    *number /= n;
+    return list[i];
+}
+
+static run
+case_of(int kernel, int64_t number)
+{
+    int options = 2 * kernels[kernel].options, option = (int)(number % options);
+    run r = {.option = option / 2, .nasty = option % 2};
+    number /= options;
+    r.c = choose(kernels[kernel].c, &number);
+    r.b = choose(kernels[kernel].b, &number);
+    r.a = choose(kernels[kernel].a, &number);
+    return r;
+}
+
+static int64_t
+common_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* So far apart that about `most` are left of so many, and prime to their number, hence to the
+ * length of each list: every size comes with every option, and with other ones. */
+static int64_t
+stride(int64_t cases, int64_t most)
+{
+    int64_t step = cases > most ? cases / most : 1;
+    while (common_divisor(cases, step) > 1) {
+        step++;
+    }
+    return step;
+}
+
 static void
-compare(int kernel, const char *only)
+compare(int kernel, const char *only, int64_t most)
 {
     const char *names[SETS];
     const attn_kernels *sets[SETS];
@@ -196,20 +252,13 @@ compare(int kernel, const char *only)
             sets[count++] = set_named(names[s]);
         }
     }
-    run r = {0};
-    for (const int *a = kernels[kernel].a; *a != END; a++) {
-        for (const int *b = kernels[kernel].b; *b != END; b++) {
-            for (const int *c = kernels[kernel].c; *c != END; c++) {
-                for (int option = 0; option < 2 * kernels[kernel].options; option++) {
-                    r.a = *a;
-                    r.b = *b;
-                    r.c = *c;
-                    r.option = option / 2;
-                    r.nasty = option % 2;
-                    compare_case(kernel, &r, sets, count, compared);
-                }
-            }
-        }
+    int64_t cases = 2 * kernels[kernel].options;
+    cases *= length(kernels[kernel].a) * length(kernels[kernel].b);
+    cases *= length(kernels[kernel].c);
+    int64_t step = stride(cases, most);
+    for (int64_t i = 0; i < cases; i += step) {
+        const run r = case_of(kernel, i);
+        compare_case(kernel, &r, sets, count, compared);
     }
     for (int s = 0; s < count; s++) {
         bool exact = sets[s] != &attn_kernels_generic || GENERIC_IS_FUSED;
@@ -220,7 +269,8 @@ compare(int kernel, const char *only)
 
 /* ---- exp, tanh and softcap against libm --------------------------------------------------------- */
 
-enum { STEP = 1499, BLOCK = 1024 }; /* every 1499th float */
+enum { BLOCK = 1024 };
+static const int64_t ALL_FLOATS = INT64_C(1) << 32;
 
 static double
 ulps(float got, double exact)
@@ -297,19 +347,20 @@ static const struct {
     {"slope", slope_of, slope, -43.5f, 43.5f},
 };
 
-/* Prints the largest error of one function on one set, in units in the last place. */
+/* Prints the largest error of one function on one set, in units in the last place, over one float
+ * in so many. */
 static void
-measure(const attn_kernels *k, int f)
+measure(const attn_kernels *k, int f, int64_t step)
 {
     float x[BLOCK], y[BLOCK], at = 0.0f;
     double worst = 0.0;
     int n = 0;
-    for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += STEP) {
+    for (int64_t bits = 0; bits < ALL_FLOATS; bits += step) {
         uint32_t word = (uint32_t)bits;
         memcpy(&x[n], &word, sizeof word);
         n += x[n] >= functions[f].low && x[n] <= functions[f].high &&
              fabsf(x[n]) > FLT_MIN;
-        if (n == BLOCK || (n > 0 && bits + STEP >= UINT64_C(1) << 32)) {
+        if (n == BLOCK || (n > 0 && bits + step >= ALL_FLOATS)) {
             functions[f].of(k, y, x, n);
             for (int i = 0; i < n; i++) {
                 double error = ulps(y[i], functions[f].exact((double)x[i]));
@@ -346,13 +397,13 @@ specials(const attn_kernels *k)
 }
 
 static void
-accuracy(void)
+accuracy(int64_t floats)
 {
     const char *names[SETS];
     int count = attn_cpu_available(names, SETS);
     for (int s = 0; s < count; s++) {
         for (size_t f = 0; f < sizeof functions / sizeof *functions; f++) {
-            measure(set_named(names[s]), (int)f);
+            measure(set_named(names[s]), (int)f, ALL_FLOATS / floats);
         }
         specials(set_named(names[s]));
     }
@@ -361,13 +412,15 @@ accuracy(void)
 int
 main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "accuracy") == 0) {
-        accuracy();
+    long long most = argc == 3 ? strtoll(argv[2], NULL, 10) : 0; /* 0 of a set's name */
+    if (argc >= 2 && strcmp(argv[1], "accuracy") == 0) {
+        accuracy(most > 0 ? most : ALL_FLOATS / 1499);
         return 0;
     }
     for (int kernel = 0; kernel < KERNELS; kernel++) {
         if (argc >= 2 && strcmp(argv[1], kernels[kernel].name) == 0) {
-            compare(kernel, argc == 3 ? argv[2] : NULL);
+            compare(kernel, argc == 3 && most == 0 ? argv[2] : NULL,
+                    most > 0 ? most : INT64_MAX);
             return 0;
         }
         if (argc < 2) {
