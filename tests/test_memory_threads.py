@@ -159,6 +159,7 @@ def test_entries_of_grads_that_come_and_go(threads: None) -> None:
     """While others add to them: an entry is there or not, None counts as zeros."""
     layer, x = additive(), np.ones((2, 3, 4), dtype=np.float32)
     g = np.ones_like(layer(x, x, x))
+    grads: dict[str, Any] = layer.grads
 
     def back() -> None:
         for _ in range(300):
@@ -166,12 +167,10 @@ def test_entries_of_grads_that_come_and_go(threads: None) -> None:
 
     def change() -> None:
         for _ in range(300):
-            layer.grads.pop("W_q", None)
-            layer.grads["W_k"] = None
+            grads.pop("W_q", None)
+            grads["W_k"] = None
             layer.zero_grad()
-            assert all(
-                np.isfinite(grad).all() for grad in [*layer.grads.values()] if grad is not None
-            )
+            assert all(np.isfinite(grad).all() for grad in [*grads.values()] if grad is not None)
 
     in_threads(back, back, change, change)
     layer.zero_grad()
