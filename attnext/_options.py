@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnext import _core
-from attnext._docs.pages import OPTIONS as PARAGRAPHS
+from attnext._docs.options import OPTIONS as PARAGRAPHS
 from attnext._docs.wrapped import Voice, complete
 from attnext._hints import hint
 

@@ -21,7 +21,7 @@ from public import public_modules, public_objects, resolve
 
 import attnext
 from attnext import _core, _docs, reference
-from attnext._docs import pages
+from attnext._docs import options, pages
 
 # Not asked for: an extended summary, a See Also, a bare type as the first line of Returns (results
 # have names here), and an infinitive at the start, which numpydoc takes "Gradients of" not to be.
@@ -71,13 +71,13 @@ def compiled() -> dict[str, str | None]:
 def test_everything_compiled_has_words_and_no_words_are_left_over() -> None:
     docs = compiled()
     assert [name for name, doc in docs.items() if not doc] == []
-    assert pages.OPTIONS.keys() == _core.OPTIONS.keys()
+    assert options.OPTIONS.keys() == _core.OPTIONS.keys()
     shown = "\n".join(filter(None, docs.values()))
     for page in Path(_docs.__file__).parent.glob("*.txt"):
         for entry, text in _docs.read(page.stem).items():
             private = entry.rpartition(".")[2].startswith("_")
-            options = "options" in entry and pages.paragraphs(text).values()
-            for part in options or [text.split("\n**")[0]]:
+            of_options = "options" in entry and options.paragraphs(text).values()
+            for part in of_options or [text.split("\n**")[0]]:
                 assert private or "{" in part or part in shown, (page.stem, entry)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from attnext._docs import read
-from attnext._docs.pages import OF_SCORES, OPTIONS, SHARED, in_a_backward, paragraphs
+from attnext._docs.options import OF_SCORES, OPTIONS, SHARED, in_a_backward, paragraphs
 
 TEXTS = read("attention")
 OPERANDS = paragraphs(TEXTS["operands"]) | paragraphs(SHARED["valid_lens"])

@@ -6,29 +6,14 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from attnext._docs import read
-
-
-def paragraphs(entry: str) -> dict[str, str]:
-    """Of options, by name, as a docstring has them."""
-    texts = entry.replace("\n    ", "\0").splitlines()
-    return {x[: x.index(" : ")]: x.replace("\0", "\n    ") + "\n" for x in texts}
-
-
-def in_a_backward(paragraph: str) -> str:
-    """The paragraph of an option that the forward has too."""
-    return paragraph[: paragraph.index("\n")] + "\n    As in the forward.\n"
+from attnext._docs.attention import Score
+from attnext._docs.options import OF_LAYERS, OPTIONS, SHARED, in_a_backward
 
 
 def taken(function: Any) -> dict[str, bool]:
     """The names of a function's arguments, and whether they are required."""
     names = function.__text_signature__[1:-1].split(", ")
     return {name.partition("=")[0]: "=" not in name for name in names if name not in "$self*/"}
-
-
-SHARED = read("options")
-OPTIONS = paragraphs(SHARED["options of all"])
-OF_SCORES = paragraphs(SHARED["options of some scores"])
-OF_LAYERS = OPTIONS | paragraphs(SHARED["options of layers"])
 
 
 def _complete(page: str, function: Any, options: Mapping[str, str], told: Set[str]) -> str:
@@ -45,8 +30,6 @@ def _complete(page: str, function: Any, options: Mapping[str, str], told: Set[st
 
 
 def _of_score(core: Any, name: str, of_forward: Set[str]) -> Iterator[tuple[str, str]]:
-    from attnext._docs.attention import Score
-
     *_, parameters = core.ATTENTIONS[name]
     score = Score(name, read(name), parameters, of_forward)
     title = name.title().replace("_", "")

@@ -37,7 +37,6 @@
 #include <numpy/arrayobject.h>
 #include <numpy/arrayscalars.h>
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -412,7 +411,7 @@ struct attnext_state {
      * of their .context, and Memory, that of what their memory() makes. */
     PyTypeObject *layers[SCORE_COUNT], *Context, *Memory;
 
-    atomic_int threads; /* of set_num_threads */
+    _Atomic int threads; /* of set_num_threads */
 };
 
 /* The state, from the module, or from a type made by PyType_FromModuleAndSpec or a
