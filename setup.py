@@ -163,7 +163,9 @@ class build_files(build_ext):
         (package / "_docs" / "joined").unlink(missing_ok=True)
         code = f"import attnext._docs as docs; docs.write({str(package)!r})"
         environment = {**os.environ, "PYTHONPATH": str(package.parent)}
-        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, cwd="/")
+        subprocess.run(
+            [sys.executable, "-B", "-c", code], env=environment, capture_output=True, cwd="/"
+        )
 
     def build_extension(self, ext):
         check_tools(self.compiler.compiler[0])
