@@ -46,6 +46,7 @@ def _titles() -> dict[str, dict[str, str]]:
 TITLES = _titles()
 
 AXES, PHRASES = table("explain/texts/axes"), table("explain/texts/phrases")
+PHRASES["comma"] = {"en": ", ", "zh": "，"}  # a line of a file does not end in a space
 
 
 def phrase(key: str, lang: str, **numbers: object) -> str:
