@@ -99,7 +99,7 @@ side_env() { # NAME
 }
 
 # -P: not the folder attnext/ of the clone but the installed package, also for `python -m`. One
-# process, as another step has the other CPU. The limit is for a hang.
+# process, as another step has the other CPU.
 run_pytest() {
     python -P -c 'import attnext; print("testing", attnext.__file__)'
     python -P -m pytest -x -p no:cacheprovider -n 0 "$@"

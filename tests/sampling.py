@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import EMPTY_ROWS, Array, Problem, make_problem, random_masks
-
-from attnext.testing import numerical_gradient
+from helpers import EMPTY_ROWS, Problem, make_problem, random_masks
 
 
 def cases(few: int, of: int) -> list[Any]:
@@ -59,16 +57,3 @@ def problem_at_the_edges(score: str, seed: int, rng: np.random.Generator) -> Pro
         if rng.random() < 0.5:
             x.flat[rng.integers(x.size)] = rng.choice(EDGES)
     return problem
-
-
-def slopes(
-    f: Callable[[Array], Any], x: Array, gradient: Array, rng: np.random.Generator
-) -> tuple[Array, Array]:
-    """Along three directions at random: as the gradient of f at x has them, and by differences.
-
-    Every number of the gradient has its share in each; one at a time they take minutes.
-    """
-    ways = rng.normal(size=(3, *np.shape(x)))
-    ways /= np.sqrt(np.sum(ways**2, axis=tuple(range(1, ways.ndim)), keepdims=True))
-    told = np.sum((ways * gradient).reshape(3, -1), axis=1)
-    return told, numerical_gradient(lambda steps: f(x + np.tensordot(steps, ways, 1)), np.zeros(3))

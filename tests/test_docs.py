@@ -83,6 +83,8 @@ def test_everything_compiled_has_words_and_no_words_are_left_over() -> None:
 
 def test_an_installation_has_the_docstrings_that_an_import_would_join() -> None:
     """setup.py keeps them; what is kept is what is shown."""
+    package = Path(_docs.__file__).parent
+    assert (package / "joined").is_file() == (package != REPOSITORY / "attnext" / "_docs")
     given: dict[str, str] = {}
 
     def add(found: Any, text: str) -> None:

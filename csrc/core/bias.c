@@ -14,6 +14,8 @@ typedef struct {
     float *to;   /* backward: the first row of the group's share */
 } bias_own;
 
+static const float one = 1.0f; /* what sums are products with */
+
 static bool
 applies(const attn_problem *p)
 {
@@ -91,7 +93,6 @@ row_of(const attn_block *block, const bias_own *s)
 static void
 add_lanes(const attn_block *block, float *to, const float *X, int rows)
 {
-    static const float one = 1.0f;
     attn_simd->matmul(to, 1, X, block->lanes, 1, &one, 0, rows, 1, block->rows.count,
                       true);
 }
@@ -101,7 +102,6 @@ add_lanes(const attn_block *block, float *to, const float *X, int rows)
 static void
 tile_backward(attn_block *block, void *own, float *dS)
 {
-    static const float one = 1.0f;
     const bias_own *s = own;
     const attn_tile *t = &block->tile;
     const int64_t stride = row_stride(block);
@@ -170,7 +170,6 @@ typedef struct {
 static void
 add_row(const share_job *job, int64_t i, int64_t row)
 {
-    static const float one = 1.0f;
     const attn_call *c = job->call;
     const int64_t columns = columns_of(c->p), group = job->first + i;
     const int64_t m = group % c->groups * c->group_queries + row;

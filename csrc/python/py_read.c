@@ -111,19 +111,6 @@ is_real_array(PyObject *object)
     return PyTypeNum_ISFLOAT(type) || PyTypeNum_ISINTEGER(type);
 }
 
-/* May another thread change it between two looks? Where there is no GIL, a list, of which a
- * copy is read. */
-static inline bool
-is_shared(PyObject *object)
-{
-#ifdef Py_GIL_DISABLED
-    return object != NULL && PyList_CheckExact(object);
-#else
-    (void)object;
-    return false;
-#endif
-}
-
 static bool
 is_list_of_ints(PyObject *object)
 {
@@ -270,18 +257,13 @@ is_left_out(py_arg arg, PyObject *object)
            (object == Py_None && standard != NULL && strcmp(standard, "None") == 0);
 }
 
-/* One argument, while it is made ready: what has been done. */
-enum { READ = 1, APART = 2, MOVED = 4, COPIED = 8 };
-
 /* What is not given, and a memory in the place of keys; and else what fits, but if everything
  * is to be read. */
 static inline bool
-is_ready(const attnext_state *state, py_arg arg, PyObject *object, int done)
+is_ready(const attnext_state *state, py_arg arg, PyObject *object, bool was_read)
 {
-    const bool was_read = done & READ;
     return is_left_out(arg, object) ||
-           ((was_read || !defers) && (done & (READ | COPIED) || !is_shared(object)) &&
-            fits(kinds[arg], object, was_read) &&
+           ((was_read || !defers) && fits(kinds[arg], object, was_read) &&
             !(PyArray_CheckExact(object) && is_lost(object))) ||
            (arg == ARG_KEYS && Py_IS_TYPE(object, state->Memory)) ||
            kinds[arg] == READ_as_is;
@@ -322,10 +304,12 @@ py_is_ready(const attnext_state *state, PyObject *name, PyObject *object)
         arg++;
     }
     return is_ready(state, arg == ARG_COUNT ? ARG_PARAMETER_0 : (py_arg)arg, object,
-                    0) &&
+                    false) &&
            !(arg == ARG_WINDOW && is_far(object));
 }
 
+/* One argument, while it is made ready: what has been done. */
+enum { READ = 1, APART = 2, MOVED = 4 };
 enum { MOST_LOOKS = 1000 };
 
 /* given[arg] = plain, a new reference, which *owned keeps. */
@@ -344,6 +328,24 @@ take(PyObject **given, py_arg arg, PyObject *plain, PyObject **owned)
     return result;
 }
 
+/* Where there is no GIL another thread may change a list between two looks: copies of them. */
+static inline int
+keep_lists(const py_signature *signature, PyObject **given, PyObject **owned)
+{
+    int result = 0;
+#ifdef Py_GIL_DISABLED
+    for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
+        if (result == 0 && given[*arg] != NULL && PyList_CheckExact(given[*arg])) {
+            PyObject *copy = PyList_GetSlice(given[*arg], 0, PY_SSIZE_T_MAX);
+            result = take(given, *arg, copy, owned);
+        }
+    }
+#else
+    (void)signature, (void)given, (void)owned;
+#endif
+    return result;
+}
+
 /* Runs what code the argument needs to have run, if any: 1 if it did, or -1. */
 static int
 make_ready(const attnext_state *state, const py_signature *signature, py_arg arg,
@@ -354,12 +356,7 @@ make_ready(const attnext_state *state, const py_signature *signature, py_arg arg
     if (object != NULL && is_lost(object)) {
         return py_wrong("lost_memory", "(O)", name);
     }
-    if (is_shared(object) && !(*done & (READ | COPIED))) {
-        *done |= COPIED;
-        result = PyList_GetSlice(object, 0, PY_SSIZE_T_MAX);
-        return take(given, arg, result, owned) < 0 ? -1 : 1;
-    }
-    if (!is_ready(state, arg, object, *done)) {
+    if (!is_ready(state, arg, object, *done & READ)) {
         const bool beside = kinds[arg] == READ_integers && given[ARG_X] != NULL;
         *done |= READ;
         result = py_ask(READING, readers[kinds[arg]], beside ? "(OOO)" : "(OO)", name,
@@ -390,7 +387,7 @@ make_plain(const attnext_state *state, const py_signature *signature, PyObject *
     bool ready = given[ARG_OUT] == NULL &&
                  (given[ARG_WINDOW] == NULL || given[ARG_CAUSAL_OFFSET] == NULL);
     for (const unsigned char *arg = signature->args; ready && *arg != ARG_END; arg++) {
-        ready = is_ready(state, *arg, given[*arg], 0);
+        ready = is_ready(state, *arg, given[*arg], false);
     }
     if (ready) {
         return 0;
@@ -419,7 +416,9 @@ int
 py_make_plain(const attnext_state *state, const py_signature *signature,
               PyObject **given, PyObject **owned)
 {
-    int result = make_plain(state, signature, given, owned);
+    int result = keep_lists(signature, given, owned) < 0
+                     ? -1
+                     : make_plain(state, signature, given, owned);
     py_quiet_begin();
     return result;
 }
