@@ -162,10 +162,15 @@ class build_files(build_ext):
         package = Path(self.build_lib, "attnext").resolve()
         (package / "_docs" / "joined").unlink(missing_ok=True)
         code = f"import attnext._docs as docs; docs.write({str(package)!r})"
-        environment = {**os.environ, "PYTHONPATH": str(package.parent)}
-        subprocess.run(
-            [sys.executable, "-B", "-c", code], env=environment, capture_output=True, cwd="/"
-        )
+        # With what this process finds: pip's place for NumPy, while it builds, is no other's.
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(package.parent), *sys.path]),
+        }
+        command = [sys.executable, "-B", "-c", code]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/")
+        if done.returncode:
+            self.warn(f"docstrings are joined at each import:\n{done.stderr}")
 
     def build_extension(self, ext):
         check_tools(self.compiler.compiler[0])
