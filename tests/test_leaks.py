@@ -249,9 +249,9 @@ def calls(count):
 
 calls(20)
 before = peak()
-calls(100)
+calls(50)
 print(peak() - before, interrupted)
 """
     growth, interrupted = map(int, run_python("-c", code, **questions).stdout.split())
     assert interrupted >= 10
-    assert growth < 50_000  # kilobytes; kept scratch would be hundreds of megabytes
+    assert growth < 50_000  # kilobytes; kept scratch would be over two hundred megabytes
