@@ -491,14 +491,15 @@ PHILOX_KNOWN = [  # counter, key, words: Random123's vectors, in its file kat_ve
 def philox(index: Array, seed: int) -> Array:
     """Word index & 3 of Philox4x32-10 at counter index >> 2 (Salmon et al. 2011)."""
     mask = 0xFFFFFFFF
-    block = np.asarray(index, dtype=object) >> 2
-    c = [block & mask, block >> 32, 0 * block, 0 * block]
+    block = np.asarray(index) >> 2
+    low, high = ((word & mask).astype(np.uint64) for word in (block, block >> 32))
+    c = [low, high, 0 * low, 0 * low]  # of which no product exceeds 64 bits
     k0, k1 = seed & mask, seed >> 32
     for _ in range(10):
         even, odd = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
         c = [(odd >> 32) ^ c[1] ^ k0, odd & mask, (even >> 32) ^ c[3] ^ k1, even & mask]
         k0, k1 = (k0 + 0x9E3779B9) & mask, (k1 + 0xBB67AE85) & mask
-    return np.choose((np.asarray(index) & 3).astype(int), [x.astype(np.uint64) for x in c])
+    return np.choose((np.asarray(index) & 3).astype(int), c)
 
 
 def keep_pattern(shape: tuple[int, ...], p: float, seed: int) -> Array:
