@@ -260,8 +260,8 @@ CALLABLES = callables()
 def test_every_error_names_its_argument(name: str, threads: None) -> None:
     """First; or, where two shapes do not fit together, it names one of the two."""
     function, arguments = CALLABLES[name]
-    # Dask takes its time, and the others share a reader of arguments: each function gets some values,
-    # others for each argument, and all of them get all.
+    # Dask takes its time, and the others share a reader of arguments: there each function gets some
+    # values, others for each argument, and all of them get all.
     module = name.rpartition(".")[0]
     step = {"attnext.dask": 4, "attnext.reference": 2, "attnext.explain": 2}.get(module, 1)
     known = inspect.signature(function).parameters
