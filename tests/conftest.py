@@ -137,8 +137,9 @@ def c_objects(once: Once, fused: tuple[str, ...]) -> list[Path]:
         plain = [file for file in kernels if file.stem in ("kernels_scalar", "kernels_generic")]
         vectors = [file for file in kernels if file not in plain]
         rest = [file for file in files if file not in kernels]
-        for group, *flags in [(vectors, "-Og"), (plain, "-Og", *fused), (rest, "-O1")]:
-            compile_objects(group, folder, *flags, *warnings)
+        compile_objects(vectors, folder, "-Og", *warnings)
+        compile_objects(plain, folder, "-Og", *fused, *warnings)
+        compile_objects(rest, folder, "-O1", *warnings)
 
     folder = once("objects", make)
     return [folder / f"{file.parent.name}_{file.stem}.o" for file in sources(*WITHOUT_PYTHON)]
