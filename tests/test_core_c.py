@@ -19,13 +19,13 @@ CHECKS = re.findall(r'^    \{"(\w+)", check_\w+\}', TEXT, re.MULTILINE)
 
 
 @pytest.fixture(scope="session")
-def programs(once: Once, c_objects: list[Path]) -> Path:
+def programs(once: Once, c_objects: list[Path], fused: tuple[str, ...]) -> Path:
     """The folder of both programs."""
 
     def make(folder: Path) -> None:
         names = ("fuzz_attention", "fuzz_main", "test_core")
         files = [TESTS / "c" / f"{name}.c" for name in names]
-        fuzz, main, core = compile_objects(files, folder, *FLAGS)
+        fuzz, main, core = compile_objects(files, folder, *FLAGS, *fused)
         link(folder / "fuzz", [fuzz, main, *c_objects], "-pthread")
         link(folder / "test_core", [core, *c_objects], "-pthread")
 

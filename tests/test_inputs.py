@@ -960,12 +960,12 @@ def test_huge_shapes_without_elements_return_at_once(
      ((2,), HUGE, 0), ((2,), 0, HUGE), ((3, 0, 2), HUGE, 2), ((2**29, 2**29), 0, 2)],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("score", SCORES)
 def test_huge_masks_without_elements_return_at_once(
-    score: str, lead: tuple[int, ...], M: int, N: int, at_once: None
+    lead: tuple[int, ...], M: int, N: int, at_once: None
 ) -> None:
     pairs = (*lead, M, N)
-    for shape, empty_rows in product((pairs, [min(n, 1) for n in pairs], [1]), EMPTY_ROWS):
+    shapes = (pairs, [min(n, 1) for n in pairs], [1])
+    for score, shape, empty_rows in product(SCORES, shapes, EMPTY_ROWS):
         inputs = {"queries": zeros(*lead, M, 0), "keys": zeros(*lead, N, 0)}
         inputs["values"] = zeros(*lead, N, 0)
         if score == "additive":

@@ -50,8 +50,8 @@ def growths(code: str) -> list[int]:
 
 
 def test_additive_attention_forms_no_tensor_of_hidden_units() -> None:
-    """(16, 512, 512) with 256 hidden units: the textbook's tensor has 4 GiB."""
-    B, M, N, D, H = 16, 512, 512, 64, 256
+    """(4, 512, 512) with 256 hidden units: the textbook's tensor has 1 GiB."""
+    B, M, N, D, H = 4, 512, 512, 64, 256
     code = f"""
 p = problem("additive", {B}, {M}, {N}, {D}, {H})
 growth(p.forward)
@@ -111,41 +111,41 @@ growth(p.forward)
 
 
 def test_a_mask_is_never_copied() -> None:
-    """256 MiB of bytes, or a view that stands for as many."""
+    """128 MiB of bytes, or a view that stands for as many."""
     code = """
 MASKS = [
-    lambda: np.ones((2, 32, 2048, 2048), dtype=bool),
-    lambda: np.broadcast_to(np.ones((2048, 2048), dtype=bool), (2, 32, 2048, 2048)),
-    lambda: np.ones((2, 32, 2048, 2049), dtype=bool)[..., 1:],
-    lambda: np.ones((2, 2048, 32, 2048), dtype=bool).swapaxes(1, 2),
+    lambda: np.ones((2, 16, 2048, 2048), dtype=bool),
+    lambda: np.broadcast_to(np.ones((2048, 2048), dtype=bool), (2, 16, 2048, 2048)),
+    lambda: np.ones((2, 16, 2048, 2049), dtype=bool)[..., 1:],
+    lambda: np.ones((2, 2048, 16, 2048), dtype=bool).swapaxes(1, 2),
 ]
 p = problem("dot", 1, 5, 7, 3, 4)
-p.inputs = {name: np.zeros((2, 32, 2048, 4), dtype=np.float32) for name in p.inputs}
+p.inputs = {name: np.zeros((2, 16, 2048, 4), dtype=np.float32) for name in p.inputs}
 p.options["valid_lens"] = 100
 for mask in MASKS:
     mask = mask()
-    assert mask.nbytes == 256 * 2**20
+    assert mask.nbytes == 128 * 2**20
     growth(lambda: p.forward(mask=mask))
     growth(lambda: p.forward(dropout_mask=mask))
 """
     found = growths(code)
     assert len(found) == 8
-    assert max(found) < 4 * 2 * 32 * 2048 * 4 + 32 * MIB
+    assert max(found) < 4 * 2 * 16 * 2048 * 4 + 32 * MIB
 
 
 def test_the_gradient_of_a_shared_bias_needs_no_tensor_of_all_pairs() -> None:
-    """(16, 2048, 2048) pairs: in full it would have 256 MiB."""
-    shapes = [(2048, 2048), (1, 1, 2048), (1, 16, 2048, 1), (16, 1, 2048), (1,)]
+    """(8, 2048, 2048) pairs: in full it would have 128 MiB."""
+    shapes = [(2048, 2048), (1, 1, 2048), (1, 8, 2048, 1), (8, 1, 2048), (1,)]
     code = f"""
 p = problem("dot", 1, 5, 7, 3, 4)
-p.inputs = {{name: np.zeros((1, 16, 2048, 4), dtype=np.float32) for name in p.inputs}}
+p.inputs = {{name: np.zeros((1, 8, 2048, 4), dtype=np.float32) for name in p.inputs}}
 p.grads["grad_output"] = p.inputs["queries"]
 for shape in {shapes}:
     p.options["bias"] = np.zeros(shape, dtype=np.float32)
     growth(lambda: p.backward(return_grad_bias=True))
 """
     for shape, found in zip(shapes, growths(code), strict=True):
-        gradients = 4 * (3 * 16 * 2048 * 4 + math.prod(shape))
+        gradients = 4 * (3 * 8 * 2048 * 4 + math.prod(shape))
         assert found < gradients + 64 * MIB, shape
 
 

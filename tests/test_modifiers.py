@@ -231,7 +231,8 @@ def test_a_query_alone_has_the_bits_that_it_has_among_others(
 ) -> None:
     """Over keys in one part or several, of which a sink enters none or one."""
     axes = {"bias": "N", "sink": "H1"}.get(name)
-    many = modified(name, score, rng, axes, M=19, N=N, D=3, Dv=2, H=3, extra_grads=False)
+    sizes: dict[str, Any] = {"lead": (1, 3), "M": 19, "N": N, "D": 3, "Dv": 2, "H": 3}
+    many = modified(name, score, rng, axes, **sizes, extra_grads=False)
     if N > PART_KEYS:
         problem = Problem(score, many.inputs, many.options, many.grads)
         assert_all_accurate(problem.run(), textbook(problem, np.float64), problem)

@@ -15,7 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import HANG, SCORES, Problem, assert_same_bits, make_problem, run_python
+from helpers import (
+    HANG,
+    SCORES,
+    Problem,
+    assert_same_bits,
+    import_errors,
+    make_problem,
+    run_python,
+)
 
 import attnext
 
@@ -65,12 +73,10 @@ def test_the_environment_sets_the_first_number() -> None:
     assert python(code, ATTNEXT_NUM_THREADS="").strip() == str(cpus)
 
 
-@pytest.mark.parametrize("wrong", ["0", "-1", "two", "2.0", "99999999999999999999", "3 4"])
-def test_a_wrong_environment_is_an_import_error(wrong: str) -> None:
-    done = run_python("-c", "import attnext", check=False, ATTNEXT_NUM_THREADS=wrong)
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last == f"ImportError: ATTNEXT_NUM_THREADS={wrong!r}: expected a whole number >= 1"
+def test_a_wrong_environment_is_an_import_error() -> None:
+    wrong = ["0", "-1", "two", "2.0", "99999999999999999999", "3 4"]
+    for value, message in import_errors("ATTNEXT_NUM_THREADS", wrong).items():
+        assert message == f"ATTNEXT_NUM_THREADS={value!r}: expected a whole number >= 1"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="CPU affinity is Linux's")
