@@ -39,7 +39,9 @@ def worker() -> ProcessPoolExecutor:
 
 
 def stay_on_the_cpu() -> None:
+    """And compile quickly: every call is a program of its own."""
     os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
 def stop() -> None:
@@ -54,29 +56,37 @@ def stop() -> None:
 
 def attention(q: Array, k: Array, v: Array, options: dict[str, Any]) -> dict[str, Array]:
     """Output, lse and, if there is a grad_output, gradients; axes as in frameworks.py."""
-    import jax
-
-    more = {ARGUMENTS[name]: x for name, x in options.items() if name in ARGUMENTS}
+    given = {ARGUMENTS[name]: x for name, x in options.items() if name in ARGUMENTS}
     if "lengths" in options:
-        more["key_value_seq_lengths"] = np.asarray(options["lengths"], dtype=np.int32)
-
-    def forward(*arrays: Any) -> Any:
-        return jax.nn.dot_product_attention(*arrays, **more, return_residual=True)
-
-    def both(arrays: Any, grads: Any) -> Any:
-        if grads is None:
-            return forward(*arrays)
-        result, pullback = jax.vjp(forward, *arrays)
-        return *result, *pullback(grads)
-
+        given["key_value_seq_lengths"] = np.asarray(options["lengths"], dtype=np.int32)
+    arrays = {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
+    fixed = tuple((name, x) for name, x in given.items() if name not in arrays)
     grads = None
     if "grad_output" in options:
         grad_lse = options.get("grad_lse", np.zeros(q.shape[:-1], dtype=np.float32))
         grads = swapped(options["grad_output"]), swapped(grad_lse)
-    # compiled as a whole, it takes less time than operation by operation
-    results = jax.jit(both)([swapped(x) for x in (q, k, v)], grads)
+    results = program(fixed)([swapped(x) for x in (q, k, v)], arrays, grads)
     names = ("output", "lse", "d_queries", "d_keys", "d_values")
     return {name: swapped(x) for name, x in zip(names, results, strict=False)}
+
+
+@cache
+def program(fixed: tuple[tuple[str, Any], ...]) -> Any:
+    """Compiled as a whole it takes less time than operation by operation; once for each shape."""
+    import jax
+
+    def both(inputs: Any, arrays: Any, grads: Any) -> Any:
+        def forward(*inputs: Any) -> Any:
+            return jax.nn.dot_product_attention(
+                *inputs, **arrays, **dict(fixed), return_residual=True
+            )
+
+        if grads is None:
+            return forward(*inputs)
+        result, pullback = jax.vjp(forward, *inputs)
+        return *result, *pullback(grads)
+
+    return jax.jit(both)
 
 
 def swapped(x: Any) -> Array:

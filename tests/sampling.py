@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import EMPTY_ROWS, Problem, make_problem, random_masks
+from helpers import EMPTY_ROWS, SCORES, Problem, make_problem, random_masks
 
 
 def cases(few: int, of: int) -> list[Any]:
@@ -37,6 +37,14 @@ def random_problem(score: str, seed: int) -> Problem:
 # Where softmax saturates, float32 overflows or underflows.
 SIZES = [1e-30, 1e-12, 1e-3, 1, 30, 1e4, 1e12, 1e19, 1e30]
 EDGES = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, -0.0], np.float32)
+
+
+# Every size with two of the scores; with the others in .ci/run.
+SCORES_AND_SIZES = [
+    pytest.param(score, size, marks=[pytest.mark.slow] * ((i + j) % 2))
+    for i, score in enumerate(SCORES)
+    for j, size in enumerate(SIZES)
+]
 
 
 def problems_of_size(score: str, size: float) -> Iterator[Problem]:

@@ -5,10 +5,13 @@ Nothing here looks at how long anything took.
 
 from __future__ import annotations
 
+import io
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,27 @@ every_work = pytest.mark.parametrize("work", WORKS)
 def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", str(BENCHMARKS / "run.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=HANG)
+
+
+def run_here(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same in this process, for what measures nothing."""
+    code: Any = 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(io.StringIO()) as output,
+        redirect_stderr(io.StringIO()) as errors,
+    ):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["run.py", *map(str, arguments)])
+        patch.setattr(sys, "path", [*sys.path])
+        try:
+            runpy.run_path(str(BENCHMARKS / "run.py"), run_name="__main__")
+        except SystemExit as left:
+            code = left.code
+            if isinstance(code, str):
+                print(code, file=sys.stderr)
+    status = 1 if isinstance(code, str) else int(code)
+    return subprocess.CompletedProcess(arguments, status, output.getvalue(), errors.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +328,7 @@ def test_pasting_twice_is_pasting_once(
     root = documents(tmp_path, f"before\n\n{paste.BEGIN}\nold\n{paste.END}\n\nafter\n")
     texts = []
     for _ in range(2):
-        done = run("--from", file, "--paste", "--root", root, cwd=tmp_path)
+        done = run_here("--from", file, "--paste", "--root", root, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         texts.append([(root / name).read_text() for name in DOCUMENTS])
     assert texts[0] == texts[1]
@@ -341,7 +365,7 @@ def test_pasting_without_markers_fails(
     measured: tuple[dict[str, Any], str, Path], tmp_path: Path
 ) -> None:
     root = documents(tmp_path, "nothing")
-    done = run("--from", measured[2], "--paste", "--root", root, cwd=tmp_path)
+    done = run_here("--from", measured[2], "--paste", "--root", root, cwd=tmp_path)
     assert done.returncode == 1
     assert "README.md needs one line <!-- benchmark table: begin -->" in done.stderr
 
@@ -373,7 +397,7 @@ def changed(record: dict[str, Any], folder: Path, **factors: float) -> tuple[int
                 row["times"][name]["min"] *= factor
     files[0].write_text(json.dumps(record))
     files[1].write_text(json.dumps(new))
-    done = run("--compare", *files, cwd=folder)
+    done = run_here("--compare", *files, cwd=folder)
     return done.returncode, done.stdout.splitlines()
 
 
@@ -406,7 +430,7 @@ def test_rows_of_one_record_alone_are_named(
     files = tmp_path / "old.json", tmp_path / "new.json"
     files[0].write_text(json.dumps({**record, "rows": record["rows"][1:]}))
     files[1].write_text(json.dumps({**record, "rows": record["rows"][:-1]}))
-    output = run("--compare", *files, cwd=tmp_path).stdout
+    output = run_here("--compare", *files, cwd=tmp_path).stdout
     assert "Only before: dot-toy backward (2 threads)." in output.splitlines()
     assert "Only now: dot-toy forward (one thread)." in output.splitlines()
 
@@ -415,7 +439,7 @@ def test_no_record(tmp_path: Path) -> None:
     file = tmp_path / "no.json"
     for text in ("{", "[]", "{}"):
         file.write_text(text)
-        done = run("--compare", file, file, cwd=tmp_path)
+        done = run_here("--compare", file, file, cwd=tmp_path)
         assert done.returncode == 1 and done.stdout == ""
         assert done.stderr.startswith(f"{file} is no record that --json wrote")
 

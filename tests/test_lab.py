@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from lab_answers import ANSWERS
 import attnext
 from attnext import lab
 from attnext._width import columns
+from attnext.lab import recognise
 from attnext.lab.book import Book
 from attnext.lab.tasks import TASKS
 from attnext.lab.timing import BUDGET, steady_times
@@ -111,24 +113,48 @@ ELSEWHERE = {
 }
 
 
-def ways() -> Iterator[tuple[str, int]]:
-    for name, misconception in lab.MISCONCEPTIONS.items():
-        for i in range(len(misconception.ways)):
-            yield name, i
+@cache
+def steps_of(task: str) -> set[str]:
+    """The steps of the chapter that this function takes."""
+    taken: set[str] = set()
+
+    class Watched(Book):
+        def __getattribute__(self, name: str) -> Any:
+            taken.add(name)
+            return super().__getattribute__(name)
+
+    lab.check(getattr(Watched(), task), task)
+    return taken
 
 
-@pytest.mark.parametrize(("name", "way"), list(ways()))
-def test_a_misconception_is_named(name: str, way: int) -> None:
-    """By a function that has it, the first one that it makes a difference to."""
-    book = lab.MISCONCEPTIONS[name].books[way]
-    for task in [ELSEWHERE[name]] if name in ELSEWHERE else lab.NAMES:
-        try:
-            lab.check(getattr(book, task), task)
-        except lab.Wrong as found:
-            assert found.misconception == name, (task, found.misconception, str(found))
-            assert lab.MISCONCEPTIONS[name].en.split(".")[0][:60] in " ".join(str(found).split())
-            return
-    pytest.fail("it makes no difference to any function")
+_answer = recognise._answer
+_answers: dict[Any, Any] = {}  # what misconceptions give, each case once
+
+
+def remembered(task: Any, book: Any, case: Any) -> Any:
+    key = (task.name, book, case.key)
+    if key not in _answers:
+        _answers[key] = _answer(task, book, case)
+    return _answers[key]
+
+
+@pytest.mark.parametrize("name", lab.MISCONCEPTIONS)
+def test_a_misconception_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each way to have it, by the first function that it makes a difference to."""
+    monkeypatch.setattr(recognise, "_answer", remembered)
+    misconception = lab.MISCONCEPTIONS[name]
+    for i, (way, book) in enumerate(zip(misconception.ways, misconception.books, strict=True)):
+        for task in [ELSEWHERE[name]] if name in ELSEWHERE else lab.NAMES:
+            if not way.keys() & steps_of(task):
+                continue
+            try:
+                lab.check(getattr(book, task), task)
+            except lab.Wrong as found:
+                assert found.misconception == name, (i, task, found.misconception, str(found))
+                assert misconception.en.split(".")[0][:60] in " ".join(str(found).split())
+                break
+        else:
+            pytest.fail(f"way {i} makes no difference to any function")
 
 
 def test_there_are_many() -> None:

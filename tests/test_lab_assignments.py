@@ -156,22 +156,28 @@ import json, sys
 import matplotlib
 
 matplotlib.use("agg")
-namespace, failed = {}, {}
-for name, text in json.load(open(sys.argv[1], encoding="utf-8")):
-    try:
-        exec(compile(text, name, "exec"), namespace)
-    except Exception as error:
-        if name.startswith("check-"):
-            failed[name] = f"{type(error).__name__}: {error}"
-print("\\n" + json.dumps(failed))
+
+def run(notebook):
+    namespace, failed = {}, {}
+    for name, text in notebook:
+        try:
+            exec(compile(text, name, "exec"), namespace)
+        except Exception as error:
+            if name.startswith("check-"):
+                failed[name] = f"{type(error).__name__}: {error}"
+    return failed
+
+print("\\n" + json.dumps(list(map(run, json.load(open(sys.argv[1], encoding="utf-8"))))))
 """
 
 
-def checks_that_fail(notebook: list[Any], path: Path) -> dict[str, str]:
-    """Run from top to bottom, past errors; what each check that fails says."""
-    cells = [(c["id"], code(c)) for c in notebook if c["cell_type"] == "code"]
-    path.write_text(json.dumps(cells), encoding="utf-8")
-    found: dict[str, str] = json.loads(run_python("-c", RUN, path).stdout.splitlines()[-1])
+def checks_that_fail(*notebooks: list[Any], path: Path) -> list[dict[str, str]]:
+    """Each run from top to bottom, past errors; what each check that fails says."""
+    programs = [
+        [(c["id"], code(c)) for c in notebook if c["cell_type"] == "code"] for notebook in notebooks
+    ]
+    path.write_text(json.dumps(programs), encoding="utf-8")
+    found: list[dict[str, str]] = json.loads(run_python("-c", RUN, path).stdout.splitlines()[-1])
     return found
 
 
@@ -180,10 +186,11 @@ def test_solutions_pass_and_blanks_fail_with_a_sentence(
     name: str, folders: Any, tmp_path: Path
 ) -> None:
     """Here of the first, which takes a second."""
-    assert checks_that_fail(cells(folders["en", True], name), tmp_path / "cells") == {}
-    for lang, word in (("en", "is not there yet"), ("zh", "还没有")):
-        blank = cells(folders[lang, False], name)
-        failed = checks_that_fail(blank, tmp_path / "cells")
+    blanks = [cells(folders[lang, False], name) for lang in LANGUAGES]
+    solved = cells(folders["en", True], name)
+    failing = checks_that_fail(*blanks, solved, path=tmp_path / "cells")
+    assert failing.pop() == {}
+    for blank, failed, word in zip(blanks, failing, ("is not there yet", "还没有"), strict=True):
         assert list(failed) == [c["id"] for c in blank if c["id"].startswith("check-")]
         assert all(text.startswith("AssertionError") and word in text for text in failed.values())
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import re
 from base64 import b64decode, b64encode
+from collections.abc import Callable
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
@@ -62,17 +64,22 @@ def shown(**data: str) -> dict[str, Any]:
     }
 
 
-def drawn(curve: Any, width: float = 4.0) -> str:
+@cache
+def drawn(curve: str, width: float = 4.0) -> str:
     """A picture as a kernel gives it."""
     figure = Figure(figsize=(width, 3), layout="constrained")
-    figure.add_subplot().plot(np.linspace(0, 1, 50), curve)
+    figure.add_subplot().plot(np.linspace(0, 1, 50), CURVES[curve])
     file = BytesIO()
     figure.savefig(file, format="png", dpi=144)
     return b64encode(file.getvalue()).decode()
 
 
 RISING = np.linspace(0, 1, 50)
-WIGGLE = RISING + 0.005 * np.sin(40 * RISING)  # about the width of the line
+CURVES = {
+    "rising": RISING,
+    "falling": 1 - RISING,
+    "wiggle": RISING + 0.005 * np.sin(40 * RISING),  # about the width of the line
+}
 
 
 # ---- light ---------------------------------------------------------------------------------------
@@ -84,7 +91,7 @@ def test_light_keeps_what_is_read_and_nothing_that_changes() -> None:
         {**printed("a new environment\n"), "name": "stderr"},
         printed("epoch 2\n"),
         {
-            **shown(plain="<Figure>", png=drawn(RISING)),
+            **shown(plain="<Figure>", png=drawn("rising")),
             "output_type": "execute_result",
             "execution_count": 7,
             "metadata": {"image/png": {"width": 288, "height": 216}, "isolated": True},
@@ -105,7 +112,7 @@ def test_light_keeps_what_is_read_and_nothing_that_changes() -> None:
 
 
 def test_a_light_picture_is_smaller_and_looks_the_same() -> None:
-    png = drawn(RISING)
+    png = drawn("rising")
     light = script.light_picture(png)
     assert len(light) < 0.6 * len(png)
     assert script.decoded(light).size == script.decoded(png).size
@@ -117,43 +124,50 @@ def test_a_light_picture_is_smaller_and_looks_the_same() -> None:
 # ---- comparing -----------------------------------------------------------------------------------
 
 
+Made = Callable[[], tuple[str, list[Any], list[Any]]]  # a tag, what is stored, what is fresh
+
+
 @pytest.mark.parametrize(
-    ("tag", "stored", "fresh"),
+    "made",  # when it is asked for: drawing takes its time
     [
-        ("", [printed("loss 0.25")], [printed("loss 0.25")]),
-        ("", [printed("off by 2e-07, 3.1415926")], [printed("off by 1e-07, 3.1415929")]),
-        ("trained", [printed("99.9% right, 1,024")], [printed("99.2%  right, 1,020")]),
-        ("varies", [printed("1.2 ms")], [printed("no time")]),
-        ("", [shown(png=drawn(RISING))], [shown(png=script.light_picture(drawn(RISING)))]),
-        ("trained", [shown(png=drawn(RISING))], [shown(png=drawn(WIGGLE))]),
+        lambda: ("", [printed("loss 0.25")], [printed("loss 0.25")]),
+        lambda: ("", [printed("off by 2e-07, 3.1415926")], [printed("off by 1e-07, 3.1415929")]),
+        lambda: ("trained", [printed("99.9% right, 1,024")], [printed("99.2%  right, 1,020")]),
+        lambda: ("varies", [printed("1.2 ms")], [printed("no time")]),
+        lambda: ("", [shown(png=drawn("rising"))],
+                 [shown(png=script.light_picture(drawn("rising")))]),
+        lambda: ("trained", [shown(png=drawn("rising"))], [shown(png=drawn("wiggle"))]),
     ],
     ids=["equal", "rounding", "trained", "varies", "same picture", "trained picture"],
 )  # fmt: skip
-def test_what_is_the_same(tag: str, stored: list[Any], fresh: list[Any]) -> None:
+def test_what_is_the_same(made: Made) -> None:
+    tag, stored, fresh = made()
     assert script.difference(stored, fresh, tag) == ""
 
 
 @pytest.mark.parametrize(
-    ("tag", "stored", "fresh"),
+    "made",  # when it is asked for: drawing takes its time
     [
-        ("", [], [printed("0.25")]),
-        ("varies", [], [printed("0.25")]),
-        ("varies", [printed("0.25")], []),
-        ("varies", [shown(plain="<Figure>")], [shown(plain="<Figure>", png=drawn(RISING))]),
-        ("", [printed("loss 0.2500")], [printed("loss 0.2501")]),
-        ("", [printed("1 2 3")], [printed("1 2")]),
-        ("", [printed("1 nan")], [printed("1 2")]),
-        ("", [printed("x = -1")], [printed("x = 1")]),
-        ("trained", [printed("accuracy 0.5")], [printed("loss 0.5")]),
-        ("trained", [printed("accuracy 0.5")], [printed("accuracy 0.7")]),
-        ("trained", [shown(png=drawn(RISING))], [shown(png=drawn(1 - RISING))]),
-        ("", [shown(png=drawn(RISING))], [shown(png=drawn(RISING, width=4.5))]),
-        ("", [shown(html="<td>0.1</td>")], [shown(html="<td>0.2</td>")]),
+        lambda: ("", [], [printed("0.25")]),
+        lambda: ("varies", [], [printed("0.25")]),
+        lambda: ("varies", [printed("0.25")], []),
+        lambda: ("varies", [shown(plain="<Figure>")],
+                 [shown(plain="<Figure>", png=drawn("rising"))]),
+        lambda: ("", [printed("loss 0.2500")], [printed("loss 0.2501")]),
+        lambda: ("", [printed("1 2 3")], [printed("1 2")]),
+        lambda: ("", [printed("1 nan")], [printed("1 2")]),
+        lambda: ("", [printed("x = -1")], [printed("x = 1")]),
+        lambda: ("trained", [printed("accuracy 0.5")], [printed("loss 0.5")]),
+        lambda: ("trained", [printed("accuracy 0.5")], [printed("accuracy 0.7")]),
+        lambda: ("trained", [shown(png=drawn("rising"))], [shown(png=drawn("falling"))]),
+        lambda: ("", [shown(png=drawn("rising"))], [shown(png=drawn("rising", width=4.5))]),
+        lambda: ("", [shown(html="<td>0.1</td>")], [shown(html="<td>0.2</td>")]),
     ],
     ids=["missing", "missing, varies", "too many", "picture missing", "old number", "fewer numbers",
          "nan", "sign", "other words", "far away", "other picture", "other size", "HTML"],
 )  # fmt: skip
-def test_what_is_not(tag: str, stored: list[Any], fresh: list[Any]) -> None:
+def test_what_is_not(made: Made) -> None:
+    tag, stored, fresh = made()
     assert script.difference(stored, fresh, tag) != ""
 
 

@@ -128,16 +128,13 @@ def outputs_of(*cells: str) -> list[list[str]]:
     return shown
 
 
-def test_a_notebook_without_pyplot_shows_the_last_line() -> None:
-    """And keeps nothing for later, when pyplot is imported."""
-    cells = [f"draw[{i}](){rest}" for i in range(3) for rest in ("", "\n1")]
-    assert outputs_of(*cells, "import matplotlib.pyplot") == [*3 * [["png"], ["plain"]], []]
-
-
-def test_a_notebook_with_pyplot_shows_every_picture_once() -> None:
-    """As d2l's notebooks have it: calls in the middle of a cell."""
+def test_a_notebook_shows_every_picture_once() -> None:
+    """Without pyplot its last line, and nothing of it is kept for when pyplot is imported; with it
+    as d2l's notebooks have it: calls in the middle of a cell."""
+    without = [f"draw[{i}](){rest}" for i in range(3) for rest in ("", "\n1")]
     shown = outputs_of(
-        "import matplotlib.pyplot as plt\ndraw[0]()",
+        *without,
+        "import matplotlib.pyplot as plt",
         *(f"draw[{i}](){rest}" for i in range(3) for rest in ("", ";", "\n1")),
         "figure = [function() for function in draw][-1]",
         "figure",  # again, as it is asked for
@@ -146,7 +143,8 @@ def test_a_notebook_with_pyplot_shows_every_picture_once() -> None:
         "plt.get_fignums()",
     )
     assert shown == [
-        ["png"],
+        *3 * [["png"], ["plain"]],
+        [],
         *3 * [["png"], ["png"], ["plain", "png"]],
         3 * ["png"],
         ["png"],
@@ -154,3 +152,7 @@ def test_a_notebook_with_pyplot_shows_every_picture_once() -> None:
         2 * ["png"],
         ["plain"],
     ]
+
+
+def test_a_notebook_whose_first_picture_comes_with_pyplot() -> None:
+    assert outputs_of("import matplotlib.pyplot as plt\ndraw[0]()") == [["png"]]

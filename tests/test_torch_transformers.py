@@ -9,18 +9,38 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import pytest
 import torch
-import transformers as hf
 from helpers import REPOSITORY
 from torch import Tensor
-from transformers import masking_utils
-from transformers.modeling_utils import AttentionInterface
 
-import attnext.torch.transformers as ours
+if TYPE_CHECKING:
+    import transformers as hf
+    from transformers import masking_utils
+    from transformers.modeling_utils import AttentionInterface
+
+    import attnext.torch.transformers as ours
+
+    _whole_mask = masking_utils.sdpa_mask
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """What takes seconds: all workers collect this file, and few of them run it."""
+    hf = import_module("transformers")
+    masking_utils = import_module("transformers.masking_utils")
+    globals().update(
+        hf=hf,
+        masking_utils=masking_utils,
+        AttentionInterface=import_module("transformers.modeling_utils").AttentionInterface,
+        ours=import_module("attnext.torch.transformers"),
+        _whole_mask=masking_utils.sdpa_mask,
+    )
+
 
 B, T, VOCABULARY = 3, 10, 50
 
@@ -28,8 +48,8 @@ B, T, VOCABULARY = 3, 10, 50
 class Model(NamedTuple):
     """How a model is made, and what it is given beside tokens."""
 
-    kind: Any
-    config: Any
+    kind: str
+    config: dict[str, Any]
     causal: bool = False
     given: str = "tokens"
 
@@ -43,32 +63,32 @@ _grouped = dict(_sizes, num_key_value_heads=2, head_dim=8)
 _ends = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
 
 MODELS = {
-    "BERT": Model(hf.BertModel, hf.BertConfig(**_sizes)),
-    "RoBERTa": Model(hf.RobertaModel, hf.RobertaConfig(**_sizes)),
-    "DistilBERT": Model(hf.DistilBertModel, hf.DistilBertConfig(
+    "BERT": Model("BertModel", _sizes),
+    "RoBERTa": Model("RobertaModel", _sizes),
+    "DistilBERT": Model("DistilBertModel", dict(
         dim=32, hidden_dim=40, n_layers=2, n_heads=4, vocab_size=VOCABULARY)),
-    "ModernBERT": Model(hf.ModernBertModel, hf.ModernBertConfig(
+    "ModernBERT": Model("ModernBertModel", dict(
         **_sizes, local_attention=6, cls_token_id=1, sep_token_id=2)),
-    "ViT": Model(hf.ViTModel, hf.ViTConfig(
+    "ViT": Model("ViTModel", dict(
         hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
         image_size=12, patch_size=4), given="images"),
-    "GPT-2": Model(hf.GPT2LMHeadModel, hf.GPT2Config(
+    "GPT-2": Model("GPT2LMHeadModel", dict(
         n_embd=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=64, bos_token_id=1,
         eos_token_id=2, pad_token_id=0), causal=True),
-    "Llama": Model(hf.LlamaForCausalLM, hf.LlamaConfig(**_grouped), causal=True),
-    "Mistral": Model(hf.MistralForCausalLM, hf.MistralConfig(**_grouped, sliding_window=4),
+    "Llama": Model("LlamaForCausalLM", _grouped, causal=True),
+    "Mistral": Model("MistralForCausalLM", dict(**_grouped, sliding_window=4),
                      causal=True),
-    "Qwen 3": Model(hf.Qwen3ForCausalLM, hf.Qwen3Config(**_grouped), causal=True),
-    "Gemma 2": Model(hf.Gemma2ForCausalLM, hf.Gemma2Config(
+    "Qwen 3": Model("Qwen3ForCausalLM", _grouped, causal=True),
+    "Gemma 2": Model("Gemma2ForCausalLM", dict(
         **_grouped, sliding_window=4, attn_logit_softcapping=0.5, query_pre_attn_scalar=8),
         causal=True),
-    "gpt-oss": Model(hf.GptOssForCausalLM, hf.GptOssConfig(
+    "gpt-oss": Model("GptOssForCausalLM", dict(
         **_grouped, sliding_window=4, num_local_experts=2, num_experts_per_tok=1,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0}), causal=True),
-    "T5": Model(hf.T5ForConditionalGeneration, hf.T5Config(
+    "T5": Model("T5ForConditionalGeneration", dict(
         d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4, vocab_size=VOCABULARY, **_ends),
         given="tokens twice"),
-    "Whisper": Model(hf.WhisperForConditionalGeneration, hf.WhisperConfig(
+    "Whisper": Model("WhisperForConditionalGeneration", dict(
         d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, num_mel_bins=8,
         max_source_positions=10, max_target_positions=32, vocab_size=VOCABULARY,
@@ -88,7 +108,9 @@ def model_of(name: str) -> Any:
     """One for all tests, in evaluation; with parameters that make the scores differ."""
     if name not in _made:
         torch.manual_seed(0)
-        model = MODELS[name].kind._from_config(MODELS[name].config, attn_implementation="eager")
+        kind = getattr(hf, MODELS[name].kind)
+        config = kind.config_class(**MODELS[name].config)
+        model = kind._from_config(config, attn_implementation="eager")
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
         _made[name] = model.eval()
@@ -274,7 +296,6 @@ RULES: dict[str, Callable[[], Any]] = {
     "chunks": lambda: masking_utils.chunked_causal_mask_function(3, torch.zeros(B, dtype=int)),  # type: ignore[call-overload]
 }
 WHERE = [(T, T, 0, 0), (1, T, T - 1, 0), (4, T, T - 4, 0), (3, 5, 7, 5), (4, 16, 2, 0)]
-_whole_mask = masking_utils.sdpa_mask
 
 
 @pytest.mark.parametrize("rule", RULES)

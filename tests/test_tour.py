@@ -20,7 +20,16 @@ import numpy as np
 import pytest
 import torch
 from helpers import HANG
-from touring import Terminal, check_layout, run, spoiled, trained, without, without_training
+from touring import (
+    Terminal,
+    check_layout,
+    hurry,
+    run,
+    spoiled,
+    trained,
+    without,
+    without_training,
+)
 
 import attnext
 from attnext import _tour, kernel_regression
@@ -57,7 +66,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_tour(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timings, "BUDGET", 0.0)
+    hurry(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     code = main([])
     text, errors = capsys.readouterr()
@@ -263,6 +272,8 @@ def test_a_wrong_answer_is_missed_by_name(
     wrong: Any,
     missed: str,
 ) -> None:
+    if wrong is not SpoiledRegression:
+        without_training(monkeypatch)
     monkeypatch.setattr(owner, name, wrong or spoiled(getattr(owner, name)))
     code, text = run(part)
     assert code == 1
@@ -294,7 +305,7 @@ def test_timings_take_one_thread_and_give_the_others_back(monkeypatch: pytest.Mo
 
     seen: list[tuple[int, int]] = []
     before = attnext.get_num_threads(), torch.get_num_threads()
-    monkeypatch.setattr(timings, "_fastest", counted)
+    monkeypatch.setattr("touring.once_each", counted)
     attnext.set_num_threads(3)
     torch.set_num_threads(2)
     try:

@@ -15,7 +15,7 @@ from touring import (
     Recorded,
     check_layout,
     columns,
-    record,
+    recorded,
     run,
     spoiled,
     without,
@@ -53,14 +53,14 @@ SAME_IN_BOTH = """
 """.split()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def english() -> Recorded:
-    return record("en")
+    return recorded("en")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def chinese() -> Recorded:
-    return record("zh")
+    return recorded("zh")
 
 
 # ---- the whole tour ----------------------------------------------------------------------------

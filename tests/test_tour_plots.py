@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,15 @@ import matplotlib.text
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from touring import check_layout, run, trained, without, without_training
+from touring import check_layout, hurry, run, trained, without, without_training
 
 from attnext import __main__ as script
 from attnext import kernel_regression
 from attnext.__main__ import main
 from attnext._data import motorcycle as measurements
 from attnext._tour import figures as figures_part
-from attnext._tour import gradients, masks, motorcycle, scores, timings
+from attnext._tour import gradients, masks, motorcycle, scores
 from attnext._tour.figures import Figures, chinese_font
-from attnext._tour.page import Language
 
 FILES = [
     "1-masked-softmax.png",
@@ -40,53 +41,60 @@ FILES = [
 ]
 
 
+@dataclass
+class Whole:
+    """A tour that draws: where it ran, what it printed, its figures by the names of their files."""
+
+    folder: Path
+    text: str
+    errors: str
+    figures: dict[str, Figure]
+
+
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
-    """Every figure of the tour by the name of its file."""
-    return draw(tmp_path_factory.mktemp("unused"), "en")
-
-
-def draw(folder: Path, language: Language) -> dict[str, Figure]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The whole tour with --plots new/plots."""
+    folder = tmp_path_factory.mktemp("tour")
     figures: dict[str, Figure] = {}
+    write = Figures._write
 
     def keep(self: Figures, name: str, figure: Figure) -> None:
         figures[name] = figure
+        write(self, name, figure)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figures, "_write", keep)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(io.StringIO()) as text,
+        redirect_stderr(io.StringIO()) as errors,
+    ):
+        hurry(patch)
         without_training(patch)
-        code, _ = run(
-            masks.masked_softmax,
-            scores.additive_attention,
-            scores.dot_product_attention,
-            gradients.scaling,
-            motorcycle.kernel_regression,
-            language=language,
-            plots=folder,
-        )
-    assert code == 0
-    return figures
+        patch.chdir(folder)
+        patch.setattr(Figures, "_write", keep)
+        patch.setenv("COLUMNS", "80")
+        assert main(["--plots", "new/plots"]) == 0
+    return Whole(folder, text.getvalue(), errors.getvalue(), figures)
+
+
+@pytest.fixture
+def drawn(whole: Whole) -> dict[str, Figure]:
+    """Every figure of the tour by the name of its file."""
+    return whole.figures
 
 
 # ---- the files ---------------------------------------------------------------------------------
 
 
-def test_the_whole_tour(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(timings, "BUDGET", 0.0)
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["--plots", "new/plots"]) == 0
-    text, errors = capsys.readouterr()
-    assert errors == ""
+def test_the_whole_tour(whole: Whole) -> None:
+    text, plots = whole.text, whole.folder / "new" / "plots"
+    assert whole.errors == ""
     check_layout(text)
-    assert sorted(os.listdir("new/plots")) == FILES
+    assert sorted(os.listdir(plots)) == FILES
     named = [line.split(": ")[1] for line in text.splitlines() if line.startswith("      figure: ")]
     assert sorted(named) == FILES and len(named) == len(FILES)
     assert f"      {len(FILES)} figures are in {Path('new/plots')}\n" in text
     for file in FILES:
-        pixels = matplotlib.image.imread(Path("new/plots") / file)
+        pixels = matplotlib.image.imread(plots / file)
         height, width = pixels.shape[:2]
         assert 250 < height < 1000 and 600 < width < 1500
         assert pixels[..., :3].std() > 0.02  # something is drawn
@@ -96,14 +104,14 @@ def test_the_whole_tour(
 def test_the_folder_may_exist_and_files_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "1-masked-softmax.png").write_text("old")
     (tmp_path / "mine.txt").write_text("kept")
-    for _ in range(2):
-        code, text = run(masks.masked_softmax, plots=tmp_path)
-        assert code == 0 and "figure: 1-masked-softmax.png" in text
+    code, text = run(masks.masked_softmax, plots=tmp_path)
+    assert code == 0 and "figure: 1-masked-softmax.png" in text
     assert (tmp_path / "1-masked-softmax.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "mine.txt").read_text() == "kept"
 
 
-def test_named_in_chinese_too(tmp_path: Path) -> None:
+def test_named_in_chinese_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)
     code, text = run(masks.masked_softmax, plots=tmp_path / ".", language="zh")
     assert code == 0
     assert "      图：1-masked-softmax.png\n" in text
@@ -113,7 +121,20 @@ def test_named_in_chinese_too(tmp_path: Path) -> None:
 def test_in_chinese_where_a_font_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every word of every figure, but for names in code."""
     monkeypatch.setattr(figures_part, "chinese_font", lambda: "DejaVu Sans")  # not drawn here
-    for name, figure in draw(tmp_path, "zh").items():
+    figures: dict[str, Figure] = {}
+    monkeypatch.setattr(Figures, "_write", lambda self, name, it: figures.update({name: it}))
+    without_training(monkeypatch)
+    code, _ = run(
+        masks.masked_softmax,
+        scores.additive_attention,
+        scores.dot_product_attention,
+        gradients.scaling,
+        motorcycle.kernel_regression,
+        language="zh",
+        plots=tmp_path,
+    )
+    assert code == 0 and len(figures) == len(FILES)
+    for name, figure in figures.items():
         words = [text.get_text() for text in figure.findobj(matplotlib.text.Text)]
         english = [word for word in words if re.search("[A-Za-z]{4}", word)]
         assert {word for word in english if not re.search("valid_lens|sqrt|masked", word)} <= {
@@ -126,6 +147,7 @@ def test_without_a_chinese_font_the_tour_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures_part, "chinese_font", lambda: "")
+    monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)
     code, text = run(masks.masked_softmax, plots=tmp_path, language="zh")
     assert code == 0 and "没有找到含中文字符的字体：图中的文字为英文。" in text
     code, text = run(masks.masked_softmax, plots=tmp_path)
@@ -143,7 +165,10 @@ def test_the_font_is_one_that_is_there(
     assert chinese_font() == chosen
 
 
-def test_a_folder_that_the_terminal_cannot_write(tmp_path: Path) -> None:
+def test_a_folder_that_the_terminal_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **kwargs: Path(file).touch())
     folder = tmp_path / "图"
     folder.mkdir()
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")

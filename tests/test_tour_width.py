@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import io
 import re
+from functools import cache
 
 import pytest
-from touring import check_layout, columns, run, without, without_training
+from touring import check_layout, columns, recorded, run, without, without_training
 
 from attnext._tour import motorcycle
-from attnext._tour.page import Page
+from attnext._tour.page import Language, Page
 
 WIDE_PLOT = re.compile(r"^.{8}└┴", re.MULTILINE)
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("width", [60, 120])
-def test_the_whole_tour_fits(width: int, language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@cache
+def tour(width: int, language: Language) -> tuple[int, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        without_training(patch)
+        return run(language=language, width=width)
+
+
+@pytest.mark.parametrize(("width", "language"), [(60, "en"), (60, "zh"), (120, "zh")])
+def test_the_whole_tour_fits(width: int, language: Language) -> None:
     """Every line, and it is used: rules and pictures are as wide as there is room."""
-    without_training(monkeypatch)
-    code, text = run(language=language, width=width)  # type: ignore[arg-type]
+    code, text = tour(width, language)
     assert code == 0
     check_layout(text, width)
     rules = [line for line in text.splitlines() if line.startswith("──") and line.endswith("──")]
@@ -31,10 +37,9 @@ def test_the_whole_tour_fits(width: int, language: str, monkeypatch: pytest.Monk
     assert "examples/01_scoring_functions.ipynb" in tail
 
 
-def test_a_narrow_tour_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_tour_tells_the_same() -> None:
     """As many checks as in 80 columns, torch's numbers too, if below ours."""
-    without_training(monkeypatch)
-    narrow, ordinary = (run(width=width)[1] for width in (60, 80))
+    narrow, ordinary = tour(60, "en")[1], recorded("en").text
     for text in (narrow, ordinary):
         assert len(re.findall("^  ✓", text, re.MULTILINE)) == len(
             re.findall("^  ✓", ordinary, re.MULTILINE)
