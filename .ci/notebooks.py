@@ -5,10 +5,14 @@
     python -P .ci/notebooks.py code [NOTEBOOK...]     their code into build/notebooks, for pyright
 
 in an environment of ``pip install '.[lab]'``, code in one of '.[test]' too; without a NOTEBOOK it
-is all of them. A notebook runs from top to bottom in a kernel of its own. Of what it gives, `light`
-keeps text, HTML and pictures, in bounded sizes, and nothing that is different every time. A
-comparison allows for other machines, whose libraries add in another order; a cell whose results
-differ by more than that has a tag:
+is all of them. A notebook runs from top to bottom in a kernel of its own, that of solutions with
+the checks of the assignment that `attnext lab` makes of them: all once where nothing is filled in,
+and each where its exercise is solved. What they gave is left in build/assignments, where
+.ci/assignments.py asks nbgrader what that is worth, so that nothing is trained again for it.
+
+Of what a notebook gives, `light` keeps text, HTML and pictures, in bounded sizes, and nothing that
+is different every time. A comparison allows for other machines, whose libraries add in another
+order; a cell whose results differ by more than that has a tag:
 
     trained    what training makes of other roundings: the same words, numbers and curves near by
     varies     times, and what else the machine decides: only the kinds of its outputs are compared
@@ -19,11 +23,16 @@ into them. What holds of all that is stored, without running it, is in tests/tes
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
 import time
 from base64 import b64decode, b64encode
+from copy import copy
 from io import BytesIO
+from multiprocessing import set_forkserver_preload
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +40,12 @@ import nbformat
 import numpy as np
 from PIL import Image
 
+from attnext.lab.assignments import as_json, assignment
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 CHINESE = EXAMPLES / "zh-CN"
 MODULES = EXAMPLES.parent / "build" / "notebooks"
+ASSIGNMENTS = EXAMPLES.parent / "build" / "assignments"
 
 # The most that is stored: a picture's bytes, an explanation's HTML (or else there is its name),
 # what is printed, and a whole file.
@@ -64,6 +76,11 @@ def notebooks() -> list[Path]:
     return [*sorted(EXAMPLES.glob("*.ipynb")), *sorted(EXAMPLES.glob("solutions/*.ipynb"))]
 
 
+def chapter_of(path: Path) -> Path:
+    """The notebook whose exercises are solved in this one."""
+    return path.parent.parent / path.name
+
+
 def code_cells(notebook: Notebook) -> list[Any]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -76,18 +93,116 @@ def tag_of(cell: Any) -> str:
     return tag
 
 
-# ---- from what a kernel gives to what is stored --------------------------------------------------
+# ---- running -------------------------------------------------------------------------------------
+
+# What a kernel imports in seconds is imported once, where all of them are forked off.
+SHARED = ["__main__", "ipykernel.kernelapp", "matplotlib_inline.backend_inline", "torch"]
+
+
+class Kernel(ForkServerProcess):
+    """A kernel's process, with the names that jupyter_client knows from `subprocess.Popen`."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, arguments: list[str], cwd: str, env: dict[str, str]) -> None:
+        super().__init__(daemon=True)
+        self.arguments, self.cwd, self.env = arguments, cwd, env
+
+    def run(self) -> None:
+        from ipykernel.kernelapp import IPKernelApp
+
+        os.chdir(self.cwd)
+        os.environ |= self.env
+        IPKernelApp.launch_instance(self.arguments)
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self) -> int | None:
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid or 0, number)
+
+
+def execute(notebook: Notebook, folder: Path) -> None:
+    """Run all cells in a new kernel, in that folder."""
+    from jupyter_client.manager import AsyncKernelManager
+    from jupyter_client.provisioning import LocalProvisioner
+    from nbclient import NotebookClient
+
+    class Forked(LocalProvisioner):
+        async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
+            self.process = Kernel(cmd[3:], options["cwd"], options["env"])  # python -m launcher
+            self.process.start()
+            self.pid, self.cwd = self.process.pid, options["cwd"]
+            return self.connection_info
+
+    class Manager(AsyncKernelManager):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.provisioner = Forked(kernel_spec=self.kernel_spec, parent=self)
+
+    set_forkserver_preload(SHARED)
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as a kernel has it
+    NotebookClient(
+        notebook,
+        timeout=900,
+        kernel_name="python3",
+        kernel_manager_class=Manager,
+        resources={"metadata": {"path": folder}},
+    ).execute()
 
 
 def run(path: Path) -> list[Outputs]:
     """What each code cell of a notebook gives, executed from top to bottom."""
-    from nbclient import NotebookClient
-
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
-        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": path.parent}}
-    ).execute()
+    if path.parent.name == "solutions":
+        made = assignments(path)
+        execute(with_checks(notebook, **made), path.parent)
+        for name, each in made.items():
+            file = ASSIGNMENTS / name / path.name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            nbformat.write(each, file)
+    else:
+        execute(notebook, path.parent)
     return [light(cell.outputs) for cell in code_cells(notebook)]
+
+
+def assignments(path: Path) -> dict[str, Notebook]:
+    """The assignment of these solutions as `attnext lab` writes it: blank, and solved."""
+    chapter, solved = (json.loads(p.read_text("utf-8")) for p in (chapter_of(path), path))
+    return {
+        name: nbformat.reads(as_json(assignment(chapter, solved, "en", filled)), as_version=4)
+        for name, filled in (("blank", False), ("solved", True))
+    }
+
+
+def with_checks(notebook: Notebook, blank: Notebook, solved: Notebook) -> Notebook:
+    """Solutions, and the checks of their assignment: those of a blank one behind what comes before
+    all exercises, each of the solved one behind its exercise. They may fail."""
+    cells: list[Any] = []
+    due: list[Any] = []
+    waiting = {cell.id: cell for cell in code_cells(solved) if cell.id.startswith("check-")}
+    for cell in notebook.cells:
+        prose = cell.source if cell.cell_type == "markdown" else ""
+        for number in re.findall(r"^## (\d+)\. ", prose, re.MULTILINE):
+            if number == "1":
+                due = [cell for cell in code_cells(blank) if cell.id.startswith("check-")]
+            cells += due
+            due = [waiting[name]] if (name := f"check-{number}") in waiting else []
+        cells.append(cell)
+    cells += due
+    for cell in cells:
+        if cell.id.startswith("check-"):
+            cell.metadata.tags = ["raises-exception"]  # nbclient's word for it
+    together = copy(notebook)
+    together.cells = cells  # the same cells, which get outputs
+    return together
+
+
+# ---- from what a kernel gives to what is stored --------------------------------------------------
 
 
 def light(outputs: Outputs) -> Outputs:
