@@ -113,7 +113,8 @@ class Kernel(ForkServerProcess):
 
         os.chdir(self.cwd)
         os.environ |= self.env
-        IPKernelApp.launch_instance(self.arguments)
+        ends_with = f"--IPKernelApp.parent_handle={os.getppid()}"
+        IPKernelApp.launch_instance([*self.arguments, ends_with])
 
     def poll(self) -> int | None:
         return self.exitcode
