@@ -95,8 +95,9 @@ def tag_of(cell: Any) -> str:
 
 # ---- running -------------------------------------------------------------------------------------
 
-# What a kernel imports in seconds is imported once, where all of them are forked off.
-SHARED = ["__main__", "ipykernel.kernelapp", "matplotlib_inline.backend_inline", "torch"]
+# What a kernel imports in seconds is imported once, where all of them are forked off. Not
+# matplotlib: its backend looks for the kernel as it is imported.
+SHARED = ["__main__", "ipykernel.kernelapp", "torch"]
 
 
 class Kernel(ForkServerProcess):
@@ -146,7 +147,6 @@ def execute(notebook: Notebook, folder: Path) -> None:
             self.provisioner = Forked(kernel_spec=self.kernel_spec, parent=self)
 
     set_forkserver_preload(SHARED)
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as a kernel has it
     NotebookClient(
         notebook,
         timeout=900,
