@@ -28,8 +28,14 @@ from helpers import Once, settle
 
 import attnext
 
-# The same examples in every run, and no files left behind.
-hypothesis.settings.register_profile("attnext", derandomize=True, database=None, deadline=None)
+# The same examples in every run, however slow, and no files left behind.
+hypothesis.settings.register_profile(
+    "attnext",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("attnext")
 
 
