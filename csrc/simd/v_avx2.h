@@ -25,7 +25,7 @@ V_FN vf v_zero(void) { return _mm256_setzero_ps(); }
 V_FN vf v_set1(float x) { return _mm256_set1_ps(x); }
 V_FN vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 V_FN void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
-V_FN vf v_load_n(const float *p, int n) { return _mm256_and_ps(_mm256_loadu_ps(p), _mm256_castsi256_ps(v_first(n))); }
+V_FN vf v_load_n(const float *p, int n) { return _mm256_maskload_ps(p, v_first(n)); }
 /* AMD takes some 17 cycles for a store with a mask: none of a whole vector. */
 V_FN void v_store_n(float *p, vf a, int n)
 {
