@@ -471,6 +471,36 @@ def test_a_wrong_infinity_or_nan_is_noticed() -> None:
             accuracy.largest_difference("f", "x", got, exact, bound)
 
 
+def test_a_product_is_within_its_bound_down_to_nothing_and_has_none_beyond_float32() -> None:
+    x, y = 10.0 ** np.random.default_rng(0).uniform(-27, 25, (2, 2000))
+    x, y = (a.astype(np.float32).astype(float) for a in (x, y))
+    with np.errstate(all="ignore"):
+        product = (x.astype(np.float32) * y.astype(np.float32)).astype(float)
+    bound = accuracy.rounded(x * y, 1)
+    off = np.abs(product - x * y)
+    assert (off <= bound).all()
+    assert (off[x * y < accuracy.TINY] > accuracy.gamma(1) * (x * y)[x * y < accuracy.TINY]).any()
+    assert_array_equal(np.isinf(bound), x * y > accuracy.HUGE)
+    assert np.isinf(bound).sum() > 10
+
+
+def test_the_bound_of_a_softmax_holds_and_is_nearly_reached() -> None:
+    """Where the largest score is too high by as much as all others are too low."""
+    scores, error = np.zeros((1, 1000)), 0.01 * np.ones((1, 1000))
+    moved = scores - error
+    moved[0, 0] += 2 * error[0, 0]
+    relative = (np.exp(moved) / np.exp(moved).sum())[0, 0] * 1000 - 1
+    live = np.ones(scores.shape, dtype=bool)
+    bound = accuracy.relative_error(scores, error, live)
+    assert bound.shape == (1, 1)
+    assert 0.9 * bound[0, 0] < relative < bound[0, 0]
+    scores[0, 1] = -np.inf  # a weight of 0, which no error moves
+    assert_array_equal(accuracy.relative_error(scores, error, live), bound)
+    error[0, 2] = 5.0
+    live[0, 2] = False
+    assert_array_equal(accuracy.relative_error(scores, error, live), bound)
+
+
 @pytest.mark.parametrize(("score", "size"), SCORES_AND_SIZES)
 def test_the_bounds_hold_at_any_size(score: str, size: float) -> None:
     """Where softmax saturates, where float32 overflows, where it underflows: no false alarm."""
