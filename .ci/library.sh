@@ -71,8 +71,10 @@ if [ -n "${CI_WORK:-}" ] && has "command -v ccache" ccache; then
 fi
 
 # README's commands are pip's. Everywhere else uv installs, with a tenth of the work (of '.[lab]' 9 s
-# of the CPU, and 74) and of one cache: what it has unpacked is linked into each environment.
-export UV_CACHE_DIR=$work/uv-cache UV_FIND_LINKS=${PIP_FIND_LINKS:-} UV_PYTHON_DOWNLOADS=never
+# of the CPU, and 74) and of one cache: what it has unpacked is linked into each environment. It does not
+# read pip's settings; where those name a folder of wheels, PyTorch without CUDA lies there.
+UV_FIND_LINKS=${PIP_FIND_LINKS:-$(python3 -m pip config get global.find-links 2>/dev/null || true)}
+export UV_CACHE_DIR=$work/uv-cache UV_FIND_LINKS UV_PYTHON_DOWNLOADS=never
 uv() {
     local lock
     exec {lock}>"$work/uv.lock"

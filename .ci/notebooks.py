@@ -5,14 +5,10 @@
     python -P .ci/notebooks.py code [NOTEBOOK...]     their code into build/notebooks, for pyright
 
 in an environment of ``pip install '.[lab]'``, code in one of '.[test]' too; without a NOTEBOOK it
-is all of them. A notebook runs from top to bottom in a kernel of its own, that of solutions with
-the checks of the assignment that `attnext lab` makes of them: all once where nothing is filled in,
-and each where its exercise is solved. What they gave is left in build/assignments, where
-.ci/assignments.py asks nbgrader what that is worth, so that nothing is trained again for it.
-
-Of what a notebook gives, `light` keeps text, HTML and pictures, in bounded sizes, and nothing that
-is different every time. A comparison allows for other machines, whose libraries add in another
-order; a cell whose results differ by more than that has a tag:
+is all of them. A notebook runs from top to bottom in a kernel of its own. Of what it gives, `light`
+keeps text, HTML and pictures, in bounded sizes, and nothing that is different every time. A
+comparison allows for other machines, whose libraries add in another order; a cell whose results
+differ by more than that has a tag:
 
     trained    what training makes of other roundings: the same words, numbers and curves near by
     varies     times, and what else the machine decides: only the kinds of its outputs are compared
@@ -23,12 +19,10 @@ into them. What holds of all that is stored, without running it, is in tests/tes
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
 from base64 import b64decode, b64encode
-from copy import copy
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -37,12 +31,9 @@ import nbformat
 import numpy as np
 from PIL import Image
 
-from attnext.lab.assignments import as_json, assignment
-
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 CHINESE = EXAMPLES / "zh-CN"
 MODULES = EXAMPLES.parent / "build" / "notebooks"
-ASSIGNMENTS = EXAMPLES.parent / "build" / "assignments"
 
 # The most that is stored: a picture's bytes, an explanation's HTML (or else there is its name),
 # what is printed, and a whole file.
@@ -73,11 +64,6 @@ def notebooks() -> list[Path]:
     return [*sorted(EXAMPLES.glob("*.ipynb")), *sorted(EXAMPLES.glob("solutions/*.ipynb"))]
 
 
-def chapter_of(path: Path) -> Path:
-    """The notebook whose exercises are solved in this one."""
-    return path.parent.parent / path.name
-
-
 def code_cells(notebook: Notebook) -> list[Any]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -90,66 +76,18 @@ def tag_of(cell: Any) -> str:
     return tag
 
 
-# ---- running -------------------------------------------------------------------------------------
-
-
-def execute(notebook: Notebook, folder: Path) -> None:
-    """Run all cells in a new kernel, in that folder."""
-    from nbclient import NotebookClient
-
-    NotebookClient(
-        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": folder}}
-    ).execute()
+# ---- from what a kernel gives to what is stored --------------------------------------------------
 
 
 def run(path: Path) -> list[Outputs]:
     """What each code cell of a notebook gives, executed from top to bottom."""
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(path, as_version=4)
-    if path.parent.name == "solutions":
-        made = assignments(path)
-        execute(with_checks(notebook, **made), path.parent)
-        for name, each in made.items():
-            file = ASSIGNMENTS / name / path.name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            nbformat.write(each, file)
-    else:
-        execute(notebook, path.parent)
+    NotebookClient(
+        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": path.parent}}
+    ).execute()
     return [light(cell.outputs) for cell in code_cells(notebook)]
-
-
-def assignments(path: Path) -> dict[str, Notebook]:
-    """The assignment of these solutions as `attnext lab` writes it: blank, and solved."""
-    chapter, solved = (json.loads(p.read_text("utf-8")) for p in (chapter_of(path), path))
-    return {
-        name: nbformat.reads(as_json(assignment(chapter, solved, "en", filled)), as_version=4)
-        for name, filled in (("blank", False), ("solved", True))
-    }
-
-
-def with_checks(notebook: Notebook, blank: Notebook, solved: Notebook) -> Notebook:
-    """Solutions, and the checks of their assignment: those of a blank one behind what comes before
-    all exercises, each of the solved one behind its exercise. They may fail."""
-    cells: list[Any] = []
-    due: list[Any] = []
-    waiting = {cell.id: cell for cell in code_cells(solved) if cell.id.startswith("check-")}
-    for cell in notebook.cells:
-        prose = cell.source if cell.cell_type == "markdown" else ""
-        for number in re.findall(r"^## (\d+)\. ", prose, re.MULTILINE):
-            if number == "1":
-                due = [cell for cell in code_cells(blank) if cell.id.startswith("check-")]
-            cells += due
-            due = [waiting[name]] if (name := f"check-{number}") in waiting else []
-        cells.append(cell)
-    cells += due
-    for cell in cells:
-        if cell.id.startswith("check-"):
-            cell.metadata.tags = ["raises-exception"]  # nbclient's word for it
-    together = copy(notebook)
-    together.cells = cells  # the same cells, which get outputs
-    return together
-
-
-# ---- from what a kernel gives to what is stored --------------------------------------------------
 
 
 def light(outputs: Outputs) -> Outputs:

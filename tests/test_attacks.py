@@ -260,17 +260,11 @@ CALLABLES = callables()
 def test_every_error_names_its_argument(name: str, threads: None) -> None:
     """First; or, where two shapes do not fit together, it names one of the two."""
     function, arguments = CALLABLES[name]
-    # Dask takes its time, and the others share a reader of arguments: there each function gets some
-    # values, others for each argument, and all of them get all.
-    module = name.rpartition(".")[0]
-    step = {"attnext.dask": 4, "attnext.reference": 2, "attnext.explain": 2}.get(module, 1)
+    # Dask takes its time: there each function gets some of them, and all of them get all.
+    values = HOSTILE[len(name) % 4 :: 4] if name.startswith("attnext.dask") else HOSTILE
     known = inspect.signature(function).parameters
     with contextlib.redirect_stdout(None):
-        for argument, value in (
-            (argument, value)
-            for place, argument in enumerate(known, len(name))
-            for value in HOSTILE[place % step :: step]
-        ):
+        for argument, value in product(known, values):
             try:
                 function(**(arguments | {argument: value}))
             except Exception as error:

@@ -82,39 +82,6 @@ CURVES = {
 }
 
 
-# ---- solutions and their checks ------------------------------------------------------------------
-
-
-def test_checks_run_beside_the_solutions() -> None:
-    """A blank assignment's before all exercises, each of a solved one's behind its exercise."""
-    prose, code = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
-    cells = [
-        *(prose("# Solutions", id="a"), code("# ## 3. nothing", id="b")),
-        *(prose("## 1. One", id="c"), code("x = 1", id="d"), prose("more", id="e")),
-        *(prose("## 2. In words\n\n## 3. Three", id="f"), code("y = 3", id="g")),
-    ]
-    blank, solved = (
-        nbformat.v4.new_notebook(cells=[code(name, id=f"check-{n}") for n in "13"])
-        for name in ("blank", "solved")
-    )
-    together = script.with_checks(nbformat.v4.new_notebook(cells=cells), blank, solved)
-    order = [f"{c.source} {c.id[-1]}" if "check" in c.id else c.id for c in together.cells]
-    assert " ".join(order) == "a b blank 1 blank 3 c d e solved 1 f g solved 3"
-    assert together.cells[2] is blank.cells[0]  # which so gets its outputs
-    may_fail = [cell.id for cell in together.cells if cell.metadata.get("tags")]
-    assert may_fail == ["check-1", "check-3", "check-1", "check-3"]
-
-
-@pytest.mark.parametrize("path", SOLUTIONS, ids=name)
-def test_every_check_runs_beside_the_solutions(path: Path) -> None:
-    assignments = script.assignments(path)
-    checks = [c.id for c in assignments["solved"].cells if c.id.startswith("check-")]
-    assert len(checks) >= 3
-    together = script.with_checks(nbformat.read(path, as_version=4), **assignments)
-    ran = [cell.id for cell in together.cells if cell.id.startswith("check-")]
-    assert ran == checks + checks
-
-
 # ---- light ---------------------------------------------------------------------------------------
 
 

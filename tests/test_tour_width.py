@@ -22,7 +22,8 @@ def tour(width: int, language: Language) -> tuple[int, str]:
         return run(language=language, width=width)
 
 
-@pytest.mark.parametrize(("width", "language"), [(60, "en"), (60, "zh"), (120, "zh")])
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("width", [60, 120])
 def test_the_whole_tour_fits(width: int, language: Language) -> None:
     """Every line, and it is used: rules and pictures are as wide as there is room."""
     code, text = tour(width, language)
