@@ -42,24 +42,33 @@ def _own(function: Any, options: Collection[str]) -> dict[str, Any]:
     return found
 
 
-def fill(
-    core: Any, options: list[tuple[str, str | None, int]], attentions: list[tuple[Any, ...]]
-) -> list[Any]:
-    """Add the tables, and the named tuples of gradients, which come back: None without one."""
-    core.OPTIONS = {name: (_default(text), _takers(bits)) for name, text, bits in options}
-    core.ATTENTIONS, types = {}, []
-    for name, parameters in attentions:
-        names = tuple([row[0] for row in parameters])
-        of_inputs = ("queries", "keys", "values", *names)
-        keywords = _own(getattr(core, f"{name}_attention"), core.OPTIONS)
-        w = ("w",) if "w" in keywords else ()
-        core.ATTENTIONS[name] = (names + w, of_inputs + w, keywords, tuple(parameters))
-        title = f"{name.title().replace('_', '')}Gradients"
-        if names:
-            # of another module than this one, where pickle finds it
-            kind = namedtuple(title, of_inputs, module="attnext")  # type: ignore[misc]
-            setattr(core, title, kind)
-        types.append(kind if names else None)
-    core.SCORES = dict(core.ATTENTIONS)
-    del core.SCORES["multi_head"]  # which has no functions of its scores
-    return types
+def add_option(core: Any, name: str, default: str | None, takers: int) -> None:
+    """One of those that attentions share."""
+    vars(core).setdefault("OPTIONS", {})[name] = (_default(default), _takers(takers))
+
+
+def add_parameter(
+    core: Any, attention: str, name: str, shape: str, optional: int, fan_in: str
+) -> None:
+    """The next one of an attention, which is added when all are there."""
+    rows = vars(core).setdefault("ATTENTIONS", {}).setdefault(attention, [])
+    rows.append((name, shape, bool(optional), fan_in))
+
+
+def add_attention(core: Any, name: str) -> Any:
+    """One whose parameters were told; the named tuple of its gradients, or None without one."""
+    parameters = vars(core).setdefault("ATTENTIONS", {}).get(name, ())
+    names = tuple([row[0] for row in parameters])
+    of_inputs = ("queries", "keys", "values", *names)
+    keywords = _own(getattr(core, f"{name}_attention"), core.OPTIONS)
+    w = ("w",) if "w" in keywords else ()
+    core.ATTENTIONS[name] = (names + w, of_inputs + w, keywords, tuple(parameters))
+    if name != "multi_head":  # which has no functions of its scores
+        vars(core).setdefault("SCORES", {})[name] = core.ATTENTIONS[name]
+    if not names:
+        return None
+    title = f"{name.title().replace('_', '')}Gradients"
+    # of another module than this one, where pickle finds it
+    kind = namedtuple(title, of_inputs, module="attnext")  # type: ignore[misc]
+    setattr(core, title, kind)
+    return kind

@@ -69,18 +69,11 @@ narrow(PyArrayObject *source)
     }
     result = py_new_float32(PyArray_NDIM(wide), PyArray_DIMS(wide));
     if (result != NULL) {
-        npy_intp n = PyArray_SIZE(wide);
+        const void *from = PyArray_DATA(wide);
         float *to = py_data(result);
-        if (dtype == NPY_DOUBLE) {
-            const double *from = PyArray_DATA(wide);
-            for (npy_intp i = 0; i < n; i++) {
-                to[i] = (float)from[i];
-            }
-        } else {
-            const npy_longdouble *from = PyArray_DATA(wide);
-            for (npy_intp i = 0; i < n; i++) {
-                to[i] = (float)from[i];
-            }
+        for (npy_intp i = 0, n = PyArray_SIZE(wide); i < n; i++) {
+            to[i] = dtype == NPY_DOUBLE ? (float)((const double *)from)[i]
+                                        : (float)((const npy_longdouble *)from)[i];
         }
     }
     Py_DECREF(wide);
@@ -206,18 +199,12 @@ clip(int64_t value, int64_t low, int64_t high)
     return value > high ? high : value < low ? low : value;
 }
 
-static inline int64_t
-clip_int(PyObject *integer, int64_t low, int64_t high)
+int64_t
+py_clip_int(PyObject *integer, int64_t low, int64_t high)
 {
     int overflow;
     int64_t value = PyLong_AsLongLongAndOverflow(integer, &overflow);
     return overflow > 0 ? high : overflow < 0 ? low : clip(value, low, high);
-}
-
-int64_t
-py_clip_int(PyObject *integer, int64_t low, int64_t high)
-{
-    return clip_int(integer, low, high);
 }
 
 /* The shape that plain integers come in: an array's, a list's, or that of an int. */
@@ -259,7 +246,7 @@ copy_clipped(int64_t *to, PyObject *object, npy_intp n, int64_t low, int64_t hig
     PyObject *const *items = PyList_Check(object) ? PySequence_Fast_ITEMS(object)
                                                   : &object;
     for (npy_intp i = 0; i < n; i++) {
-        to[i] = clip_int(items[i], low, high);
+        to[i] = py_clip_int(items[i], low, high);
     }
     return 0;
 }

@@ -157,8 +157,10 @@ void py_read_setting(void);
 
 /* ---- the way to Python (py_defer.c) ---------------------------------------------- */
 
-/* module.function(*facts), facts as Py_BuildValue has them, of a tuple. */
+/* module.function(*facts), facts as Py_BuildValue has them, of a tuple; told, and what it
+ * returns is of no use: */
 PyObject *py_ask(const char *module, const char *function, const char *facts, ...);
+int py_tell(const char *module, const char *function, const char *facts, ...);
 
 /* Something is wrong with an argument: raises what attnext._wrong.<what>(*facts) makes of
  * it, and returns -1. */
@@ -387,7 +389,7 @@ typedef struct {
     int parameters;    /* how many it has */
     bool own_key_size; /* Dk may differ from Dq */
     py_signature signatures[PY_FORMS];
-    PyObject *Gradients; /* the named tuple of a score with parameters, else NULL */
+    PyObject *Gradients; /* the named tuple of a score with parameters, else None */
 } py_score;
 
 /* Those of all forms, of a score with this number (py_signature.c). */

@@ -39,6 +39,17 @@ py_ask(const char *module, const char *function, const char *facts, ...)
 }
 
 int
+py_tell(const char *module, const char *function, const char *facts, ...)
+{
+    va_list list;
+    va_start(list, facts);
+    PyObject *result = ask(module, function, facts, list);
+    va_end(list);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+int
 py_wrong(const char *what, const char *facts, ...)
 {
     va_list list;

@@ -39,12 +39,20 @@ has_rows(const py_call *call, PyObject *object)
     return rows;
 }
 
-static PyArrayObject *
-read_rows(const py_call *call, py_arg which, const char *name)
+/* Queries, keys or values, which go into the call's arrays. */
+static int
+read_rows(py_call *call, py_arg which)
 {
     PyObject *object = call->given[which];
-    return has_rows(call, object) ? (PyArrayObject *)Py_NewRef(object)
-                                  : py_float32(object, name);
+    if (which != ARG_QUERIES && call->memory != NULL) {
+        const int of_memory = which == ARG_KEYS ? MEMORY_KEYS : MEMORY_VALUES;
+        return py_keep(call, which,
+                       (PyArrayObject *)Py_NewRef(call->memory->arrays[of_memory]));
+    }
+    return py_keep(call, which,
+                   has_rows(call, object)
+                       ? (PyArrayObject *)Py_NewRef(object)
+                       : py_float32(object, py_argument_rows[which].name));
 }
 
 /* How many heads lie inside the rows of queries: results are made to lie so, too. */
@@ -78,18 +86,16 @@ static int
 convert_queries(py_call *call)
 {
     attn_problem *p = &call->problem;
-    if (py_keep(call, ARG_QUERIES, read_rows(call, ARG_QUERIES, "queries")) < 0) {
+    if (read_rows(call, ARG_QUERIES) < 0) {
         return -1;
     }
     call->ndim = call->pair_ndim = PyArray_NDIM(call->arrays[ARG_QUERIES]);
     const npy_intp *dims = PyArray_DIMS(call->arrays[ARG_QUERIES]);
-    if (call->ndim < 2) {
-        return py_shape_error(call->arrays[ARG_QUERIES], "queries",
-                              "two axes or more: (..., M, D)");
-    }
-    if (call->options.enable_gqa && call->ndim < 3) {
-        return py_shape_error(call->arrays[ARG_QUERIES], "queries",
-                              "three axes or more with enable_gqa: (..., heads, M, D)");
+    if (call->ndim < 2 + call->options.enable_gqa) {
+        return py_shape_error(
+            call->arrays[ARG_QUERIES], "queries",
+            call->ndim < 2 ? "two axes or more: (..., M, D)"
+                           : "three axes or more with enable_gqa: (..., heads, M, D)");
     }
     memcpy(call->leading, dims, (size_t)(call->ndim - 2) * sizeof *dims);
     call->key_heads = call->ndim > 2 ? dims[call->ndim - 3] : 1;
@@ -140,10 +146,7 @@ convert_keys(py_call *call)
         call->key_heads = PY_HEADS;
     }
     py_key_shape(call, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
-    PyArrayObject *keys = memory != NULL
-                              ? (PyArrayObject *)Py_NewRef(memory->arrays[MEMORY_KEYS])
-                              : read_rows(call, ARG_KEYS, "keys");
-    if (py_keep(call, ARG_KEYS, keys) < 0) {
+    if (read_rows(call, ARG_KEYS) < 0) {
         return -1;
     }
     if (!py_shape_fits(call->arrays[ARG_KEYS], call->ndim, dims)) {
@@ -165,13 +168,9 @@ convert_values(py_call *call)
 {
     npy_intp dims[PY_MAX_AXES];
     py_key_shape(call, call->problem.N, PY_DV, dims);
-    PyArrayObject *values = call->memory != NULL
-                                ? (PyArrayObject *)Py_NewRef(
-                                      call->memory->arrays[MEMORY_VALUES])
-                                : read_rows(call, ARG_VALUES, "values");
-    if (py_keep(call, ARG_VALUES, values) < 0 ||
-        (call->memory == NULL &&
-         py_check_shape(values, "values", call->ndim, dims) < 0)) {
+    if (read_rows(call, ARG_VALUES) < 0 ||
+        (call->memory == NULL && py_check_shape(call->arrays[ARG_VALUES], "values",
+                                                call->ndim, dims) < 0)) {
         return -1;
     }
     call->problem.Dv = PyArray_DIM(call->arrays[ARG_VALUES], call->ndim - 1);

@@ -91,17 +91,13 @@ module_exec(PyObject *module)
     py_read_setting();
     if (py_quiet_exec() < 0 || read_settings(state) < 0 || py_intern_names(state) < 0 ||
         add_functions(module, state) < 0 || py_scores_exec(module, state) < 0 ||
-        py_tensors_exec(module) < 0) {
+        py_tensors_exec(module) < 0 || py_layers_exec(module, state) < 0 ||
+        py_tell("attnext._layers", "fill", "(O)", module) < 0 ||
+        py_join_docs(module) < 0) {
         return -1;
     }
-    if (py_layers_exec(module, state) < 0) {
-        return -1;
-    }
-    PyObject *filled = py_ask("attnext._layers", "fill", "(O)", module);
-    int result = filled == NULL || py_join_docs(module) < 0 ? -1 : 0;
-    Py_XDECREF(filled);
     py_layers_seal(state);
-    return result;
+    return 0;
 }
 
 static int

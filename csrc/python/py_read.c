@@ -365,9 +365,9 @@ make_ready(const attnext_state *state, const py_signature *signature, py_arg arg
     }
     if (arg != ARG_OUT && may_overlap(given[ARG_OUT], object) && !(*done & APART)) {
         *done |= APART;
-        result = py_ask(READING, "overlap", "(OOO)", name, object, given[ARG_OUT]);
-        Py_XDECREF(result);
-        return result == NULL ? -1 : 1;
+        return py_tell(READING, "overlap", "(OOO)", name, object, given[ARG_OUT]) < 0
+                   ? -1
+                   : 1;
     }
     if (arg == ARG_WINDOW && py_is_given(offset) && is_far(object) &&
         !(*done & MOVED)) {

@@ -326,7 +326,7 @@ first_parts(const py_call *call, PyObject **parts, PyObject **named)
     const py_score *score = call->score;
     const py_made *d = &call->made;
     const bool layer = call->form == OF_LAYER_BACKWARD;
-    const bool names = score->Gradients != NULL && !layer;
+    const bool names = score->Gradients != Py_None && !layer;
     int count = layer && call->memory != NULL ? 1 : d->values != NULL || names ? 3 : 2;
     parts[0] = (PyObject *)d->queries;
     parts[1] = (PyObject *)(call->memory == NULL ? d->keys : d->projected);

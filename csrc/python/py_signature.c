@@ -14,13 +14,10 @@
 int
 py_intern_names(attnext_state *state)
 {
-    static const char *const names[ARG_COUNT] = {
-#define ARGUMENT(ID, NAME, ...) [ARG_##ID] = NAME,
-#include "py_options.def"
-    };
     for (int i = 0; i < ARG_COUNT; i++) {
-        if (names[i] != NULL &&
-            (state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) {
+        const char *name = py_argument_rows[i].name;
+        if (name != NULL &&
+            (state->names[i] = PyUnicode_InternFromString(name)) == NULL) {
             return -1;
         }
     }
