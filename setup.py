@@ -39,7 +39,7 @@ core = Extension(
     "attnext._core",
     sources=[  # csrc/simd, which takes longest, first; csrc/web is the door to pages
         file
-        for drawer in ("simd", "python", "os", "core")
+        for drawer in ("simd", "python", "tensors", "os", "core")
         for file in sorted(glob(f"csrc/{drawer}/*.c"))
     ],
     depends=sorted(glob("csrc/*/*.h") + glob("csrc/*/*.def")),

@@ -127,7 +127,7 @@ def fused(instruction_sets: list[str]) -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def c_objects(once: Once, fused: tuple[str, ...]) -> list[Path]:
-    """All of csrc but csrc/python, compiled without Python and without a warning.
+    """All of csrc but what is for Python, compiled without Python and without a warning.
 
     Quickly, as attnext itself is what -O3 made of them: with -O1, the kernels with -Og, which takes
     a third of the time of -O1 and makes them a sixth slower. The scalar kernels with this CPU's

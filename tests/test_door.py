@@ -84,7 +84,7 @@ def code_of(file: Path) -> str:
 
 
 class Door:
-    """The functions of csrc/python, and who calls whom."""
+    """The functions of csrc/python and csrc/tensors, and who calls whom."""
 
     def __init__(self, files: dict[str, str]) -> None:
         self.functions: dict[str, list[Function]] = {}
@@ -160,7 +160,9 @@ class Door:
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, str]:
-    return {file.name: code_of(file) for file in REPOSITORY.glob("csrc/python/*.[ch]")}
+    drawers = "python", "tensors"
+    found = [file for name in drawers for file in REPOSITORY.glob(f"csrc/{name}/*.[ch]")]
+    return {file.name: code_of(file) for file in found}
 
 
 def test_nothing_behind_the_gate_runs_python(files: dict[str, str]) -> None:

@@ -171,7 +171,7 @@ def test_numbers_and_flags_are_told_plainly(name: str, value: Any, message: str)
 
 def test_a_message_is_found_by_grep_as_it_is_shown() -> None:
     """Words of it that are neither names nor numbers stand together on one line of the source."""
-    files = [*REPOSITORY.glob("csrc/python/*.[ch]"), *REPOSITORY.glob("attnext/*.py")]
+    files = [*REPOSITORY.glob("csrc/[pt]*/*.[ch]"), *REPOSITORY.glob("attnext/*.py")]
     said = "\n".join(file.read_text(encoding="utf-8") for file in files)
     shown = [message for _, _, message in NUMBERS] + [
         UNKNOWN.format("dot_product_attention", "axis"),

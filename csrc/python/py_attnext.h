@@ -14,7 +14,6 @@
  *     py_memory.c      where large arrays and large scratch lie
  *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C; in a build with
  *                      assertions: from the gate to there nothing of Python
- *     py_tensors.h     tensors of PyTorch, where its C functions are at hand
  *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
  *     py_call.h        the attention functions, and the files they consist of
  *     py_layer.h       the exposed types, and theirs
@@ -424,9 +423,6 @@ attnext_state *py_state_of_type(PyTypeObject *type);
 /* The functions each file exposes, ended by {0}. */
 extern const py_function py_config_functions[], py_softmax_functions[],
     py_merge_functions[];
-
-/* py_tensors.c: the functions for attnext.torch that call others with tensors. */
-int py_tensors_exec(PyObject *module);
 
 /* py_layer.c: makes its types, puts them in *state and adds them to the module. The
  * state's references are visited and cleared by py_module.c. Sealed, types cannot be

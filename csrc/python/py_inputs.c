@@ -169,8 +169,8 @@ convert_values(py_call *call)
     npy_intp dims[PY_MAX_AXES];
     py_key_shape(call, call->problem.N, PY_DV, dims);
     if (read_rows(call, ARG_VALUES) < 0 ||
-        (call->memory == NULL && py_check_shape(call->arrays[ARG_VALUES], "values",
-                                                call->ndim, dims) < 0)) {
+        (call->memory == NULL &&
+         py_check_shape(call->arrays[ARG_VALUES], "values", call->ndim, dims) < 0)) {
         return -1;
     }
     call->problem.Dv = PyArray_DIM(call->arrays[ARG_VALUES], call->ndim - 1);

@@ -27,6 +27,7 @@
 #include "../os/cpu_count.h"
 #include "../os/memory.h"
 #include "../simd/dispatch.h"
+#include "../tensors/tensors.h"
 
 static PyModuleDef attnext_module;
 

@@ -25,9 +25,8 @@ py_fill_tables(PyObject *module, attnext_state *state)
     static const char TABLES[] = "attnext._tables";
     for (int i = 0; i < ARG_COUNT; i++) {
         const py_argument_row *row = &py_argument_rows[i];
-        if (row->shared &&
-            py_tell(TABLES, "add_option", "(Ossi)", module, row->name, row->standard,
-                    row->taken_by & TAKERS) < 0) {
+        if (row->shared && py_tell(TABLES, "add_option", "(Ossi)", module, row->name,
+                                   row->standard, row->taken_by & TAKERS) < 0) {
             return -1;
         }
     }

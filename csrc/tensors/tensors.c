@@ -1,5 +1,5 @@
 /*
- * py_tensors.c -- tensors of PyTorch, read and made without a line of Python and without
+ * tensors.c -- tensors of PyTorch, read and made without a line of Python and without
  * linking it; as if it were Python, for attnext.torch alone:
  *
  *     def _exchange_tensors(types, exchange, records):
@@ -28,9 +28,9 @@
  * subclass, another device, a list, a number where an array belongs; or is wrong, for which
  * the long way has the words.
  *
- * The arguments, read and handed on: py_exchange.c.
+ * The arguments, read and handed on: exchange.c.
  */
-#include "py_tensors.h"
+#include "tensors.h"
 
 /* Only attnext.torch calls these functions, but so may anybody. */
 static bool

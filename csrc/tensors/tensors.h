@@ -1,11 +1,15 @@
 /*
- * py_tensors.h -- tensors of PyTorch, and calls with some among their arguments
- * (py_exchange.c), for py_tensors.c.
+ * tensors.h -- tensors of PyTorch, and calls with some among their arguments (exchange.c), for
+ * tensors.c; and what the module has of these. The functions behind the door know of none:
+ * they are called with arrays.
  */
-#ifndef PY_TENSORS_H
-#define PY_TENSORS_H
+#ifndef TENSORS_H
+#define TENSORS_H
 
-#include "py_attnext.h"
+#include "../python/py_attnext.h"
+
+/* tensors.c: adds the functions for attnext.torch that call others with tensors. */
+int py_tensors_exec(PyObject *module);
 
 /* Tensors of exactly these types, a tuple, are read by the functions in this capsule;
  * None: by none. records() says whether autograd is on. */

@@ -1,9 +1,9 @@
 /*
- * py_exchange.c -- tensors of PyTorch as arrays, and arrays as tensors, by the functions of
+ * exchange.c -- tensors of PyTorch as arrays, and arrays as tensors, by the functions of
  * DLPack that a type of tensors has; and calls whose arguments may be tensors: these become
  * arrays of their memory, and what the function makes becomes tensors.
  */
-#include "py_tensors.h"
+#include "tensors.h"
 
 #include <string.h>
 
