@@ -856,6 +856,8 @@ def test_load_state_dict_of_no_mapping(state: Any) -> None:
 # ---- messages ------------------------------------------------------------------------------------
 
 X = np.zeros((2, 3, 4))
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)  # NumPy alone ends the process
 
 MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: AdditiveAttention(2, 3), TypeError,
@@ -887,6 +889,8 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "SeedSequence expects int or sequence of ints for entropy not x"),
     (lambda: DotProductAttention(rng=-1), ValueError,
      "rng is not what numpy.random.default_rng takes: expected non-negative integer"),
+    (lambda: DotProductAttention(rng=CYCLE), ValueError,
+     "rng is a sequence without an end, expected one of ints"),
     (lambda: DotProductAttention(0.0, 1.0), TypeError,
      "DotProductAttention() takes at most 1 positional argument (2 given)"),
     (lambda: DotProductAttention()(X, X), TypeError,
@@ -913,6 +917,15 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: DotProductAttention().train(True, False), TypeError,
      "train() takes at most 1 positional argument, got 2"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "rng", [np.matrix([[3, 4]]), [3, np.matrix([[4]])], np.array([3, 4], dtype=object)]
+)
+def test_seeds_in_sequences(rng: Any) -> None:
+    """Each row of a np.matrix is one, which NumPy takes apart until the stack ends."""
+    expected = AdditiveAttention(2, 3, 4, rng=[3, 4]).W_q
+    assert np.array_equal(AdditiveAttention(2, 3, 4, rng=rng).W_q, expected)
 
 
 @pytest.mark.parametrize(("action", "error", "message"), MESSAGES)
