@@ -919,13 +919,12 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "rng", [np.matrix([[3, 4]]), [3, np.matrix([[4]])], np.array([3, 4], dtype=object)]
-)
-def test_seeds_in_sequences(rng: Any) -> None:
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_seeds_in_sequences() -> None:
     """Each row of a np.matrix is one, which NumPy takes apart until the stack ends."""
     expected = AdditiveAttention(2, 3, 4, rng=[3, 4]).W_q
-    assert np.array_equal(AdditiveAttention(2, 3, 4, rng=rng).W_q, expected)
+    for rng in (np.matrix([[3, 4]]), [3, np.matrix([[4]])], np.array([3, 4], dtype=object)):
+        assert np.array_equal(AdditiveAttention(2, 3, 4, rng=rng).W_q, expected)
 
 
 @pytest.mark.parametrize(("action", "error", "message"), MESSAGES)
