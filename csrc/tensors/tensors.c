@@ -308,7 +308,7 @@ go_back(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 exchange_tensors(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!has(nargs, 3)) {
+    if (!has(nargs, 3) || !(PyTuple_CheckExact(args[0]) || refuse("types"))) {
         return NULL;
     }
     return py_exchange_by(args[0], args[1], args[2]) < 0 ? NULL : Py_NewRef(Py_None);
