@@ -10,7 +10,7 @@ Peers that are not installed are left out (pip install torch jax onnxruntime onn
     python benchmarks/run.py --masks                    does the cost follow the pairs?
     python benchmarks/run.py --cpu generic              and attnext with ATTNEXT_CPU=generic
     python benchmarks/run.py --quick                    a short look, nothing that compiles
-    python benchmarks/run.py --paste                    and make tables, pictures and record anew
+    python benchmarks/run.py --processes 3 --paste      and make tables, pictures and record anew
     python benchmarks/run.py --from docs/performance.json --paste    ... of an earlier run
     python benchmarks/run.py --compare HEAD~1           what is slower than at that commit
     python benchmarks/run.py --compare old.json new.json    ... of two runs; 1 if anything is
@@ -80,7 +80,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     found |= {"rows": [], "masks": []}
     with tempfile.TemporaryDirectory() as folder:
         for threads in numbers_of_threads(options):
-            result = in_a_child({**spec, "threads": threads, "folder": folder})
+            child = {**spec, "threads": threads, "folder": folder}
+            result = record.best([in_a_child(child) for _ in range(options.processes)])
             found["rows"] += result["rows"]
             found["masks"] += result["masks"]
             found["missing"] |= result["missing"]
@@ -163,6 +164,9 @@ def parsed() -> argparse.Namespace:
     add(
         "--seconds", type=float, help="for each case, direction and number of threads; default: 0.5"
     )
+    add("--processes", type=int, choices=range(1, 10), default=1, metavar="n",
+        help="so many, one after another, and of each call the quickest: a process may be slow for"
+        " as long as it lives, by where its memory lies; default: 1")  # fmt: skip
     add("--patience", type=float, default=120.0, help="seconds a peer may take to get ready")
     add("--quick", action="store_true", help="a tenth of a second for each, nothing compiled")
     add("--cpu-time", action="store_true",

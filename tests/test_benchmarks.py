@@ -22,7 +22,7 @@ from helpers import HANG, REPOSITORY
 
 sys.path.append(str(REPOSITORY / "benchmarks"))
 
-from suite import limits, masks, paste, picture, report
+from suite import limits, masks, paste, picture, record, report
 from suite.cases import CASES, Case
 from suite.check import WrongResult, check, truth
 from suite.peers import WORKS
@@ -98,6 +98,31 @@ def test_the_output(measured: tuple[dict[str, Any], str, Path]) -> None:
     lines = [line for line in output.splitlines() if line.startswith("dot-toy")]
     assert len(lines) == 6
     assert all(CASES["dot-toy"].shape in line for line in lines)
+
+
+def test_of_several_processes_each_call_where_it_was_quickest(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    done = run("--quick", "--case", "dot-toy", "--threads", "1", "--peer", "NumPy", "--json", file,
+               "--processes", "2", cwd=tmp_path)  # fmt: skip
+    assert done.stderr.count("dot-toy, 1 thread(s)") == 2
+    assert len(json.loads(file.read_text())["rows"]) == len(WORKS)
+
+
+def test_the_quickest_of_several() -> None:
+    def result(ours: float, theirs: float | None, limit: float) -> dict[str, Any]:
+        times = {"attnext": {"min": ours, "median": 9.0}}
+        if theirs is not None:
+            times["peer"] = {"min": theirs, "median": 9.0}
+        refused = {} if theirs is not None else {"peer": "not ready"}
+        row = {"times": times, "refused": refused, "limit": limit, "rates": {"copies": 1 / limit}}
+        mask = {"times": {"attnext": {"min": ours + 1, "median": 9.0}}, "refused": {}}
+        return {"rows": [row], "masks": [mask]}
+
+    found = record.best([result(2.0, None, 0.5), result(3.0, 1.0, 0.4), result(2.5, 1.5, 0.6)])
+    (row,), (mask,) = found["rows"], found["masks"]
+    assert {name: x["min"] for name, x in row["times"].items()} == {"attnext": 2.0, "peer": 1.0}
+    assert (row["refused"], row["limit"], row["rates"]) == ({}, 0.4, {"copies": 2.5})
+    assert mask["times"]["attnext"]["min"] == 3.0
 
 
 def test_a_peer_that_does_not_work_is_named(tmp_path: Path) -> None:
