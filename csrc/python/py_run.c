@@ -26,7 +26,9 @@ interrupted(void *arg)
     released_run *r = arg;
     PyEval_RestoreThread(r->thread);
     int collects = PyGC_Disable(); /* or CPython 3.12 runs finalisers here */
-    r->raised = py_quiet_but(PyErr_CheckSignals()) < 0;
+    const unsigned long long runs = py_quiet_runs();
+    r->raised = PyErr_CheckSignals() < 0;
+    py_quiet_forget(runs);
     if (collects) {
         PyGC_Enable();
     }

@@ -38,19 +38,20 @@ void py_give_scratch(void *scratch, size_t bytes);
  *     py_quiet_end(X)     X, what the core's call gave (py_run); if that is 0, what this
  *                         thread ran since then is a fatal error. What raises may run what
  *                         it likes.
- *     py_quiet_but(X)     X, an int, with what it runs left out: handlers of signals */
+ *     py_quiet_runs()     how much ran; py_quiet_forget() of that number leaves out what ran
+ *                         since then: handlers of signals */
 #ifdef NDEBUG
 #define py_quiet_exec() 0
 #define py_quiet_begin() ((void)0)
 #define py_quiet_end(X) (X)
-#define py_quiet_but(X) (X)
+#define py_quiet_runs() 0
+#define py_quiet_forget(RUNS) ((void)(RUNS))
 #else
 int py_quiet_exec(void);
 void py_quiet_begin(void);
 int py_quiet_end(int result);
-#define py_quiet_but(X) py_quiet_forget(py_quiet_runs(), X)
 unsigned long long py_quiet_runs(void); /* frames and collections that began */
-int py_quiet_forget(unsigned long long runs, int result);
+void py_quiet_forget(unsigned long long before);
 #endif
 
 #endif
