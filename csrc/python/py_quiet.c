@@ -11,13 +11,13 @@ static _Thread_local unsigned long long runs, runs_at_the_gate;
 unsigned long long
 py_quiet_runs(void)
 {
-    return runs;
+    return runs - runs_at_the_gate;
 }
 
 void
 py_quiet_forget(unsigned long long before)
 {
-    runs = before;
+    runs_at_the_gate = runs - before; /* which a call in between may have passed */
 }
 
 void

@@ -38,8 +38,8 @@ void py_give_scratch(void *scratch, size_t bytes);
  *     py_quiet_end(X)     X, what the core's call gave (py_run); if that is 0, what this
  *                         thread ran since then is a fatal error. What raises may run what
  *                         it likes.
- *     py_quiet_runs()     how much ran; py_quiet_forget() of that number leaves out what ran
- *                         since then: handlers of signals */
+ *     py_quiet_runs()     how much did; py_quiet_forget() of that number leaves out what ran
+ *                         since then: handlers of signals, and calls in them */
 #ifdef NDEBUG
 #define py_quiet_exec() 0
 #define py_quiet_begin() ((void)0)
@@ -50,7 +50,7 @@ void py_give_scratch(void *scratch, size_t bytes);
 int py_quiet_exec(void);
 void py_quiet_begin(void);
 int py_quiet_end(int result);
-unsigned long long py_quiet_runs(void); /* frames and collections that began */
+unsigned long long py_quiet_runs(void); /* frames and collections */
 void py_quiet_forget(unsigned long long before);
 #endif
 
