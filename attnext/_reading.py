@@ -242,25 +242,31 @@ def overlap(name: str, value: Array, out: Array) -> None:
         raise ValueError(f"out shares memory with {name}, expected memory of its own")
 
 
+_MOST_ENTROPY = 1 << 20  # NumPy would go through more, and hear no Ctrl-C
+
+
 def _entropy(value: Any) -> Any:
     """A seed of ints in sequences, as lists and plain arrays.
 
     NumPy goes through them without counting how deep it is, and the process ends where they have no
     end: in a list that contains itself, or in a row of a np.matrix, which is one itself.
     """
+    if isinstance(value, str) or not hasattr(value, "__len__"):
+        return value
+    count = value.size if isinstance(value, np.ndarray) else len(value)
+    if count > _MOST_ENTROPY:
+        raise ValueError(f"{count} numbers are more than a seed has")
     if isinstance(value, np.ndarray):
         value = np.asarray(value)
         if value.dtype != object or value.ndim == 0:
             return value
-    elif isinstance(value, str) or not hasattr(value, "__len__"):
-        return value
     return [_entropy(item) for item in value]
 
 
 def rng(name: str, value: Any) -> np.random.Generator:
     """A generator of random numbers, or what makes one."""
     try:
-        if isinstance(value, list | tuple | np.ndarray):
+        if isinstance(value, list | tuple | range | np.ndarray):
             value = _entropy(value)
         return np.random.default_rng(value)
     except RecursionError as error:

@@ -889,6 +889,11 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "SeedSequence expects int or sequence of ints for entropy not x"),
     (lambda: DotProductAttention(rng=-1), ValueError,
      "rng is not what numpy.random.default_rng takes: expected non-negative integer"),
+    (lambda: DotProductAttention(rng=range(2**40)), ValueError,
+     "rng is not what numpy.random.default_rng takes: 1099511627776 numbers are more than a seed "
+     "has"),
+    (lambda: DotProductAttention(rng=np.broadcast_to(3, (2**20, 2))), ValueError,
+     "rng is not what numpy.random.default_rng takes: 2097152 numbers are more than a seed has"),
     (lambda: DotProductAttention(rng=CYCLE), ValueError,
      "rng is a sequence without an end, expected one of ints"),
     (lambda: DotProductAttention(0.0, 1.0), TypeError,
