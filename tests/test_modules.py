@@ -859,7 +859,7 @@ X = np.zeros((2, 3, 4))
 
 MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: AdditiveAttention(2, 3), TypeError,
-     "AdditiveAttention() missing required argument 'num_hiddens' (pos 3)"),
+     "AdditiveAttention() missing required argument 'num_hiddens' (position 3)"),
     (lambda: AdditiveAttention(2.0, 3, 4), TypeError, "key_size must be an int, got float"),
     (lambda: AdditiveAttention(2, True, 4), TypeError, "query_size must be an int, got bool"),
     (lambda: AdditiveAttention(2, 3, "4"), TypeError, "num_hiddens must be an int, got str"),
@@ -888,7 +888,7 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: DotProductAttention(rng=-1), ValueError,
      "rng is not what numpy.random.default_rng takes: expected non-negative integer"),
     (lambda: DotProductAttention(0.0, 1.0), TypeError,
-     "DotProductAttention() takes at most 1 positional argument (2 given)"),
+     "DotProductAttention() takes at most 1 positional argument, got 2"),
     (lambda: DotProductAttention()(X, X), TypeError,
      "__call__() missing required argument 'values' (position 3)"),
     (lambda: DotProductAttention()(X, X, X, None, True), TypeError,
@@ -911,7 +911,7 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: DotProductAttention().backward(), TypeError,
      "backward() missing required argument 'grad_output' (position 1)"),
     (lambda: DotProductAttention().train(True, False), TypeError,
-     "train() takes at most 1 positional argument, got 2"),
+     "train() takes from 1 to 2 positional arguments but 3 were given"),
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@
  *
  *     py_layer.c               the types of the layers; the life of one, from constructor to
  *                              garbage collector
- *     py_layer_call.c          what it does: call and backward; train and eval
+ *     py_layer_call.c          what it does: call and backward
  *     py_layer_parameters.c    parameters: checking, reading and setting; their gradients
  *     py_layer_context.c       the type Context: what a forward keeps for its backward
  *     py_layer_memory.c        the type Memory: keys and values that stay; what appends
@@ -25,19 +25,25 @@
 
 /* ---- a layer (py_layer.c) -------------------------------------------------------- */
 
+enum { CORE_GRADS = ATTN_PARAMETERS, CORE_OBJECTS = CORE_GRADS + 4 };
+
 /* What a constructor makes and a copy takes over. */
 typedef struct {
     const py_score *score;
     Py_ssize_t key_size, query_size, num_hiddens;   /* with parameters: Dk, Dq, H */
     Py_ssize_t value_size, num_heads, num_kv_heads; /* multi-head */
     double dropout;                                 /* as given, for repr */
-    bool has_scale;                                 /* dot: false means 1/sqrt(D) */
-    double scale;
     bool training, has_bias;
-    PyObject *rng;                              /* numpy.random.Generator */
-    PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where the layer has none */
-    PyObject *grads;    /* dict: name -> array, open to the user */
-    PyObject *identity; /* marks the contexts of this layer */
+    union {
+        struct {
+            PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where there is none */
+            PyObject *grads;    /* dict: name -> array, open to the user */
+            PyObject *rng;      /* numpy.random.Generator */
+            PyObject *scale;    /* float; dot: NULL means 1/sqrt(D) */
+            PyObject *identity; /* marks the contexts of this layer */
+        };
+        PyObject *objects[CORE_OBJECTS]; /* the same */
+    };
 } layer_core;
 
 typedef struct {
@@ -57,20 +63,23 @@ int layer_hold(layer_object *layer, layer_core *held);
 int layer_hold_to_read(layer_object *layer, layer_core *held);
 void layer_core_clear(layer_core *core);
 
+/* Its numbers alone, without the objects. */
+layer_core layer_sizes(const layer_core *core);
+
 /* ValueError unless the sizes are those of something with such a score. What they have to be
  * besides, the shapes of the parameters say. */
 int layer_check_sizes(const layer_core *core);
 
-/* The object in this member of the layer, a new reference; or NULL. */
-PyObject *layer_member(PyObject *self, size_t offset);
+/* The object in this member of the layer, or None. */
+PyObject *layer_member(PyObject *self, void *offset);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
 /* Those that take keywords. */
 typedef PyObject *layer_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                PyObject *kwnames);
-layer_method layer_call, layer_backward, layer_memory, layer_train;
-extern const py_signature layer_memory_signature, layer_train_signature;
+layer_method layer_call, layer_backward, layer_memory;
+extern const py_signature layer_memory_signature;
 
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames);
@@ -78,16 +87,6 @@ PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 /* ValueError: queries, keys or values, plain, have not as many features as the layer
  * takes of them. Without this the message would blame a parameter. */
 int layer_check_features(const layer_core *core, py_arg which, PyObject *object);
-
-/* The others. */
-PyObject *layer_eval(PyObject *self, PyObject *ignored);
-PyObject *layer_parameters(PyObject *self, PyObject *ignored);
-PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
-PyObject *layer_live(PyObject *self, PyObject *ignored);
-PyObject *layer_read(PyObject *self, PyObject *args);
-PyObject *layer_write(PyObject *self, PyObject *values);
-
-PyObject *layer_get_grads(PyObject *self, void *closure);
 
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
 
@@ -97,18 +96,23 @@ PyObject *layer_name(const attnext_state *state, const layer_core *core, int whi
 const char *layer_text(const layer_core *core, int which);
 int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
 
-/* core->parameters = the values of a dict, by name, as float32 in their shapes; live: as
+/* core->parameters = those that a dict has by name, as float32 in their shapes; live: as
  * arrays of its own, and then KeyError if one is missing that is not optional. */
 int layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *dict,
                           bool live);
 
 /* Users hold the live arrays and can change more than their numbers: TypeError or
- * ValueError unless every parameter is still float32, C-contiguous and of its shape. */
-int layer_check_parameters(const layer_core *core);
+ * ValueError unless every parameter is still float32, C-contiguous and of its shape; with
+ * values, those alone that one is there for, which is to be written into them. */
+int layer_check_parameters(const layer_core *core, const layer_core *values);
 
-/* Properties of the parameters, each under its name. */
-PyObject *layer_get_parameter(PyObject *self, void *which);
+/* A property of the layer: the parameter of this number. */
 int layer_set_parameter(PyObject *self, PyObject *value, void *which);
+
+/* For attnext/_layers.py. */
+PyObject *layer_live(PyObject *self, PyObject *checked);
+PyObject *layer_write(PyObject *self, PyObject *dict);
+PyObject *layer_read(PyObject *self, PyObject *args);
 
 /* grads[name] += the gradient, for every parameter or, on failure, for none. */
 int layer_add_gradients(const attnext_state *state, const layer_core *core,
@@ -187,17 +191,25 @@ layer_rows_of(PyArrayObject *a)
 PyArrayObject *layer_memory_array(int ndim, const npy_intp *like, npy_intp rows,
                                   npy_intp width, int type);
 
-/* What the core has to know of N keys of the memory; and its keys and values. */
-attn_problem layer_memory_problem(const layer_core *core, const py_memory *now,
-                                  npy_intp N);
-attn_inputs layer_memory_inputs(const py_memory *now);
-
-/* New keys, values and mask or NULL, converted; and what was seen of their shapes, that of
- * a mask as a memory has it. Long, and so not set to zero first. */
+/* What the core has to know of N keys of a memory. */
 typedef struct {
-    PyArrayObject *arrays[MEMORY_ROWS];
+    const attn_key_maker *maker;
+    attn_problem p;
+    attn_inputs in;
+} memory_view;
+
+void layer_memory_look(memory_view *view, const layer_core *core, const py_memory *now,
+                       npy_intp N);
+
+/* New keys, values, mask and lengths or NULL, converted; and what was seen of their shapes:
+ * (..., n, width), as a memory has them. */
+typedef struct {
+    PyArrayObject *arrays[MEMORY_LENS + 1];
+    npy_intp widths[MEMORY_ROWS];
     int ndim;
-    npy_intp dims[MEMORY_ROWS][PY_MAX_AXES];
+    npy_intp
+        dims[PY_MAX_AXES]; /* the last of them one of widths. Long, and so not set to
+                                 * zero first */
 } memory_rows;
 
 /* More of them, of the shapes that *now has but for the rows: all or nothing, whatever

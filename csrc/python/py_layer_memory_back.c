@@ -153,20 +153,18 @@ filled(const py_memory *now, npy_intp width, int type, int fill)
 
 /* The sums for all keys that the memory has: 0 for those that no backward knew. */
 static int
-complete(const attnext_state *state, memory_sums *sums, const attn_key_maker *maker,
-         const py_memory *now, const attn_problem *p)
+complete(const attnext_state *state, memory_sums *sums, const memory_view *of,
+         const py_memory *now)
 {
     if (sums->values != NULL && layer_rows_of(sums->values) == now->N) {
         return 0;
     }
-    memory_sums all = {.projected = filled(now, maker->key_width(p), NPY_FLOAT32, 0)};
-    if (all.projected != NULL) {
-        all.key_use = filled(now, 1, NPY_UINT8, ATTN_UNUSED);
-    }
-    if (all.key_use != NULL) {
-        all.values = filled(now, maker->value_width(p), NPY_FLOAT32, 0);
-    }
-    const bool made = all.values != NULL;
+    const npy_intp width = of->maker->value_width(&of->p);
+    memory_sums all = {
+        .projected = filled(now, of->maker->key_width(&of->p), NPY_FLOAT32, 0)};
+    const bool made = all.projected != NULL &&
+                      (all.key_use = filled(now, 1, NPY_UINT8, ATTN_UNUSED)) != NULL &&
+                      (all.values = filled(now, width, NPY_FLOAT32, 0)) != NULL;
     if (made) { /* the longer of the two */
         add_sums(state, sums, &all);
     }
@@ -175,9 +173,7 @@ complete(const attnext_state *state, memory_sums *sums, const attn_key_maker *ma
 }
 
 typedef struct {
-    const attn_key_maker *maker;
-    const attn_problem *p;
-    attn_inputs in;
+    memory_view of;
     attn_gradients d;
     const float *dV; /* what flows to the projected values */
 } projection;
@@ -186,65 +182,62 @@ static int
 call_projected(const void *context, void *scratch, attn_run *run)
 {
     const projection *c = context;
-    return c->maker->backward(&c->d, c->dV, &c->in, c->p, scratch, run);
+    return c->of.maker->backward(&c->d, c->dV, &c->of.in, &c->of.p, scratch, run);
 }
 
 /* From what flows to the projected keys to the gradients of the keys, in d->keys, of the
- * values, and of the parameters that project them. */
+ * values, and of the parameters that project them, which the core has. */
 static int
 through_projection(const attnext_state *state, const layer_core *core,
-                   const memory_sums *sums, const py_memory *now, const attn_problem *p,
+                   const memory_sums *sums, const py_memory *now, projection *c,
                    py_made *d)
 {
-    const attn_key_maker *maker = py_keys_of(core->score);
-    projection context = {
-        .maker = maker,
-        .p = p,
-        .in = layer_memory_inputs(now),
-        .dV = py_data(sums->values),
-        .d = {.projected = py_data(sums->projected),
-              .key_use = PyArray_DATA(sums->key_use)},
-    };
-    if ((d->keys = filled(now, p->Dk, NPY_FLOAT32, 0)) == NULL) {
+    const attn_problem *p = &c->of.p;
+    const bool projects = core->score->parameters > 0;
+    d->keys = projects ? filled(now, p->Dk, NPY_FLOAT32, 0)
+                       : (PyArrayObject *)Py_NewRef(sums->projected);
+    if (d->keys == NULL) {
         return -1;
     }
     d->values = p->heads > 0 ? filled(now, p->Dv, NPY_FLOAT32, 0)
                              : (PyArrayObject *)Py_NewRef(sums->values);
-    if (d->values == NULL) {
-        return -1;
+    if (d->values == NULL || !projects) {
+        return d->values == NULL ? -1 : 0;
     }
-    context.d.keys = py_data(d->keys);
-    context.d.values = py_data(d->values);
+    c->dV = py_data(sums->values);
+    c->d = (attn_gradients){.keys = py_data(d->keys),
+                            .values = py_data(d->values),
+                            .projected = py_data(sums->projected),
+                            .key_use = PyArray_DATA(sums->key_use)};
     for (int i = 0; i < core->score->parameters; i++) {
-        if (core->parameters[i] != NULL && maker->has(core->score->score, i)) {
+        if (core->parameters[i] != NULL) {
             npy_intp dims[PY_PARAMETER_AXES];
             d->parameters[i] = py_new_float32(layer_shape(core, i, dims), dims);
             if (d->parameters[i] == NULL) {
                 return -1;
             }
-            context.d.parameters[i] = py_data(d->parameters[i]);
+            c->d.parameters[i] = py_data(d->parameters[i]);
         }
     }
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
-                        (double)maker->key_width(p);
+                        (double)c->of.maker->key_width(p);
     py_quiet_begin();
-    return py_run(state, work, call_projected, &context);
+    return py_run(state, work, call_projected, c);
 }
 
 /* (dk, dv) of the sums of all keys; the parameters' gradients are added to grads. */
 static PyObject *
-gradients_of(const attnext_state *state, const layer_core *core,
-             const memory_sums *sums, const py_memory *now, const attn_problem *p)
+gradients_of(const attnext_state *state, const memory_object *memory,
+             const layer_core *layer, memory_sums *sums, const py_memory *now)
 {
-    py_made d = {0};
     PyObject *result = NULL;
-    if (core->score->parameters == 0) { /* nothing is projected */
-        return PyTuple_Pack(2, sums->projected, sums->values);
-    }
-    if (through_projection(state, core, sums, now, p, &d) == 0) {
-        result = PyTuple_Pack(2, d.keys, d.values);
-    }
-    if (result != NULL && layer_add_gradients(state, core, &d) < 0) {
+    py_made d = {0};
+    projection c;
+    layer_memory_look(&c.of, &memory->core, now, now->N);
+    if (complete(state, sums, &c.of, now) == 0 &&
+        through_projection(state, &memory->core, sums, now, &c, &d) == 0 &&
+        (result = PyTuple_Pack(2, d.keys, d.values)) != NULL &&
+        layer_add_gradients(state, layer, &d) < 0) {
         Py_CLEAR(result);
     }
     py_made_clear(&d, PY_MADE);
@@ -258,15 +251,14 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     memory_object *memory = (memory_object *)self;
-    PyObject *result = NULL;
     layer_object *layer = layer_memory_layer(memory);
+    memory_sums sums, spare;
     layer_core held;
     py_memory now;
     if (layer == NULL || layer_hold_to_read(layer, &held) < 0) {
         Py_XDECREF(layer);
         return NULL;
     }
-    memory_sums sums, spare;
     Py_BEGIN_CRITICAL_SECTION(memory);
     sums = memory->sums;
     spare = memory->spare;
@@ -274,10 +266,7 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     Py_END_CRITICAL_SECTION();
     layer_memory_clear_sums(&spare);
     layer_memory_hold(memory, &now);
-    const attn_problem p = layer_memory_problem(&memory->core, &now, now.N);
-    if (complete(state, &sums, py_keys_of(held.score), &now, &p) == 0) {
-        result = gradients_of(state, &held, &sums, &now, &p);
-    }
+    PyObject *result = gradients_of(state, memory, &held, &sums, &now);
     if (result == NULL && sums.values != NULL) {
         Py_BEGIN_CRITICAL_SECTION(memory);
         add_sums(state, &memory->sums, &sums);

@@ -68,7 +68,6 @@ static int
 check(const layer_object *layer, const layer_core *core, memory_object *memory)
 {
     const Py_ssize_t references = core == &layer->core ? 1 : 2;
-    PyObject *live[ATTN_PARAMETERS];
     bool nobody_elses = true;
     if (memory->core.identity != core->identity) {
         return py_wrong("memory_of_another", "()");
@@ -80,10 +79,8 @@ check(const layer_object *layer, const layer_core *core, memory_object *memory)
     if (nobody_elses && memory->checked == layer->revision) {
         return 0;
     }
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        live[i] = (PyObject *)core->parameters[i];
-    }
-    if (layer_check_parameters(core) < 0 || check_parameters(memory, live) < 0) {
+    if (layer_check_parameters(core, NULL) < 0 ||
+        check_parameters(memory, core->objects) < 0) {
         return -1;
     }
     if (nobody_elses) {
