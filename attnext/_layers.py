@@ -9,6 +9,7 @@ use, which does not see what a subclass may have changed:
     _write(values)              copies values into these of them, or into none
     _read(value, name, shape)   as float32 in this shape (that of any)
     _set_training(mode)         whether dropout acts
+    _data(...)                  memory(...), but of no layer
 
 Nothing here is captured by a comprehension: where there is no memory for a cell of an argument,
 CPython 3.11 loses the argument.
@@ -373,6 +374,26 @@ def load_state_dict(self: Any, state_dict: Any, /) -> None:
 # ---- memories and contexts ---------------------------------------------------------------------
 
 
+def _of(
+    cls: Any,
+    score: str,
+    sizes: tuple[int, ...],
+    parameters: dict[str, Array],
+    keys: Any,
+    values: Any,
+    valid_lens: Any,
+    mask: Any,
+    /,
+) -> Any:
+    for kind, name in _SCORES.items():
+        if name == score:
+            H, Dk, Dv, *heads = sizes
+            layer: Any = kind.__new__(kind)
+            layer._install((Dk, 0, Dv, H, *heads), 0.0, None, False, None, parameters, {})
+            return layer._data(keys, values, valid_lens, mask=mask)
+    raise ValueError(f"score is {score!r}, expected the name of one")
+
+
 def _shape(array: Any, rows: int) -> tuple[int, ...]:
     """Of as many of its rows."""
     shape: tuple[int, ...] = array.shape
@@ -456,4 +477,5 @@ def fill(core: Any) -> None:
         kind.forward = _forward
         kind._rebuild = classmethod(_rebuild)
     _put(core.Memory, __repr__=_repr_of_memory, __reduce__=_no_copy_of_memory, _given_to=_given_to)
+    core.Memory._of = classmethod(_of)
     _put(core.Context, __repr__=_repr_of_context, __reduce__=_no_copy_of_context)

@@ -169,6 +169,7 @@ def layers() -> Cases:
         backward = partial(layer.backward, LISTS, grad_weights=weights, context=context)
         yield f"{name}.backward", partial(backward, return_grad_sink=True)
         yield f"{name}.memory", partial(layer.memory, LISTS, LISTS, [1, 2], mask=MASK)
+        yield f"{name}._data", partial(layer._data, LISTS, LISTS, [1, 2], mask=MASK)
         yield f"{name}.train", partial(layer.train, mode=False)
         yield f"{name}.load_state_dict", partial(layer.load_state_dict, layer.state_dict())
         if isinstance(layer, MultiHeadAttention):

@@ -21,18 +21,10 @@ layer_core_clear(layer_core *core)
 }
 
 int
-layer_hold(layer_object *layer, layer_core *held)
+layer_hold(layer_object *layer, bool to_read, layer_core *held)
 {
     Py_BEGIN_CRITICAL_SECTION(layer);
-    layer->revision++;
-    Py_END_CRITICAL_SECTION();
-    return layer_hold_to_read(layer, held);
-}
-
-int
-layer_hold_to_read(layer_object *layer, layer_core *held)
-{
-    Py_BEGIN_CRITICAL_SECTION(layer);
+    layer->revision += !to_read;
     *held = layer->core;
     for (int i = 0; i < CORE_OBJECTS; i++) {
         Py_XINCREF(held->objects[i]);
@@ -55,21 +47,12 @@ layer_sizes(const layer_core *core)
     return sizes;
 }
 
-PyObject *
-layer_member(PyObject *self, void *offset)
-{
-    PyObject *member;
-    Py_BEGIN_CRITICAL_SECTION(self);
-    member = *(PyObject **)((char *)self + (size_t)offset);
-    member = Py_NewRef(member == NULL ? Py_None : member);
-    Py_END_CRITICAL_SECTION();
-    return member;
-}
-
 /* ---- what attnext/_layers.py makes of it ----------------------------------------- */
 
-int
-layer_check_sizes(const layer_core *core)
+/* ValueError unless the sizes are those of something with such a score. What they have to be
+ * besides, the shapes of the parameters say. */
+static int
+check_sizes(const layer_core *core)
 {
     const bool heads = core->score->about->has_heads;
     bool fit = core->num_hiddens > 0 || (core->score->parameters == 0 && !heads);
@@ -83,25 +66,6 @@ layer_check_sizes(const layer_core *core)
         PyErr_SetString(PyExc_ValueError, "sizes are not those of such an object");
     }
     return fit ? 0 : -1;
-}
-
-/* The layer gets the core, which is then what it was before; its last forward is given
- * up. */
-static void
-exchange(layer_object *layer, layer_core *core)
-{
-    PyObject *context, *weights;
-    Py_BEGIN_CRITICAL_SECTION(layer);
-    layer_core old = layer->core;
-    layer->core = *core;
-    *core = old;
-    context = layer->context;
-    weights = layer->weights;
-    layer->context = NULL;
-    layer->weights = NULL;
-    Py_END_CRITICAL_SECTION();
-    Py_XDECREF(context);
-    Py_XDECREF(weights);
 }
 
 /* _install(): the layer becomes what a constructor or a copy has read, with an identity
@@ -126,13 +90,17 @@ install(PyObject *self, PyObject *args)
     Py_INCREF(core.grads);
     core.training = training != 0;
     core.scale = scale == Py_None ? NULL : PyNumber_Float(scale);
-    if (!PyErr_Occurred() && layer_check_sizes(&core) == 0 &&
+    if (!PyErr_Occurred() && check_sizes(&core) == 0 &&
         layer_take_parameters(py_state_of_type(Py_TYPE(self)), &core, parameters,
                               true) == 0) {
         core.identity = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
     }
     if (core.identity != NULL) {
-        exchange(layer, &core);
+        Py_BEGIN_CRITICAL_SECTION(layer);
+        const layer_core old = layer->core;
+        layer->core = core;
+        core = old;
+        Py_END_CRITICAL_SECTION();
         result = Py_NewRef(Py_None);
     }
     layer_core_clear(&core);
@@ -155,10 +123,7 @@ traverse(PyObject *self, visitproc visit, void *arg)
 static int
 clear(PyObject *self)
 {
-    layer_object *layer = (layer_object *)self;
-    layer_core_clear(&layer->core);
-    Py_CLEAR(layer->context);
-    Py_CLEAR(layer->weights);
+    layer_core_clear(&((layer_object *)self)->core);
     return 0;
 }
 
@@ -177,12 +142,23 @@ dealloc(PyObject *self)
 
 /* ---- what every layer has -------------------------------------------------------- */
 
-/* Of the core, of an object whose __init__ has run. */
 static PyObject *
-get_of_core(PyObject *self, void *which)
+get_object(PyObject *self, void *offset)
+{
+    PyObject *object;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    object = *(PyObject **)((char *)self + (size_t)offset);
+    object = Py_NewRef(object == NULL ? Py_None : object);
+    Py_END_CRITICAL_SECTION();
+    return object;
+}
+
+/* The gradients or a parameter, of an object whose __init__ has run. */
+static PyObject *
+get_learned(PyObject *self, void *which)
 {
     layer_core held;
-    if (layer_hold((layer_object *)self, &held) < 0) {
+    if (layer_hold((layer_object *)self, false, &held) < 0) {
         return NULL;
     }
     PyObject *object = held.objects[(intptr_t)which];
@@ -191,11 +167,7 @@ get_of_core(PyObject *self, void *which)
     return object;
 }
 
-#define MEMBER_NOW(NAME, FIELD)                                               \
-    (PyGetSetDef)                                                             \
-    {                                                                         \
-        NAME, layer_member, NULL, NULL, (void *)offsetof(layer_object, FIELD) \
-    }
+#define OBJECT(FIELD) get_object, NULL, NULL, (void *)offsetof(layer_object, core.FIELD)
 
 static PyObject *
 set_training(PyObject *self, PyObject *training)
@@ -213,6 +185,8 @@ static const PyMethodDef methods_of_all[] = {
     {"_read", layer_read, METH_VARARGS | METH_STATIC,
      "_read(value, name, shape, /)\n--\n\n"},
     {"_set_training", set_training, METH_O, "_set_training($self, mode, /)\n--\n\n"},
+    {"_data", PY_FASTCALL(layer_data), METH_FASTCALL | METH_KEYWORDS,
+     "_data($self, keys, values, valid_lens=None, *, mask=None)\n--\n\n"},
     {"_install", install, METH_VARARGS,
      "_install($self, sizes, dropout, scale, training, rng, parameters, grads, "
      "/)\n--\n\n"},
@@ -315,15 +289,15 @@ fill_properties(const py_score *score, PyGetSetDef *to)
     if (to->name != NULL) {
         return; /* imported before in this process */
     }
-    *to++ = MEMBER_NOW("context", context);
-    *to++ = MEMBER_NOW("attention_weights", weights);
-    *to++ = MEMBER_NOW("_rng", core.rng);
+    *to++ = (PyGetSetDef){"context", OBJECT(context)};
+    *to++ = (PyGetSetDef){"attention_weights", OBJECT(weights)};
+    *to++ = (PyGetSetDef){"_rng", OBJECT(rng)};
     if (score->parameters == 0) {
-        *to++ = MEMBER_NOW("scale", core.scale);
+        *to++ = (PyGetSetDef){"scale", OBJECT(scale)};
     }
-    *to++ = (PyGetSetDef){"grads", get_of_core, NULL, NULL, (void *)CORE_GRADS};
+    *to++ = (PyGetSetDef){"grads", get_learned, NULL, NULL, (void *)CORE_GRADS};
     for (int i = 0; i < score->parameters; i++) {
-        *to++ = (PyGetSetDef){score->about->parameters[i].name, get_of_core,
+        *to++ = (PyGetSetDef){score->about->parameters[i].name, get_learned,
                               layer_set_parameter, NULL, (void *)(intptr_t)i};
     }
 }

@@ -25,9 +25,8 @@
 
 /* ---- a layer (py_layer.c) -------------------------------------------------------- */
 
-enum { CORE_GRADS = ATTN_PARAMETERS, CORE_OBJECTS = CORE_GRADS + 4 };
-
-/* What a constructor makes and a copy takes over. */
+/* What a constructor makes and a copy takes over; and the last forward. */
+enum { CORE_GRADS = ATTN_PARAMETERS, CORE_OBJECTS = CORE_GRADS + 6 };
 typedef struct {
     const py_score *score;
     Py_ssize_t key_size, query_size, num_hiddens;   /* with parameters: Dk, Dq, H */
@@ -40,6 +39,8 @@ typedef struct {
             PyObject *grads;    /* dict: name -> array, open to the user */
             PyObject *rng;      /* numpy.random.Generator */
             PyObject *scale;    /* float; dot: NULL means 1/sqrt(D) */
+            PyObject *context;  /* of the last forward, NULL before the first */
+            PyObject *weights;  /* of the last forward, NULL if it formed none */
             PyObject *identity; /* marks the contexts of this layer */
         };
         PyObject *objects[CORE_OBJECTS]; /* the same */
@@ -52,33 +53,23 @@ typedef struct {
     PyObject *weakrefs;
     layer_core core;   /* all NULL but the score until __init__ */
     uint64_t revision; /* how often somebody could change or get a parameter */
-    PyObject *context; /* of the last forward, NULL before the first */
-    PyObject *weights; /* of the last forward, NULL if it formed none */
 } layer_object;
 
 /* *held = the layer's core with references of its own, for layer_core_clear.
- * RuntimeError if __init__ has not run. For who neither changes a parameter nor hands it
- * out there is the second: a step over a memory then need not look for changes. */
-int layer_hold(layer_object *layer, layer_core *held);
-int layer_hold_to_read(layer_object *layer, layer_core *held);
+ * RuntimeError if __init__ has not run. to_read: for who neither changes a parameter nor
+ * hands it out, a step over a memory need not look for changes then. */
+int layer_hold(layer_object *layer, bool to_read, layer_core *held);
 void layer_core_clear(layer_core *core);
 
 /* Its numbers alone, without the objects. */
 layer_core layer_sizes(const layer_core *core);
-
-/* ValueError unless the sizes are those of something with such a score. What they have to be
- * besides, the shapes of the parameters say. */
-int layer_check_sizes(const layer_core *core);
-
-/* The object in this member of the layer, or None. */
-PyObject *layer_member(PyObject *self, void *offset);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
 /* Those that take keywords. */
 typedef PyObject *layer_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                PyObject *kwnames);
-layer_method layer_call, layer_backward, layer_memory;
+layer_method layer_call, layer_backward, layer_memory, layer_data;
 extern const py_signature layer_memory_signature;
 
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
@@ -97,13 +88,14 @@ const char *layer_text(const layer_core *core, int which);
 int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
 
 /* core->parameters = those that a dict has by name, as float32 in their shapes; live: as
- * arrays of its own, and then KeyError if one is missing that is not optional. */
+ * arrays of its own. */
 int layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *dict,
                           bool live);
 
 /* Users hold the live arrays and can change more than their numbers: TypeError or
- * ValueError unless every parameter is still float32, C-contiguous and of its shape; with
- * values, those alone that one is there for, which is to be written into them. */
+ * ValueError unless every parameter is still float32, C-contiguous and of its shape, and
+ * KeyError if there is none; with values, those alone that one is there for, which is to be
+ * written into them. */
 int layer_check_parameters(const layer_core *core, const layer_core *values);
 
 /* A property of the layer: the parameter of this number. */
@@ -127,17 +119,13 @@ extern PyType_Spec layer_context_spec;
 PyObject *layer_context_new(const attnext_state *state, const layer_core *core,
                             const py_call *call);
 
-/* Fills *call with what context holds, borrowed from it. TypeError if it is no Context,
- * ValueError if it is one of another layer. */
+/* Fills *call with what its context holds, or that of the last forward, borrowed from it.
+ * RuntimeError if there was none, TypeError if it is no Context, ValueError if it is one of
+ * another layer. */
 int layer_context_read(const attnext_state *state, const layer_core *core,
-                       PyObject *context, py_call *call);
+                       py_call *call);
 
 /* ---- memories (py_layer_memory.c) ------------------------------------------------ */
-
-/* What several backwards left of the first keys; NULL, all three: nothing. */
-typedef struct {
-    PyArrayObject *projected, *values, *key_use;
-} memory_sums;
 
 typedef struct {
     PyObject ob_base;
@@ -148,8 +136,10 @@ typedef struct {
                         parameters that projected the keys */
     uint64_t checked; /* the layer's revision when it had these, and nobody else did */
     py_memory now;
-    bool fixed;              /* nothing is appended to it */
-    memory_sums sums, spare; /* spare: arrays, whatever they hold */
+    bool fixed; /* nothing is appended to it */
+    py_made sums,
+        spare; /* projected, values and key_use, or NULL: what several backwards
+                          * left of the first keys; and arrays, whatever they hold */
 } memory_object;
 
 extern PyType_Spec layer_memory_spec;
@@ -220,7 +210,6 @@ int layer_memory_extend(const attnext_state *state, const layer_core *core,
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. */
 void layer_memory_add(const attnext_state *state, PyObject *memory, py_made *d);
-void layer_memory_clear_sums(memory_sums *sums);
 
 /* memory.backward() */
 PyObject *layer_memory_backward(PyObject *self, PyObject *ignored);

@@ -88,10 +88,10 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
     }
     PyObject *old_context, *old_weights;
     Py_BEGIN_CRITICAL_SECTION(layer);
-    old_context = layer->context;
-    old_weights = layer->weights;
-    layer->context = context;
-    layer->weights = Py_XNewRef(call->made.weights);
+    old_context = layer->core.context;
+    old_weights = layer->core.weights;
+    layer->core.context = context;
+    layer->core.weights = Py_XNewRef(call->made.weights);
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
     Py_XDECREF(old_weights);
@@ -153,7 +153,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     layer_core held;
     py_call call;
 
-    if (layer_hold_to_read(layer, &held) < 0) {
+    if (layer_hold(layer, true, &held) < 0) {
         return NULL;
     }
     if (begin_call(&call, state, &held, OF_LAYER, args, nargs, kwnames) == 0 &&
@@ -205,32 +205,20 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *context = NULL, *result = NULL;
+    PyObject *result = NULL;
     layer_core held;
     py_call call;
 
-    if (layer_hold_to_read(layer, &held) < 0) {
+    if (layer_hold(layer, true, &held) < 0) {
         return NULL;
     }
-    if (begin_call(&call, state, &held, OF_LAYER_BACKWARD, args, nargs, kwnames) < 0) {
-        goto done;
-    }
-    context = py_is_given(call.given[ARG_CONTEXT])
-                  ? Py_NewRef(call.given[ARG_CONTEXT])
-                  : layer_member(self, (void *)offsetof(layer_object, context));
-    if (context == Py_None) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "backward() needs a forward before it: call the object first");
-        goto done;
-    }
-    if (layer_context_read(state, &held, context, &call) == 0 &&
+    if (begin_call(&call, state, &held, OF_LAYER_BACKWARD, args, nargs, kwnames) == 0 &&
+        layer_context_read(state, &held, &call) == 0 &&
         py_read_call(state, &call, kwnames) == 0 &&
         layer_check_parameters(&held, NULL) == 0 && py_attend(state, &call) == 0) {
         result = finish_backward(state, &held, &call);
     }
-done:
     py_end(&call);
-    Py_XDECREF(context);
     layer_core_clear(&held);
     return result;
 }

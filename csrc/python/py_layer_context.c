@@ -133,9 +133,15 @@ layer_context_new(const attnext_state *state, const layer_core *core,
 }
 
 int
-layer_context_read(const attnext_state *state, const layer_core *core, PyObject *object,
-                   py_call *call)
+layer_context_read(const attnext_state *state, const layer_core *core, py_call *call)
 {
+    PyObject *object = call->given[ARG_CONTEXT];
+    object = py_is_given(object) ? object : core->context;
+    if (object == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "backward() needs a forward before it: call the object first");
+        return -1;
+    }
     if (!Py_IS_TYPE(object, state->Context)) {
         PyErr_Format(
             PyExc_TypeError,

@@ -143,8 +143,8 @@ add(const attnext_state *state, memory_object *memory, PyObject *const *given)
 
 /* ---- what makes a memory --------------------------------------------------------- */
 
-/* A memory without keys, of the sizes of the core and with its parameters; of a layer,
- * unless that is NULL, copies of those that project keys. */
+/* A memory without keys, of the sizes of the core and with those of its parameters that
+ * project keys, of a layer, unless that is NULL, with copies. */
 static memory_object *
 new_memory(const attnext_state *state, const layer_core *core, PyObject *layer)
 {
@@ -180,72 +180,44 @@ const py_signature layer_memory_signature = {
     .method = true,
 };
 
-/* The objects are made, which may start the collector, before anything is read. layer:
- * NULL if it is of none. */
+/* layer: NULL if it is of none. Objects are made, which may start the collector, before
+ * anything is read. */
 static PyObject *
-make(const attnext_state *state, const layer_core *core, PyObject *layer,
-     PyObject **given)
+make(PyObject *self, PyObject *layer, PyObject *const *args, Py_ssize_t nargs,
+     PyObject *kwnames)
 {
-    memory_object *memory = new_memory(state, core, layer);
-    PyObject *owned = NULL;
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
+    memory_object *memory = NULL;
+    layer_core held;
+
+    if (layer_hold((layer_object *)self, true, &held) < 0) {
+        return NULL;
+    }
+    if ((layer == NULL || layer_check_parameters(&held, NULL) == 0) &&
+        py_parse(state, &layer_memory_signature, args, nargs, kwnames, given) == 0) {
+        memory = new_memory(state, &held, layer);
+    }
     if (memory != NULL &&
         (py_make_plain(state, &layer_memory_signature, given, &owned) < 0 ||
          add(state, memory, given) < 0)) {
         Py_CLEAR(memory);
     }
     Py_XDECREF(owned);
+    layer_core_clear(&held);
     return (PyObject *)memory;
 }
 
 PyObject *
 layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT] = {NULL}, *memory = NULL;
-    layer_core held;
-
-    if (layer_hold_to_read((layer_object *)self, &held) < 0) {
-        return NULL;
-    }
-    if (layer_check_parameters(&held, NULL) == 0 &&
-        py_parse(state, &layer_memory_signature, args, nargs, kwnames, given) == 0) {
-        memory = make(state, &held, self, given);
-    }
-    layer_core_clear(&held);
-    return memory;
+    return make(self, self, args, nargs, kwnames);
 }
 
-/* Of no layer, but of a score, by its name. */
-static PyObject *
-memory_of(PyObject *type, PyObject *args)
+PyObject *
+layer_data(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    const attnext_state *state = py_state_of_type((PyTypeObject *)type);
-    PyObject *given[ARG_COUNT] = {NULL}, *parameters, *memory = NULL;
-    layer_core core = {0};
-    const char *name;
-
-    if (!PyArg_ParseTuple(args, "s(nnnnn)O!OOOO:_of", &name, &core.num_hiddens,
-                          &core.key_size, &core.value_size, &core.num_heads,
-                          &core.num_kv_heads, &PyDict_Type, &parameters,
-                          &given[ARG_KEYS], &given[ARG_VALUES], &given[ARG_VALID_LENS],
-                          &given[ARG_MASK])) {
-        return NULL;
-    }
-    for (int i = 0; i < SCORE_COUNT; i++) {
-        if (strcmp(state->scores[i].about->name, name) == 0) {
-            core.score = &state->scores[i];
-        }
-    }
-    if (core.score == NULL) {
-        PyErr_Format(PyExc_ValueError, "score is '%s', expected the name of one", name);
-        return NULL;
-    }
-    if (layer_check_sizes(&core) == 0 &&
-        layer_take_parameters(state, &core, parameters, false) == 0) {
-        memory = make(state, &core, NULL, given);
-    }
-    layer_core_clear(&core);
-    return memory;
+    return make(self, NULL, args, nargs, kwnames);
 }
 
 /* The memory as it is now, for functions; nothing is appended to it. */
@@ -341,8 +313,8 @@ memory_dealloc(PyObject *self)
     Py_XDECREF(memory->layer);
     layer_core_clear(&memory->core);
     layer_memory_release(&memory->now);
-    layer_memory_clear_sums(&memory->sums);
-    layer_memory_clear_sums(&memory->spare);
+    py_made_clear(&memory->sums, PY_MADE);
+    py_made_clear(&memory->spare, PY_MADE);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -362,8 +334,6 @@ PyMethodDef memory_methods[MEMORY_METHODS] = {
     {"backward", layer_memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
     {"_parts", memory_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
     /* For attnext.torch, whose layers are its own, and sums autograd's. */
-    {"_of", memory_of, METH_VARARGS | METH_CLASS,
-     "_of($type, score, sizes, parameters, keys, values, valid_lens, mask, /)\n--\n\n"},
     {"_check", layer_memory_check_given, METH_O,
      "_check($self, parameters, /)\n--\n\n"},
     {"_now", memory_now, METH_NOARGS, "_now($self)\n--\n\n"},

@@ -86,18 +86,14 @@ layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *di
     int result = 0;
     core->has_bias = core->score->parameters > 0;
     for (int i = 0; result == 0 && i < core->score->parameters; i++) {
-        PyObject *name = layer_name(state, core, i);
-        PyObject *given = py_item(dict, name);
+        PyObject *given = py_item(dict, layer_name(state, core, i));
         core->has_bias = core->has_bias && given != NULL;
         if (given != NULL) {
             result = take(core, i, given, live);
+            Py_DECREF(given);
         } else if (PyErr_Occurred()) {
             result = -1;
-        } else if (live && !info(core, i)->optional) {
-            PyErr_SetObject(PyExc_KeyError, name);
-            result = -1;
         }
-        Py_XDECREF(given);
     }
     return result;
 }
@@ -110,6 +106,10 @@ layer_check_parameters(const layer_core *core, const layer_core *values)
     for (int i = 0; i < core->score->parameters; i++) {
         PyArrayObject *live = core->parameters[i];
         npy_intp dims[PY_PARAMETER_AXES];
+        if (live == NULL && values == NULL && !info(core, i)->optional) {
+            PyErr_SetString(PyExc_KeyError, layer_text(core, i));
+            return -1;
+        }
         if (live == NULL || (values != NULL && values->parameters[i] == NULL)) {
             continue;
         }
@@ -150,7 +150,7 @@ layer_set_parameter(PyObject *self, PyObject *value, void *which)
     const int i = (int)(intptr_t)which;
     int result = -1;
     layer_core held;
-    if (layer_hold((layer_object *)self, &held) < 0) {
+    if (layer_hold((layer_object *)self, false, &held) < 0) {
         return -1;
     }
     layer_core values = layer_sizes(&held);
@@ -176,7 +176,7 @@ layer_live(PyObject *self, PyObject *checked)
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *dict = NULL;
     layer_core held;
-    if (layer_hold((layer_object *)self, &held) < 0) {
+    if (layer_hold((layer_object *)self, false, &held) < 0) {
         return NULL;
     }
     if (checked != Py_True || layer_check_parameters(&held, NULL) == 0) {
@@ -202,7 +202,7 @@ layer_write(PyObject *self, PyObject *dict)
         py_wrong("kind", "(sOs)", "values", dict, "a dict");
         return NULL;
     }
-    if (layer_hold((layer_object *)self, &held) < 0) {
+    if (layer_hold((layer_object *)self, false, &held) < 0) {
         return NULL;
     }
     layer_core values = layer_sizes(&held);
