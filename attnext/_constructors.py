@@ -14,7 +14,8 @@ import numpy as np
 
 from attnext import _core, _reading, _wrong
 
-Made = tuple[Any, ...]  # what the method _install of a layer takes
+# What the method _install of a layer takes; the parameters are arrays that nobody else has.
+Made = tuple[Any, ...]
 
 # ---- numbers whose values are looked at --------------------------------------------------------
 
@@ -105,9 +106,8 @@ def _drawn(
     parameters, grads = {}, {}
     for name, shape, fan_in in shapes(score, sizes, bias):
         bound = 1.0 / sqrt(fan_in) if fan_in > 0 else 0.0
-        parameters[name] = _core.AdditiveAttention._read(
-            rng.uniform(-bound, bound, shape), name, shape
-        )
+        drawn = _core.AdditiveAttention._read(rng.uniform(-bound, bound, shape), name, shape)
+        parameters[name] = drawn.copy()  # where somebody's own generator has kept it
         grads[name] = np.zeros(shape, np.float32)
     return tuple(sizes.values()), *options, True, rng, parameters, grads
 

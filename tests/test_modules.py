@@ -860,6 +860,10 @@ X = np.zeros((2, 3, 4))
 MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: AdditiveAttention(2, 3), TypeError,
      "AdditiveAttention() missing required argument 'num_hiddens' (position 3)"),
+    (lambda: AdditiveAttention(2, 3, 4, drop_out=0.1), TypeError,
+     "AdditiveAttention() got an unexpected keyword argument 'drop_out': did you mean dropout?"),
+    (lambda: AdditiveAttention(2, 3, 4, query_size=3), TypeError,
+     "AdditiveAttention() got multiple values for argument 'query_size'"),
     (lambda: AdditiveAttention(2.0, 3, 4), TypeError, "key_size must be an int, got float"),
     (lambda: AdditiveAttention(2, True, 4), TypeError, "query_size must be an int, got bool"),
     (lambda: AdditiveAttention(2, 3, "4"), TypeError, "num_hiddens must be an int, got str"),

@@ -296,6 +296,7 @@ fill_properties(const py_score *score, PyGetSetDef *to)
         *to++ = (PyGetSetDef){"scale", OBJECT(scale)};
     }
     *to++ = (PyGetSetDef){"grads", get_learned, NULL, NULL, (void *)CORE_GRADS};
+    *to++ = (PyGetSetDef){"_grads", get_learned, NULL, NULL, (void *)CORE_GRADS};
     for (int i = 0; i < score->parameters; i++) {
         *to++ = (PyGetSetDef){score->about->parameters[i].name, get_learned,
                               layer_set_parameter, NULL, (void *)(intptr_t)i};
@@ -365,7 +366,7 @@ py_layers_exec(PyObject *module, attnext_state *state)
 {
     static PyMethodDef methods[TYPES][METHODS]; /* methods point there */
     static PyGetSetDef properties[TYPES][PROPERTIES];
-    if (py_fill_methods(state, memory_functions, 0, memory_methods) < 0 ||
+    if (layer_memory_fill(state) < 0 ||
         add_type(module, &layer_context_spec, &state->Context) < 0 ||
         add_type(module, &layer_memory_spec, &state->Memory) < 0) {
         return -1;

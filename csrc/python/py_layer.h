@@ -12,7 +12,8 @@
  *     py_layer_memory_keys.c   what it has of them, and how it grows
  *     py_layer_memory_back.c   their gradients, added up over calls
  *
- * What need not be fast is in attnext/_layers.py: constructors, state dicts, pickle, repr.
+ * What need not be fast is in attnext/_layers.py: train, zero_grad, state dicts, pickle, repr;
+ * and what a constructor is given, in attnext/_constructors.py.
  *
  * Python code may run in the middle of anything: a conversion, a finaliser, another
  * thread while the core works without the GIL. So a method works on a layer_core it
@@ -66,7 +67,8 @@ layer_core layer_sizes(const layer_core *core);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* Those that take keywords. */
+/* Those that take keywords. layer_data is layer_memory, but what it makes is of no layer:
+ * for attnext.torch, whose layers are its own, and sums autograd's. */
 typedef PyObject *layer_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                PyObject *kwnames);
 layer_method layer_call, layer_backward, layer_memory, layer_data;
@@ -144,10 +146,8 @@ typedef struct {
 
 extern PyType_Spec layer_memory_spec;
 
-/* The methods of memories that take keywords. */
-extern const py_function memory_functions[];
-enum { MEMORY_METHODS = 8 };
-extern PyMethodDef memory_methods[MEMORY_METHODS];
+/* Its methods that take keywords, before the type is made. */
+int layer_memory_fill(const attnext_state *state);
 
 /* py_layer_memory_check.c. A memory's layer, a new reference: its keys are those that the
  * layer would project now. RuntimeError if that is gone. */

@@ -64,14 +64,10 @@ static PyArrayObject *
 kept_input(PyArrayObject *a)
 {
     PyObject *owner = (PyObject *)a;
-    bool plain = true;
-    while (owner != NULL && PyArray_Check(owner)) {
-        PyArrayObject *array = (PyArrayObject *)owner;
-        plain = plain && PyArray_CheckExact(owner);
-        if (PyArray_BASE(array) == NULL) {
-            break;
-        }
-        owner = PyArray_BASE(array);
+    bool plain = PyArray_CheckExact(owner);
+    while (PyArray_Check(owner) && PyArray_BASE((PyArrayObject *)owner) != NULL) {
+        owner = PyArray_BASE((PyArrayObject *)owner);
+        plain = plain && (!PyArray_Check(owner) || PyArray_CheckExact(owner));
     }
     bool safe = leads_nowhere(owner);
     if (plain && safe) {
@@ -143,11 +139,8 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
         return -1;
     }
     if (!Py_IS_TYPE(object, state->Context)) {
-        PyErr_Format(
-            PyExc_TypeError,
-            "context must be what .context returned after a forward, got %.200s",
-            Py_TYPE(object)->tp_name);
-        return -1;
+        return py_wrong("kind", "(sOs)", "context", object,
+                        "what .context returned after a forward");
     }
     context_object *context = (context_object *)object;
     if (context->identity != core->identity) {

@@ -269,11 +269,6 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-const py_function memory_functions[] = {
-    {&append_signature, PY_FASTCALL(memory_append)},
-    {0},
-};
-
 /* ---- the type -------------------------------------------------------------------- */
 
 /* For attnext/_layers.py: what the memory has, keys, values and mask with all their room,
@@ -329,8 +324,8 @@ memory_length(PyObject *self)
     return N;
 }
 
-PyMethodDef memory_methods[MEMORY_METHODS] = {
-    {0}, /* append: its docstring is made at import */
+static PyMethodDef memory_methods[] = {
+    {0}, /* append */
     {"backward", layer_memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
     {"_parts", memory_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
     /* For attnext.torch, whose layers are its own, and sums autograd's. */
@@ -339,6 +334,13 @@ PyMethodDef memory_methods[MEMORY_METHODS] = {
     {"_now", memory_now, METH_NOARGS, "_now($self)\n--\n\n"},
     {0},
 };
+
+int
+layer_memory_fill(const attnext_state *state)
+{
+    const py_function append = {&append_signature, PY_FASTCALL(memory_append)};
+    return py_fill_method(state, &append, 0, &memory_methods[0]);
+}
 
 static PyMemberDef memory_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(memory_object, weakrefs), READONLY,

@@ -171,18 +171,14 @@ layer_memory_check_given(PyObject *self, PyObject *parameters)
 {
     memory_object *memory = (memory_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ATTN_PARAMETERS] = {0};
-    int result = 0;
-    if (parameters == Py_None) {
-        return layer_memory_check_own(memory) < 0 ? NULL : Py_NewRef(Py_None);
+    layer_core given = layer_sizes(&memory->core);
+    const int n = parameters == Py_None ? 0 : given.score->parameters;
+    for (int i = 0; i < n && !PyErr_Occurred(); i++) {
+        given.objects[i] = py_item(parameters, layer_name(state, &given, i));
     }
-    for (int i = 0; result == 0 && i < memory->core.score->parameters; i++) {
-        given[i] = py_item(parameters, layer_name(state, &memory->core, i));
-        result = given[i] == NULL && PyErr_Occurred() ? -1 : 0;
-    }
-    result = result == 0 ? check_parameters(memory, given) : -1;
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_XDECREF(given[i]);
-    }
+    int result = parameters == Py_None ? layer_memory_check_own(memory)
+                 : PyErr_Occurred()    ? -1
+                                       : check_parameters(memory, given.objects);
+    layer_core_clear(&given);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
