@@ -1,7 +1,6 @@
 """What the layers are made of: the arguments of their constructors, read, and initial values.
 
-C makes sure that all required arguments are there and no others, calls the function here that is
-named as the layer's score (by `make`), and makes the layer of what that returns, all at once.
+C makes a layer, all at once, of what the function `make` returns.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import numpy as np
 
 from attnext import _core, _reading, _wrong
 
-Made = tuple[Any, ...]  # what the method _install of a layer takes
+# What the method _install of a layer takes; the parameters are arrays that nobody else has.
+Made = tuple[Any, ...]
 
 # ---- numbers whose values are looked at --------------------------------------------------------
 
@@ -106,9 +106,8 @@ def _drawn(
     parameters, grads = {}, {}
     for name, shape, fan_in in shapes(score, sizes, bias):
         bound = 1.0 / sqrt(fan_in) if fan_in > 0 else 0.0
-        parameters[name] = _core.AdditiveAttention._read(
-            rng.uniform(-bound, bound, shape), name, shape
-        )
+        drawn = _core.AdditiveAttention._read(rng.uniform(-bound, bound, shape), name, shape)
+        parameters[name] = drawn.copy()  # where somebody's own generator has kept it
         grads[name] = np.zeros(shape, np.float32)
     return tuple(sizes.values()), *options, True, rng, parameters, grads
 
@@ -150,8 +149,23 @@ def multi_head(
     return _drawn("multi_head", found, options(dropout), bias, rng)
 
 
-def make(score: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Made:
-    """What the constructor of the layer with this score makes of what it is given."""
-    constructor: Any = globals()[score]
-    made: Made = constructor(*args, **(kwargs or {}))
-    return made
+_CONSTRUCTORS = {
+    "AdditiveAttention": additive,
+    "DotProductAttention": dot_product,
+    "MultiHeadAttention": multi_head,
+}
+
+
+def make(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Made:
+    """What the constructor of a layer makes of what it is given."""
+    kwargs = kwargs or {}
+    try:
+        constructor: Any = _CONSTRUCTORS[kind.__name__]
+        made: Made = constructor(*args, **kwargs)
+        return made
+    except TypeError:
+        signature = f"{kind.__name__}{kind.__text_signature__}"
+        misfit = _wrong.call(signature.removesuffix(")"), len(args), tuple(kwargs))
+        if misfit is None:
+            raise
+    raise misfit

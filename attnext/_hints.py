@@ -96,8 +96,8 @@ def hint(name: str, taken: Collection[str], notes: Mapping[str, str] | None = No
     return f": did you mean {near[0]}?" if near else ""
 
 
-def call(signature: str, count: int, keywords: tuple[str, ...]) -> TypeError:
-    """What is wrong with a call of so many positional arguments and of these keywords.
+def call(signature: str, count: int, keywords: tuple[str, ...]) -> TypeError | None:
+    """What is wrong with a call of so many positional arguments and of these keywords, if it is.
 
     signature: as text, ``name(a, b=None, *, c=0``.
     """
@@ -121,7 +121,8 @@ def call(signature: str, count: int, keywords: tuple[str, ...]) -> TypeError:
     for entry in behind:
         if "=" not in entry and entry not in given:
             return TypeError(f"{function}() missing required keyword-only argument '{entry}'")
-    i = 0
-    while names[i] in given:
-        i += 1
-    return TypeError(f"{function}() missing required argument '{names[i]}' (position {i + 1})")
+    for i, entry in enumerate(before):
+        if "=" not in entry and entry not in given:
+            where = f"'{entry}' (position {i + 1})"
+            return TypeError(f"{function}() missing required argument {where}")
+    return None

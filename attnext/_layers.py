@@ -1,13 +1,15 @@
 """What the layers do that need not be fast: methods that are put into the compiled types.
 
-Their call and backward, `memory`, `parameters`, `zero_grad` and the attributes are in C; and so is
-what the functions here use, which does not see what a subclass may have changed:
+Their call and backward, `memory` and the attributes are in C; and so is what the functions here
+use, which does not see what a subclass may have changed:
 
     _install(...)               makes the layer what a constructor or a copy has read
-    _live()                     the parameters by name, checked
-    _bias, _rng                 has it the optional ones? and what draws seeds
-    _write(values)              copies values into all of them, or into none
+    _live(checked)              the parameters by name; are they still what they were made?
+    _bias, _grads, _rng         has it the optional ones? the attribute grads; what draws seeds
+    _write(values)              copies values into these of them, or into none
     _read(value, name, shape)   as float32 in this shape (that of any)
+    _set_training(mode)         whether dropout acts
+    _data(...)                  memory(...), but of no layer
 
 Nothing here is captured by a comprehension: where there is no memory for a cell of an argument,
 CPython 3.11 loses the argument.
@@ -58,6 +60,39 @@ def _own(self: Any, names: Iterable[str]) -> dict[str, Any]:
     return found
 
 
+# ---- training ----------------------------------------------------------------------------------
+
+
+def train(self: Any, mode: Any = True) -> Any:
+    if type(mode) is not bool:
+        from attnext import _reading  # not at import: it is seldom needed
+
+        mode = _reading.flag("mode", mode)
+    return self._set_training(mode)
+
+
+def eval(self: Any) -> Any:
+    return self._set_training(False)
+
+
+def parameters(self: Any) -> Any:
+    return self._live(False)
+
+
+_ZERO = np.zeros((), np.float32)  # in half the time of a number
+
+
+def zero_grad(self: Any) -> None:
+    grads = self._grads
+    for name, live in self._live(True).items():
+        shape, entry = live.shape, grads.get(name)
+        plain = type(entry) is np.ndarray and entry.dtype == live.dtype and entry.flags.carray
+        if plain and entry.shape == shape:
+            entry[...] = _ZERO
+        else:
+            grads[name] = np.zeros(shape, np.float32)
+
+
 # ---- copies ------------------------------------------------------------------------------------
 
 
@@ -69,9 +104,9 @@ def _gradient(entry: Any, name: str, shape: tuple[int, ...]) -> Array:
     return found.copy()
 
 
-def _accumulator(grads: dict[str, Any], name: str, shape: tuple[int, ...], afresh: bool) -> Array:
+def _accumulator(grads: dict[str, Any], name: str, shape: tuple[int, ...]) -> Array:
     """The new entry of `grads` that stands for the old one, which C cannot add to."""
-    grads[name] = fresh = _gradient(None if afresh else grads.get(name), name, shape)
+    grads[name] = fresh = _gradient(grads.get(name), name, shape)
     return fresh
 
 
@@ -85,10 +120,10 @@ def __reduce__(self: Any) -> tuple[Any, ...]:
     subclass, which may define ``__getstate__`` and ``__setstate__`` for them as usual. What belongs
     to the last call, `context` and `attention_weights`, stays behind.
     """
-    parameters = self._live()
+    parameters = self._live(True)
     saved: dict[str, Any] = dict.fromkeys(("key_size", "query_size", "num_hiddens"), 0)
     saved["scale"] = None
-    saved |= _own(self, (*_SIZES, "dropout", "scale", "_bias", "training", "_rng", "grads"))
+    saved |= _own(self, (*_SIZES, "dropout", "scale", "_bias", "training", "_rng", "_grads"))
     grads = {}
     for name, live in parameters.items():
         grads[name] = _gradient(saved["grads"].get(name), name, live.shape)
@@ -124,7 +159,7 @@ def _restored(
     if score == "multi_head":
         _constructors.add_heads(sizes, value_size, num_heads, num_kv_heads)
     for name, shape, _ in _constructors.shapes(score, sizes, bool(bias)):
-        taken[name] = _core.AdditiveAttention._read(parameters[name], name, shape)
+        taken[name] = _core.AdditiveAttention._read(parameters[name], name, shape).copy()
         summed[name] = _core.AdditiveAttention._read(grads[name], f"grads[{name!r}]", shape).copy()
     return tuple(sizes.values()), *options, bool(training), rng, taken, summed
 
@@ -234,7 +269,7 @@ def state_dict(self: Any) -> dict[str, Any]:
     >>> DotProductAttention().state_dict()
     {}
     """
-    live = self._live()
+    live = self._live(True)
     return _state(live, _entries(tuple(live), False, False))
 
 
@@ -277,7 +312,7 @@ def state_dict_of_heads(self: Any, layout: str = "d2l") -> dict[str, Any]:
     {'in_proj_weight': (24, 8), 'out_proj.weight': (8, 8)}
     """
     torch = _layouts.is_torch(layout)
-    live = self._live()
+    live = self._live(True)
     return _state(live, _entries(tuple(live), torch, torch and _is_packed(self, live)))
 
 
@@ -316,7 +351,7 @@ def load_state_dict(self: Any, state_dict: Any, /) -> None:
     >>> np.array_equal(a.W_q, b.W_q)
     True
     """
-    live = self._live()
+    live = self._live(True)
     if not isinstance(state_dict, dict) and not hasattr(state_dict, "keys"):
         from attnext import _wrong
 
@@ -342,6 +377,27 @@ def load_state_dict(self: Any, state_dict: Any, /) -> None:
 
 
 # ---- memories and contexts ---------------------------------------------------------------------
+
+
+def _of(
+    cls: Any,
+    score: str,
+    sizes: tuple[int, ...],
+    parameters: dict[str, Array],
+    keys: Any,
+    values: Any,
+    valid_lens: Any,
+    mask: Any,
+    /,
+) -> Any:
+    kind: Any
+    for kind, name in _SCORES.items():
+        if name == score:
+            H, Dk, Dv, *heads = sizes
+            layer = kind.__new__(kind)
+            layer._install((Dk, 0, Dv, H, *heads), 0.0, None, False, None, parameters, {})
+            return layer._data(keys, values, valid_lens, mask=mask)
+    raise ValueError(f"score is {score!r}, expected the name of one")
 
 
 def _shape(array: Any, rows: int) -> tuple[int, ...]:
@@ -413,8 +469,8 @@ def _put(kind: Any, **methods: Any) -> None:
 
 def fill(core: Any) -> None:
     """Put the methods into the types."""
-    for *_, parameters in core.ATTENTIONS.values():
-        shapes = {name: letters for name, letters, *_ in parameters}
+    for *_, rows in core.ATTENTIONS.values():
+        shapes = {name: letters for name, letters, *_ in rows}
         _OWN.update(_layouts.of_d2l(shapes))
         _VECTORS.update(name for name, letters in shapes.items() if letters[0] == "1")
     for score in _SHOWN:
@@ -423,7 +479,9 @@ def fill(core: Any) -> None:
         states: Any = state_dict_of_heads if score == "multi_head" else state_dict
         _put(kind, state_dict=states, load_state_dict=load_state_dict, __reduce__=__reduce__)
         _put(kind, __repr__=__repr__, __dir__=__dir__)
+        _put(kind, train=train, eval=eval, parameters=parameters, zero_grad=zero_grad)
         kind.forward = _forward
         kind._rebuild = classmethod(_rebuild)
     _put(core.Memory, __repr__=_repr_of_memory, __reduce__=_no_copy_of_memory, _given_to=_given_to)
+    core.Memory._of = classmethod(_of)
     _put(core.Context, __repr__=_repr_of_context, __reduce__=_no_copy_of_context)

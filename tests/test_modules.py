@@ -861,7 +861,11 @@ CYCLE.append(CYCLE)  # NumPy alone ends the process
 
 MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: AdditiveAttention(2, 3), TypeError,
-     "AdditiveAttention() missing required argument 'num_hiddens' (pos 3)"),
+     "AdditiveAttention() missing required argument 'num_hiddens' (position 3)"),
+    (lambda: AdditiveAttention(2, 3, 4, drop_out=0.1), TypeError,
+     "AdditiveAttention() got an unexpected keyword argument 'drop_out': did you mean dropout?"),
+    (lambda: AdditiveAttention(2, 3, 4, query_size=3), TypeError,
+     "AdditiveAttention() got multiple values for argument 'query_size'"),
     (lambda: AdditiveAttention(2.0, 3, 4), TypeError, "key_size must be an int, got float"),
     (lambda: AdditiveAttention(2, True, 4), TypeError, "query_size must be an int, got bool"),
     (lambda: AdditiveAttention(2, 3, "4"), TypeError, "num_hiddens must be an int, got str"),
@@ -897,7 +901,7 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: DotProductAttention(rng=CYCLE), ValueError,
      "rng is a sequence without an end, expected one of ints"),
     (lambda: DotProductAttention(0.0, 1.0), TypeError,
-     "DotProductAttention() takes at most 1 positional argument (2 given)"),
+     "DotProductAttention() takes at most 1 positional argument, got 2"),
     (lambda: DotProductAttention()(X, X), TypeError,
      "__call__() missing required argument 'values' (position 3)"),
     (lambda: DotProductAttention()(X, X, X, None, True), TypeError,
@@ -920,7 +924,7 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: DotProductAttention().backward(), TypeError,
      "backward() missing required argument 'grad_output' (position 1)"),
     (lambda: DotProductAttention().train(True, False), TypeError,
-     "train() takes at most 1 positional argument, got 2"),
+     "train() takes from 1 to 2 positional arguments but 3 were given"),
 ]  # fmt: skip
 
 

@@ -10,39 +10,25 @@
 
 /* ---- the core -------------------------------------------------------------------- */
 
+/* The identity goes first: what goes may run code that looks at the layer, which without
+ * one is refused as one whose __init__ has not run. */
 void
 layer_core_clear(layer_core *core)
 {
-    /* First: what goes may run code that looks at the layer, which without an identity
-     * is refused as one whose __init__ has not run. */
-    Py_CLEAR(core->identity);
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_CLEAR(core->parameters[i]);
+    for (int i = CORE_OBJECTS; i-- > 0;) {
+        Py_CLEAR(core->objects[i]);
     }
-    Py_CLEAR(core->grads);
-    Py_CLEAR(core->rng);
 }
 
 int
-layer_hold(layer_object *layer, layer_core *held)
+layer_hold(layer_object *layer, bool to_read, layer_core *held)
 {
     Py_BEGIN_CRITICAL_SECTION(layer);
-    layer->revision++;
-    Py_END_CRITICAL_SECTION();
-    return layer_hold_to_read(layer, held);
-}
-
-int
-layer_hold_to_read(layer_object *layer, layer_core *held)
-{
-    Py_BEGIN_CRITICAL_SECTION(layer);
+    layer->revision += !to_read;
     *held = layer->core;
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_XINCREF(held->parameters[i]);
+    for (int i = 0; i < CORE_OBJECTS; i++) {
+        Py_XINCREF(held->objects[i]);
     }
-    Py_XINCREF(held->grads);
-    Py_XINCREF(held->rng);
-    Py_XINCREF(held->identity);
     Py_END_CRITICAL_SECTION();
     if (held->identity != NULL) {
         return 0;
@@ -53,20 +39,20 @@ layer_hold_to_read(layer_object *layer, layer_core *held)
     return -1;
 }
 
-PyObject *
-layer_member(PyObject *self, size_t offset)
+layer_core
+layer_sizes(const layer_core *core)
 {
-    PyObject *member;
-    Py_BEGIN_CRITICAL_SECTION(self);
-    member = Py_XNewRef(*(PyObject **)((char *)self + offset));
-    Py_END_CRITICAL_SECTION();
-    return member;
+    layer_core sizes = *core;
+    memset(sizes.objects, 0, sizeof sizes.objects);
+    return sizes;
 }
 
 /* ---- what attnext/_layers.py makes of it ----------------------------------------- */
 
-int
-layer_check_sizes(const layer_core *core)
+/* ValueError unless the sizes are those of something with such a score. What they have to be
+ * besides, the shapes of the parameters say. */
+static int
+check_sizes(const layer_core *core)
 {
     const bool heads = core->score->about->has_heads;
     bool fit = core->num_hiddens > 0 || (core->score->parameters == 0 && !heads);
@@ -80,25 +66,6 @@ layer_check_sizes(const layer_core *core)
         PyErr_SetString(PyExc_ValueError, "sizes are not those of such an object");
     }
     return fit ? 0 : -1;
-}
-
-/* The layer gets the core, which is then what it was before; its last forward is given
- * up. */
-static void
-exchange(layer_object *layer, layer_core *core)
-{
-    PyObject *context, *weights;
-    Py_BEGIN_CRITICAL_SECTION(layer);
-    layer_core old = layer->core;
-    layer->core = *core;
-    *core = old;
-    context = layer->context;
-    weights = layer->weights;
-    layer->context = NULL;
-    layer->weights = NULL;
-    Py_END_CRITICAL_SECTION();
-    Py_XDECREF(context);
-    Py_XDECREF(weights);
 }
 
 /* _install(): the layer becomes what a constructor or a copy has read, with an identity
@@ -122,15 +89,18 @@ install(PyObject *self, PyObject *args)
     Py_INCREF(core.rng);
     Py_INCREF(core.grads);
     core.training = training != 0;
-    core.has_scale = scale != Py_None;
-    core.scale = core.has_scale ? PyFloat_AsDouble(scale) : 0.0;
-    if (!PyErr_Occurred() && layer_check_sizes(&core) == 0 &&
+    core.scale = scale == Py_None ? NULL : PyNumber_Float(scale);
+    if (!PyErr_Occurred() && check_sizes(&core) == 0 &&
         layer_take_parameters(py_state_of_type(Py_TYPE(self)), &core, parameters,
                               true) == 0) {
         core.identity = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
     }
     if (core.identity != NULL) {
-        exchange(layer, &core);
+        Py_BEGIN_CRITICAL_SECTION(layer);
+        const layer_core old = layer->core;
+        layer->core = core;
+        core = old;
+        Py_END_CRITICAL_SECTION();
         result = Py_NewRef(Py_None);
     }
     layer_core_clear(&core);
@@ -153,10 +123,7 @@ traverse(PyObject *self, visitproc visit, void *arg)
 static int
 clear(PyObject *self)
 {
-    layer_object *layer = (layer_object *)self;
-    layer_core_clear(&layer->core);
-    Py_CLEAR(layer->context);
-    Py_CLEAR(layer->weights);
+    layer_core_clear(&((layer_object *)self)->core);
     return 0;
 }
 
@@ -176,58 +143,60 @@ dealloc(PyObject *self)
 /* ---- what every layer has -------------------------------------------------------- */
 
 static PyObject *
-get_member(PyObject *self, void *offset)
+get_object(PyObject *self, void *offset)
 {
-    PyObject *member = layer_member(self, (size_t)offset);
-    return member == NULL ? Py_NewRef(Py_None) : member;
+    PyObject *object;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    object = *(PyObject **)((char *)self + (size_t)offset);
+    object = Py_NewRef(object == NULL ? Py_None : object);
+    Py_END_CRITICAL_SECTION();
+    return object;
 }
 
-#define OBJECT(NAME, FIELD) \
-    {NAME, get_member, NULL, NULL, (void *)offsetof(layer_object, FIELD)}
+/* The gradients or a parameter, of an object whose __init__ has run. */
+static PyObject *
+get_learned(PyObject *self, void *which)
+{
+    layer_core held;
+    if (layer_hold((layer_object *)self, false, &held) < 0) {
+        return NULL;
+    }
+    PyObject *object = held.objects[(intptr_t)which];
+    object = Py_NewRef(object == NULL ? Py_None : object);
+    layer_core_clear(&held);
+    return object;
+}
 
-static const PyGetSetDef properties_of_all[] = {
-    {"grads", layer_get_grads, NULL, NULL, NULL},
-    OBJECT("attention_weights", weights),
-    OBJECT("context", context),
-    OBJECT("_rng", core.rng),
-    {0},
-};
+#define OBJECT(FIELD) get_object, NULL, NULL, (void *)offsetof(layer_object, core.FIELD)
 
 static PyObject *
-get_scale(PyObject *self, void *Py_UNUSED(closure))
+set_training(PyObject *self, PyObject *training)
 {
-    bool has_scale;
-    double scale;
     Py_BEGIN_CRITICAL_SECTION(self);
-    has_scale = ((layer_object *)self)->core.has_scale;
-    scale = ((layer_object *)self)->core.scale;
+    ((layer_object *)self)->core.training = training == Py_True;
     Py_END_CRITICAL_SECTION();
-    return has_scale ? PyFloat_FromDouble(scale) : Py_NewRef(Py_None);
+    return Py_NewRef(self);
 }
 
+/* For attnext/_layers.py. */
 static const PyMethodDef methods_of_all[] = {
-    {"eval", layer_eval, METH_NOARGS, "eval($self)\n--\n\n"},
-    {"parameters", layer_parameters, METH_NOARGS, "parameters($self)\n--\n\n"},
-    {"zero_grad", layer_zero_grad, METH_NOARGS, "zero_grad($self)\n--\n\n"},
-    /* For attnext/_layers.py. */
-    {"_live", layer_live, METH_NOARGS, "_live($self)\n--\n\n"},
+    {"_live", layer_live, METH_O, "_live($self, checked, /)\n--\n\n"},
     {"_write", layer_write, METH_O, "_write($self, values, /)\n--\n\n"},
     {"_read", layer_read, METH_VARARGS | METH_STATIC,
      "_read(value, name, shape, /)\n--\n\n"},
+    {"_set_training", set_training, METH_O, "_set_training($self, mode, /)\n--\n\n"},
+    {"_data", PY_FASTCALL(layer_data), METH_FASTCALL | METH_KEYWORDS,
+     "_data($self, keys, values, valid_lens=None, *, mask=None)\n--\n\n"},
     {"_install", install, METH_VARARGS,
      "_install($self, sizes, dropout, scale, training, rng, parameters, grads, "
      "/)\n--\n\n"},
-    {0},
 };
 
 /* ---- what a constructor is given ------------------------------------------------- */
 
-enum { ARGUMENTS = 9 }; /* at most */
-
 typedef struct {
     py_score_number number;
-    const char *name, *signature, *format;
-    char *names[ARGUMENTS + 1];
+    const char *name, *signature;
     int sizes; /* members before them are every layer's */
 } layer_row;
 
@@ -238,8 +207,6 @@ static const layer_row rows[] = {
         .signature =
             "AdditiveAttention(key_size, query_size, num_hiddens, dropout=0.0, "
             "*, bias=False, rng=None)\n--\n\n",
-        .format = "OOO|O$OO:AdditiveAttention",
-        .names = {"key_size", "query_size", "num_hiddens", "dropout", "bias", "rng"},
         .sizes = 3,
     },
     {
@@ -247,8 +214,6 @@ static const layer_row rows[] = {
         .name = "attnext.DotProductAttention",
         .signature =
             "DotProductAttention(dropout=0.0, *, scale=None, rng=None)\n--\n\n",
-        .format = "|O$OO:DotProductAttention",
-        .names = {"dropout", "scale", "rng"},
     },
     {
         .number = SCORE_multi_head,
@@ -257,33 +222,23 @@ static const layer_row rows[] = {
             "MultiHeadAttention(key_size, query_size, value_size, num_hiddens, "
             "num_heads, dropout=0.0, *, bias=False, num_kv_heads=None, "
             "rng=None)\n--\n\n",
-        .format = "OOOOO|O$OOO:MultiHeadAttention",
-        .names = {"key_size", "query_size", "value_size", "num_hiddens", "num_heads",
-                  "dropout", "bias", "num_kv_heads", "rng"},
         .sizes = 6,
     },
 };
 enum { TYPES = Py_ARRAY_LENGTH(rows) };
 
-/* That of a type, or of the one it is a subclass of. */
-static const layer_row *
-row_of(PyTypeObject *type)
-{
-    const attnext_state *state = py_state_of_type(type);
-    const layer_row *row = rows;
-    while (!PyType_IsSubtype(type, state->layers[row->number])) {
-        row++;
-    }
-    return row;
-}
-
 static PyObject *
 new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
+    const attnext_state *state = py_state_of_type(type);
+    const layer_row *row = rows; /* that of the type, or of one it is a subclass of */
+    while (!PyType_IsSubtype(type, state->layers[row->number])) {
+        row++;
+    }
     layer_object *layer = (layer_object *)type->tp_alloc(type, 0); /* all zero */
     if (layer != NULL) {
         layer->vectorcall = layer_vectorcall;
-        layer->core.score = &py_state_of_type(type)->scores[row_of(type)->number];
+        layer->core.score = &state->scores[row->number];
         layer->core.training = true;
         layer->revision = 1; /* that of a memory which has not looked is 0 */
     }
@@ -293,20 +248,13 @@ new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 static int
 init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    const layer_row *row = row_of(Py_TYPE(self));
-    PyObject *g[ARGUMENTS], *done = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, row->format, (char **)row->names,
-                                     &g[0], &g[1], &g[2], &g[3], &g[4], &g[5], &g[6],
-                                     &g[7], &g[8])) {
-        return -1; /* with the class in the message: that is all that it is for */
-    }
-    PyObject *made = py_ask("attnext._constructors", "make", "(sOO)",
-                            ((layer_object *)self)->core.score->about->name, args,
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    const py_score *score = ((layer_object *)self)->core.score;
+    PyObject *made = py_ask("attnext._constructors", "make", "(OOO)",
+                            state->layers[score - state->scores], args,
                             kwargs == NULL ? Py_None : kwargs);
-    if (made != NULL) {
-        done = install(self, made);
-        Py_DECREF(made);
-    }
+    PyObject *done = made == NULL ? NULL : install(self, made);
+    Py_XDECREF(made);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
@@ -341,35 +289,33 @@ fill_properties(const py_score *score, PyGetSetDef *to)
     if (to->name != NULL) {
         return; /* imported before in this process */
     }
-    for (const PyGetSetDef *p = properties_of_all; p->name != NULL; p++) {
-        *to++ = *p;
-    }
+    *to++ = (PyGetSetDef){"context", OBJECT(context)};
+    *to++ = (PyGetSetDef){"attention_weights", OBJECT(weights)};
+    *to++ = (PyGetSetDef){"_rng", OBJECT(rng)};
     if (score->parameters == 0) {
-        *to++ = (PyGetSetDef){"scale", get_scale, NULL, NULL, NULL};
+        *to++ = (PyGetSetDef){"scale", OBJECT(scale)};
     }
+    *to++ = (PyGetSetDef){"grads", get_learned, NULL, NULL, (void *)CORE_GRADS};
+    *to++ = (PyGetSetDef){"_grads", get_learned, NULL, NULL, (void *)CORE_GRADS};
     for (int i = 0; i < score->parameters; i++) {
-        *to++ = (PyGetSetDef){score->about->parameters[i].name, layer_get_parameter,
+        *to++ = (PyGetSetDef){score->about->parameters[i].name, get_learned,
                               layer_set_parameter, NULL, (void *)(intptr_t)i};
     }
 }
 
-/* Those that are in C, and behind them those whose signatures are made at import: where
- * they are listed as methods, METH_COEXIST puts them in the place of what Python would make
- * from slots, of __call__. */
+/* First those whose signatures are made at import: METH_COEXIST puts them in the place of
+ * what Python would make from slots, of __call__. */
 enum { METHODS = 16 };
 static int
 fill_methods(const attnext_state *state, py_score *score, PyMethodDef *to)
 {
     const py_function functions[] = {
-        {&layer_train_signature, PY_FASTCALL(layer_train)},
         {&layer_memory_signature, PY_FASTCALL(layer_memory)},
         {&score->signatures[OF_LAYER], PY_FASTCALL(layer_call)},
         {&score->signatures[OF_LAYER_BACKWARD], PY_FASTCALL(layer_backward)},
         {0},
     };
-    for (const PyMethodDef *method = methods_of_all; method->ml_name; method++, to++) {
-        *to = to->ml_name == NULL ? *method : *to;
-    }
+    memcpy(&to[3], methods_of_all, sizeof methods_of_all);
     return py_fill_methods(state, functions, METH_COEXIST, to);
 }
 
@@ -420,7 +366,7 @@ py_layers_exec(PyObject *module, attnext_state *state)
 {
     static PyMethodDef methods[TYPES][METHODS]; /* methods point there */
     static PyGetSetDef properties[TYPES][PROPERTIES];
-    if (py_fill_methods(state, memory_functions, 0, memory_methods) < 0 ||
+    if (layer_memory_fill(state) < 0 ||
         add_type(module, &layer_context_spec, &state->Context) < 0 ||
         add_type(module, &layer_memory_spec, &state->Memory) < 0) {
         return -1;

@@ -4,7 +4,7 @@
  *
  *     py_layer.c               the types of the layers; the life of one, from constructor to
  *                              garbage collector
- *     py_layer_call.c          what it does: call and backward; train and eval
+ *     py_layer_call.c          what it does: call and backward
  *     py_layer_parameters.c    parameters: checking, reading and setting; their gradients
  *     py_layer_context.c       the type Context: what a forward keeps for its backward
  *     py_layer_memory.c        the type Memory: keys and values that stay; what appends
@@ -12,7 +12,8 @@
  *     py_layer_memory_keys.c   what it has of them, and how it grows
  *     py_layer_memory_back.c   their gradients, added up over calls
  *
- * What need not be fast is in attnext/_layers.py: constructors, state dicts, pickle, repr.
+ * What need not be fast is in attnext/_layers.py: train, zero_grad, state dicts, pickle, repr;
+ * and what a constructor is given, in attnext/_constructors.py.
  *
  * Python code may run in the middle of anything: a conversion, a finaliser, another
  * thread while the core works without the GIL. So a method works on a layer_core it
@@ -25,19 +26,26 @@
 
 /* ---- a layer (py_layer.c) -------------------------------------------------------- */
 
-/* What a constructor makes and a copy takes over. */
+/* What a constructor makes and a copy takes over; and the last forward. */
+enum { CORE_GRADS = ATTN_PARAMETERS, CORE_OBJECTS = CORE_GRADS + 6 };
 typedef struct {
     const py_score *score;
     Py_ssize_t key_size, query_size, num_hiddens;   /* with parameters: Dk, Dq, H */
     Py_ssize_t value_size, num_heads, num_kv_heads; /* multi-head */
     double dropout;                                 /* as given, for repr */
-    bool has_scale;                                 /* dot: false means 1/sqrt(D) */
-    double scale;
     bool training, has_bias;
-    PyObject *rng;                              /* numpy.random.Generator */
-    PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where the layer has none */
-    PyObject *grads;    /* dict: name -> array, open to the user */
-    PyObject *identity; /* marks the contexts of this layer */
+    union {
+        struct {
+            PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where there is none */
+            PyObject *grads;    /* dict: name -> array, open to the user */
+            PyObject *rng;      /* numpy.random.Generator */
+            PyObject *scale;    /* float; dot: NULL means 1/sqrt(D) */
+            PyObject *context;  /* of the last forward, NULL before the first */
+            PyObject *weights;  /* of the last forward, NULL if it formed none */
+            PyObject *identity; /* marks the contexts of this layer */
+        };
+        PyObject *objects[CORE_OBJECTS]; /* the same */
+    };
 } layer_core;
 
 typedef struct {
@@ -46,31 +54,25 @@ typedef struct {
     PyObject *weakrefs;
     layer_core core;   /* all NULL but the score until __init__ */
     uint64_t revision; /* how often somebody could change or get a parameter */
-    PyObject *context; /* of the last forward, NULL before the first */
-    PyObject *weights; /* of the last forward, NULL if it formed none */
 } layer_object;
 
 /* *held = the layer's core with references of its own, for layer_core_clear.
- * RuntimeError if __init__ has not run. For who neither changes a parameter nor hands it
- * out there is the second: a step over a memory then need not look for changes. */
-int layer_hold(layer_object *layer, layer_core *held);
-int layer_hold_to_read(layer_object *layer, layer_core *held);
+ * RuntimeError if __init__ has not run. to_read: for who neither changes a parameter nor
+ * hands it out, a step over a memory need not look for changes then. */
+int layer_hold(layer_object *layer, bool to_read, layer_core *held);
 void layer_core_clear(layer_core *core);
 
-/* ValueError unless the sizes are those of something with such a score. What they have to be
- * besides, the shapes of the parameters say. */
-int layer_check_sizes(const layer_core *core);
-
-/* The object in this member of the layer, a new reference; or NULL. */
-PyObject *layer_member(PyObject *self, size_t offset);
+/* Its numbers alone, without the objects. */
+layer_core layer_sizes(const layer_core *core);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* Those that take keywords. */
+/* Those that take keywords. layer_data is layer_memory, but what it makes is of no layer:
+ * for attnext.torch, whose layers are its own, and sums autograd's. */
 typedef PyObject *layer_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                PyObject *kwnames);
-layer_method layer_call, layer_backward, layer_memory, layer_train;
-extern const py_signature layer_memory_signature, layer_train_signature;
+layer_method layer_call, layer_backward, layer_memory, layer_data;
+extern const py_signature layer_memory_signature;
 
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames);
@@ -78,16 +80,6 @@ PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 /* ValueError: queries, keys or values, plain, have not as many features as the layer
  * takes of them. Without this the message would blame a parameter. */
 int layer_check_features(const layer_core *core, py_arg which, PyObject *object);
-
-/* The others. */
-PyObject *layer_eval(PyObject *self, PyObject *ignored);
-PyObject *layer_parameters(PyObject *self, PyObject *ignored);
-PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
-PyObject *layer_live(PyObject *self, PyObject *ignored);
-PyObject *layer_read(PyObject *self, PyObject *args);
-PyObject *layer_write(PyObject *self, PyObject *values);
-
-PyObject *layer_get_grads(PyObject *self, void *closure);
 
 /* ---- parameters (py_layer_parameters.c) ------------------------------------------ */
 
@@ -97,18 +89,24 @@ PyObject *layer_name(const attnext_state *state, const layer_core *core, int whi
 const char *layer_text(const layer_core *core, int which);
 int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
 
-/* core->parameters = the values of a dict, by name, as float32 in their shapes; live: as
- * arrays of its own, and then KeyError if one is missing that is not optional. */
+/* core->parameters = those that a dict has by name, as float32 in their shapes; live: as
+ * arrays of its own. */
 int layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *dict,
                           bool live);
 
 /* Users hold the live arrays and can change more than their numbers: TypeError or
- * ValueError unless every parameter is still float32, C-contiguous and of its shape. */
-int layer_check_parameters(const layer_core *core);
+ * ValueError unless every parameter is still float32, C-contiguous and of its shape, and
+ * KeyError if there is none; with values, those alone that one is there for, which is to be
+ * written into them. */
+int layer_check_parameters(const layer_core *core, const layer_core *values);
 
-/* Properties of the parameters, each under its name. */
-PyObject *layer_get_parameter(PyObject *self, void *which);
+/* A property of the layer: the parameter of this number. */
 int layer_set_parameter(PyObject *self, PyObject *value, void *which);
+
+/* For attnext/_layers.py. */
+PyObject *layer_live(PyObject *self, PyObject *checked);
+PyObject *layer_write(PyObject *self, PyObject *dict);
+PyObject *layer_read(PyObject *self, PyObject *args);
 
 /* grads[name] += the gradient, for every parameter or, on failure, for none. */
 int layer_add_gradients(const attnext_state *state, const layer_core *core,
@@ -123,17 +121,13 @@ extern PyType_Spec layer_context_spec;
 PyObject *layer_context_new(const attnext_state *state, const layer_core *core,
                             const py_call *call);
 
-/* Fills *call with what context holds, borrowed from it. TypeError if it is no Context,
- * ValueError if it is one of another layer. */
+/* Fills *call with what its context holds, or that of the last forward, borrowed from it.
+ * RuntimeError if there was none, TypeError if it is no Context, ValueError if it is one of
+ * another layer. */
 int layer_context_read(const attnext_state *state, const layer_core *core,
-                       PyObject *context, py_call *call);
+                       py_call *call);
 
 /* ---- memories (py_layer_memory.c) ------------------------------------------------ */
-
-/* What several backwards left of the first keys; NULL, all three: nothing. */
-typedef struct {
-    PyArrayObject *projected, *values, *key_use;
-} memory_sums;
 
 typedef struct {
     PyObject ob_base;
@@ -144,16 +138,16 @@ typedef struct {
                         parameters that projected the keys */
     uint64_t checked; /* the layer's revision when it had these, and nobody else did */
     py_memory now;
-    bool fixed;              /* nothing is appended to it */
-    memory_sums sums, spare; /* spare: arrays, whatever they hold */
+    bool fixed; /* nothing is appended to it */
+    py_made sums,
+        spare; /* projected, values and key_use, or NULL: what several backwards
+                          * left of the first keys; and arrays, whatever they hold */
 } memory_object;
 
 extern PyType_Spec layer_memory_spec;
 
-/* The methods of memories that take keywords. */
-extern const py_function memory_functions[];
-enum { MEMORY_METHODS = 8 };
-extern PyMethodDef memory_methods[MEMORY_METHODS];
+/* Its methods that take keywords, before the type is made. */
+int layer_memory_fill(const attnext_state *state);
 
 /* py_layer_memory_check.c. A memory's layer, a new reference: its keys are those that the
  * layer would project now. RuntimeError if that is gone. */
@@ -187,17 +181,25 @@ layer_rows_of(PyArrayObject *a)
 PyArrayObject *layer_memory_array(int ndim, const npy_intp *like, npy_intp rows,
                                   npy_intp width, int type);
 
-/* What the core has to know of N keys of the memory; and its keys and values. */
-attn_problem layer_memory_problem(const layer_core *core, const py_memory *now,
-                                  npy_intp N);
-attn_inputs layer_memory_inputs(const py_memory *now);
-
-/* New keys, values and mask or NULL, converted; and what was seen of their shapes, that of
- * a mask as a memory has it. Long, and so not set to zero first. */
+/* What the core has to know of N keys of a memory. */
 typedef struct {
-    PyArrayObject *arrays[MEMORY_ROWS];
+    const attn_key_maker *maker;
+    attn_problem p;
+    attn_inputs in;
+} memory_view;
+
+void layer_memory_look(memory_view *view, const layer_core *core, const py_memory *now,
+                       npy_intp N);
+
+/* New keys, values, mask and lengths or NULL, converted; and what was seen of their shapes:
+ * (..., n, width), as a memory has them. */
+typedef struct {
+    PyArrayObject *arrays[MEMORY_LENS + 1];
+    npy_intp widths[MEMORY_ROWS];
     int ndim;
-    npy_intp dims[MEMORY_ROWS][PY_MAX_AXES];
+    npy_intp
+        dims[PY_MAX_AXES]; /* the last of them one of widths. Long, and so not set to
+                                 * zero first */
 } memory_rows;
 
 /* More of them, of the shapes that *now has but for the rows: all or nothing, whatever
@@ -208,7 +210,6 @@ int layer_memory_extend(const attnext_state *state, const layer_core *core,
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. */
 void layer_memory_add(const attnext_state *state, PyObject *memory, py_made *d);
-void layer_memory_clear_sums(memory_sums *sums);
 
 /* memory.backward() */
 PyObject *layer_memory_backward(PyObject *self, PyObject *ignored);

@@ -17,10 +17,6 @@
  *             for name, grad in self.grads.items():
  *                 grad += d[name]
  *             return d.queries, d.keys, d.values, *(what the options ask for)
- *
- *         def train(self, mode=True):
- *             self.training = mode
- *             return self
  */
 #include "py_layer.h"
 
@@ -67,15 +63,16 @@ begin_call(py_call *call, const attnext_state *state, const layer_core *held,
         return -1;
     }
     call->keeps_inputs = true;
-    call->options = (py_options){.has_scale = held->has_scale,
-                                 .scale = (float)held->scale,
-                                 .num_heads = held->num_heads,
-                                 .num_kv_heads = held->num_kv_heads,
-                                 .return_weights = true,
-                                 .return_lse = true, /* it makes the backward cheaper */
-                                 .return_kept = score->about->has_heads};
+    call->options = (py_options){
+        .has_scale = held->scale != NULL,
+        .scale = held->scale == NULL ? 0.0f : (float)PyFloat_AS_DOUBLE(held->scale),
+        .num_heads = held->num_heads,
+        .num_kv_heads = held->num_kv_heads,
+        .return_weights = true,
+        .return_lse = true, /* it makes the backward cheaper */
+        .return_kept = score->about->has_heads};
     for (int i = 0; i < score->parameters; i++) {
-        call->given[ARG_PARAMETER_0 + i] = (PyObject *)held->parameters[i];
+        call->given[ARG_PARAMETER_0 + i] = held->objects[i];
     }
     return 0;
 }
@@ -91,10 +88,10 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
     }
     PyObject *old_context, *old_weights;
     Py_BEGIN_CRITICAL_SECTION(layer);
-    old_context = layer->context;
-    old_weights = layer->weights;
-    layer->context = context;
-    layer->weights = Py_XNewRef(call->made.weights);
+    old_context = layer->core.context;
+    old_weights = layer->core.weights;
+    layer->core.context = context;
+    layer->core.weights = Py_XNewRef(call->made.weights);
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(old_context); /* only now: it may run code that looks at the layer */
     Py_XDECREF(old_weights);
@@ -107,7 +104,7 @@ static int
 forward(const attnext_state *state, const layer_core *held, py_call *call)
 {
     py_options *o = &call->options;
-    if (layer_check_parameters(held) < 0) {
+    if (layer_check_parameters(held, NULL) < 0) {
         return -1;
     }
     o->dropout_p = held->training ? (float)held->dropout : 0.0f;
@@ -156,7 +153,7 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     layer_core held;
     py_call call;
 
-    if (layer_hold_to_read(layer, &held) < 0) {
+    if (layer_hold(layer, true, &held) < 0) {
         return NULL;
     }
     if (begin_call(&call, state, &held, OF_LAYER, args, nargs, kwnames) == 0 &&
@@ -208,71 +205,20 @@ layer_backward(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *context = NULL, *result = NULL;
+    PyObject *result = NULL;
     layer_core held;
     py_call call;
 
-    if (layer_hold_to_read(layer, &held) < 0) {
+    if (layer_hold(layer, true, &held) < 0) {
         return NULL;
     }
-    if (begin_call(&call, state, &held, OF_LAYER_BACKWARD, args, nargs, kwnames) < 0) {
-        goto done;
-    }
-    context = py_is_given(call.given[ARG_CONTEXT])
-                  ? Py_NewRef(call.given[ARG_CONTEXT])
-                  : layer_member(self, offsetof(layer_object, context));
-    if (context == NULL) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "backward() needs a forward before it: call the object first");
-        goto done;
-    }
-    if (layer_context_read(state, &held, context, &call) == 0 &&
+    if (begin_call(&call, state, &held, OF_LAYER_BACKWARD, args, nargs, kwnames) == 0 &&
+        layer_context_read(state, &held, &call) == 0 &&
         py_read_call(state, &call, kwnames) == 0 &&
-        layer_check_parameters(&held) == 0 && py_attend(state, &call) == 0) {
+        layer_check_parameters(&held, NULL) == 0 && py_attend(state, &call) == 0) {
         result = finish_backward(state, &held, &call);
     }
-done:
     py_end(&call);
-    Py_XDECREF(context);
     layer_core_clear(&held);
     return result;
-}
-
-/* ---- training or not ------------------------------------------------------------- */
-
-const py_signature layer_train_signature = {
-    .function = "train",
-    .required = 0,
-    .positional = 1,
-    .args = {ARG_TRAINING},
-    .method = true,
-};
-
-static PyObject *
-set_training(PyObject *self, bool training)
-{
-    Py_BEGIN_CRITICAL_SECTION(self);
-    ((layer_object *)self)->core.training = training;
-    Py_END_CRITICAL_SECTION();
-    return Py_NewRef(self);
-}
-
-PyObject *
-layer_train(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL, *result = NULL;
-
-    if (py_parse(state, &layer_train_signature, args, nargs, kwnames, given) == 0 &&
-        py_make_plain(state, &layer_train_signature, given, &owned) == 0) {
-        result = set_training(self, given[ARG_TRAINING] != Py_False);
-    }
-    Py_XDECREF(owned);
-    return result;
-}
-
-PyObject *
-layer_eval(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    return set_training(self, false);
 }

@@ -20,6 +20,7 @@ typedef struct {
     PyArrayObject *inputs[ARG_EMPTY_ROWS]; /* as the forward read them; no parameters */
     int end;                               /* the inputs from here on are NULL */
     py_options options;
+    PyObject *seed;              /* of dropout, for Python; NULL: nothing was dropped */
     py_memory memory;            /* without lengths, which inputs has; or all NULL */
     PyArrayObject *output, *lse; /* NULL, both: of no use (attn_reads_saved) */
     PyArrayObject *kept; /* of multi-head attention, which then needs no output */
@@ -63,14 +64,10 @@ static PyArrayObject *
 kept_input(PyArrayObject *a)
 {
     PyObject *owner = (PyObject *)a;
-    bool plain = true;
-    while (owner != NULL && PyArray_Check(owner)) {
-        PyArrayObject *array = (PyArrayObject *)owner;
-        plain = plain && PyArray_CheckExact(owner);
-        if (PyArray_BASE(array) == NULL) {
-            break;
-        }
-        owner = PyArray_BASE(array);
+    bool plain = PyArray_CheckExact(owner);
+    while (PyArray_Check(owner) && PyArray_BASE((PyArrayObject *)owner) != NULL) {
+        owner = PyArray_BASE((PyArrayObject *)owner);
+        plain = plain && (!PyArray_Check(owner) || PyArray_CheckExact(owner));
     }
     bool safe = leads_nowhere(owner);
     if (plain && safe) {
@@ -109,14 +106,14 @@ layer_context_new(const attnext_state *state, const layer_core *core,
     }
     context->identity = Py_NewRef(core->identity);
     context->end = call->end; /* no more than inputs are */
-    for (int i = ARG_QUERIES; i < context->end; i++) {
-        PyArrayObject *input = is_parameter(i) ? NULL : call->arrays[i];
-        if (input != NULL && (context->inputs[i] = kept_input(input)) == NULL) {
-            Py_DECREF(context);
-            return NULL;
-        }
-    }
     context->options = call->options;
+    bool failed = call->options.dropout_p > 0.0f &&
+                  (context->seed = PyLong_FromUnsignedLongLong(
+                       call->options.seed.value)) == NULL;
+    for (int i = ARG_QUERIES; !failed && i < context->end; i++) {
+        PyArrayObject *input = is_parameter(i) ? NULL : call->arrays[i];
+        failed = input != NULL && (context->inputs[i] = kept_input(input)) == NULL;
+    }
     if (call->memory != NULL) {
         py_memory memory = *call->memory;
         memory.arrays[MEMORY_LENS] = NULL;
@@ -124,23 +121,26 @@ layer_context_new(const attnext_state *state, const layer_core *core,
     }
     context->lse = (PyArrayObject *)Py_XNewRef(made->lse);
     context->kept = (PyArrayObject *)Py_XNewRef(made->kept);
-    if (made->lse != NULL && made->kept == NULL &&
-        (context->output = copy_of(made->output)) == NULL) {
+    if (failed || (made->lse != NULL && made->kept == NULL &&
+                   (context->output = copy_of(made->output)) == NULL)) {
         Py_CLEAR(context);
     }
     return (PyObject *)context;
 }
 
 int
-layer_context_read(const attnext_state *state, const layer_core *core, PyObject *object,
-                   py_call *call)
+layer_context_read(const attnext_state *state, const layer_core *core, py_call *call)
 {
-    if (!Py_IS_TYPE(object, state->Context)) {
-        PyErr_Format(
-            PyExc_TypeError,
-            "context must be what .context returned after a forward, got %.200s",
-            Py_TYPE(object)->tp_name);
+    PyObject *object = call->given[ARG_CONTEXT];
+    object = py_is_given(object) ? object : core->context;
+    if (object == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "backward() needs a forward before it: call the object first");
         return -1;
+    }
+    if (!Py_IS_TYPE(object, state->Context)) {
+        return py_wrong("kind", "(sOs)", "context", object,
+                        "what .context returned after a forward");
     }
     context_object *context = (context_object *)object;
     if (context->identity != core->identity) {
@@ -171,6 +171,7 @@ context_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
 
     Py_XDECREF(context->identity);
+    Py_XDECREF(context->seed);
     for (int i = ARG_QUERIES; i < context->end; i++) {
         Py_XDECREF(context->inputs[i]);
     }
@@ -182,26 +183,12 @@ context_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *
-context_get_seed(PyObject *self, void *Py_UNUSED(closure))
-{
-    context_object *context = (context_object *)self;
-    if (context->options.dropout_p > 0.0f) {
-        return PyLong_FromUnsignedLongLong(context->options.seed.value);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyGetSetDef context_properties[] = {
-    {"seed", context_get_seed, NULL, NULL, NULL},
-    {0},
-};
-
 /* For attnext/_layers.py, behind the first: None for what there is not. */
 #define MEMBER(NAME, TYPE, FIELD) \
     {NAME, TYPE, offsetof(context_object, FIELD), READONLY, NULL}
 static PyMemberDef context_members[] = {
     MEMBER("dropout_p", T_FLOAT, options.dropout_p),
+    MEMBER("seed", T_OBJECT, seed),
     MEMBER("_queries", T_OBJECT, inputs[ARG_QUERIES]),
     MEMBER("_keys", T_OBJECT, inputs[ARG_KEYS]),
     MEMBER("_values", T_OBJECT, inputs[ARG_VALUES]),
@@ -212,7 +199,6 @@ static PyMemberDef context_members[] = {
 
 static PyType_Slot context_slots[] = {
     {Py_tp_dealloc, context_dealloc},
-    {Py_tp_getset, context_properties},
     {Py_tp_members, context_members},
     {0},
 };

@@ -37,7 +37,7 @@ read_mask(PyObject *object, const memory_rows *rows)
     npy_intp dims[PY_MAX_AXES];
     attn_view view = {0};
     PyArrayObject *copy = NULL;
-    memcpy(dims, rows->dims[MEMORY_KEYS], (size_t)ndim * sizeof *dims);
+    memcpy(dims, rows->dims, (size_t)ndim * sizeof *dims);
     dims[ndim - 1] = dims[ndim - 2];
     dims[ndim - 2] = 1;
     PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, &view);
@@ -57,9 +57,8 @@ static PyArrayObject *
 read_lens(PyObject *object, const memory_rows *rows)
 {
     const bool entries = rows->ndim > 2;
-    PyArrayObject *lens = py_lens_per_entry(object, "valid_lens",
-                                            entries ? rows->dims[MEMORY_KEYS][0] : 1,
-                                            PY_SSIZE_T_MAX, false);
+    PyArrayObject *lens = py_lens_per_entry(
+        object, "valid_lens", entries ? rows->dims[0] : 1, PY_SSIZE_T_MAX, false);
     if (lens != NULL && !entries && PyArray_NDIM(lens) > 0) {
         py_shape_error(lens, "valid_lens", "an int");
         Py_CLEAR(lens);
@@ -67,59 +66,57 @@ read_lens(PyObject *object, const memory_rows *rows)
     return lens;
 }
 
-/* Keys or values: of the shape that `like` has, or keys, but for the rows. That is looked at
- * first: while something is converted others may append, and it may go. */
+/* Keys or values, of the shape in *rows if there is one, which is then theirs. */
 static int
-read_side(const layer_core *core, PyObject *const *given, PyArrayObject *like,
-          int which, memory_rows *rows)
+read_side(const layer_core *core, py_arg arg, PyObject *given, memory_rows *rows)
 {
-    const bool keys = which == MEMORY_KEYS, first = like == NULL;
-    const py_arg arg = keys ? ARG_KEYS : ARG_VALUES;
-    const char *name = keys ? "keys" : "values";
-    npy_intp *dims = rows->dims[which], *of_keys = rows->dims[MEMORY_KEYS];
-    if (keys && !first) {
-        rows->ndim = py_note_shape(like, dims);
-    }
-    const npy_intp width = first ? PY_DV : PyArray_DIM(like, rows->ndim - 1);
-    PyArrayObject *a = rows->arrays[which] = py_float32(given[arg], name);
+    const int which = arg == ARG_KEYS ? MEMORY_KEYS : MEMORY_VALUES;
+    const char *name = py_argument_rows[arg].name;
+    PyArrayObject *a = rows->arrays[which] = py_float32(given, name);
     if (a == NULL || layer_check_features(core, arg, (PyObject *)a) < 0) {
         return -1;
     }
-    if (first && keys && PyArray_NDIM(a) < 2) {
+    if (rows->ndim == 0 && PyArray_NDIM(a) < 2) {
         return py_shape_error(a, name, "two axes or more: (..., N, D)");
     }
-    if (first && keys) {
-        rows->ndim = py_note_shape(a, dims);
-    }
-    if (keys) {
-        dims[rows->ndim - 2] = PY_N;
-    } else {
-        memcpy(dims, of_keys, (size_t)rows->ndim * sizeof *dims);
-        dims[rows->ndim - 1] = width;
-    }
-    if (py_check_shape(a, name, rows->ndim, dims) < 0) {
+    if (rows->ndim > 0 && py_check_shape(a, name, rows->ndim, rows->dims) < 0) {
         return -1;
     }
-    py_note_shape(a, dims);
+    rows->ndim = py_note_shape(a, rows->dims);
+    rows->widths[which] = rows->dims[rows->ndim - 1];
     return 0;
 }
 
-/* What a call was given, converted; like: what the memory has. */
+/* What a call was given, converted; like: what the memory has. That is looked at first:
+ * while something is converted others may append, and it may go. */
 static int
 read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
           memory_rows *rows)
 {
+    PyArrayObject *values = like->arrays[MEMORY_VALUES];
+    npy_intp width = PY_DV;
     memset(rows->arrays, 0, sizeof rows->arrays);
-    for (int i = MEMORY_KEYS; i <= MEMORY_VALUES; i++) {
-        if (read_side(core, given, like->arrays[i], i, rows) < 0) {
-            return -1;
-        }
+    rows->widths[MEMORY_MASK] = 1;
+    rows->ndim = 0;
+    if (values != NULL) {
+        rows->ndim = py_note_shape(like->arrays[MEMORY_KEYS], rows->dims);
+        rows->dims[rows->ndim - 2] = PY_N;
+        width = PyArray_DIM(values, rows->ndim - 1);
     }
-    npy_intp *dims = rows->dims[MEMORY_MASK];
-    memcpy(dims, rows->dims[MEMORY_KEYS], (size_t)rows->ndim * sizeof *dims);
-    dims[rows->ndim - 1] = 1;
-    if (py_is_given(given[ARG_MASK]) &&
-        (rows->arrays[MEMORY_MASK] = read_mask(given[ARG_MASK], rows)) == NULL) {
+    if (read_side(core, ARG_KEYS, given[ARG_KEYS], rows) < 0) {
+        return -1;
+    }
+    rows->dims[rows->ndim - 1] = width;
+    if (read_side(core, ARG_VALUES, given[ARG_VALUES], rows) < 0) {
+        return -1;
+    }
+    PyObject *mask = given[ARG_MASK], *lens = given[ARG_VALID_LENS];
+    if (py_is_given(mask) &&
+        (rows->arrays[MEMORY_MASK] = read_mask(mask, rows)) == NULL) {
+        return -1;
+    }
+    if (py_is_given(lens) &&
+        (rows->arrays[MEMORY_LENS] = read_lens(lens, rows)) == NULL) {
         return -1;
     }
     return 0;
@@ -129,18 +126,16 @@ read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
 static int
 add(const attnext_state *state, memory_object *memory, PyObject *const *given)
 {
-    py_memory *now = &memory->now;
-    const bool first = now->arrays[MEMORY_KEYS] == NULL;
+    const bool first = memory->now.arrays[MEMORY_KEYS] == NULL;
     memory_rows rows;
-    int result = read_rows(&memory->core, given, now, &rows);
-    if (result == 0 && first && py_is_given(given[ARG_VALID_LENS])) {
-        now->arrays[MEMORY_LENS] = read_lens(given[ARG_VALID_LENS], &rows);
-        result = now->arrays[MEMORY_LENS] == NULL ? -1 : 0;
+    int result = read_rows(&memory->core, given, &memory->now, &rows);
+    if (result == 0 && !first) {
+        result = layer_memory_check_own(memory);
     }
-    if (result == 0 && (first || (result = layer_memory_check_own(memory)) == 0)) {
-        result = layer_memory_extend(state, &memory->core, now, &rows);
+    if (result == 0) {
+        result = layer_memory_extend(state, &memory->core, &memory->now, &rows);
     }
-    for (int i = 0; i < MEMORY_ROWS; i++) {
+    for (int i = 0; i <= MEMORY_LENS; i++) {
         Py_XDECREF(rows.arrays[i]);
     }
     return result;
@@ -148,32 +143,31 @@ add(const attnext_state *state, memory_object *memory, PyObject *const *given)
 
 /* ---- what makes a memory --------------------------------------------------------- */
 
-/* A memory without keys, of the sizes of the core and with its parameters; of a layer's,
- * copies of those that project keys. */
+/* A memory without keys, of the sizes of the core and with those of its parameters that
+ * project keys, of a layer, unless that is NULL, with copies. */
 static memory_object *
-new_memory(const attnext_state *state, const layer_core *core, bool of_layer)
+new_memory(const attnext_state *state, const layer_core *core, PyObject *layer)
 {
     PyTypeObject *type = state->Memory;
     memory_object *memory = (memory_object *)type->tp_alloc(type, 0); /* all zero */
     if (memory == NULL) {
         return NULL;
     }
-    memory->core = *core;
-    memory->core.rng = memory->core.grads = NULL;
-    memset(memory->core.parameters, 0, sizeof memory->core.parameters);
-    Py_XINCREF(memory->core.identity);
-    for (int i = 0; i < core->score->parameters; i++) {
+    memory->core = layer_sizes(core);
+    memory->core.identity = Py_XNewRef(core->identity);
+    bool made = layer == NULL ||
+                (memory->layer = PyWeakref_NewRef(layer, NULL)) != NULL;
+    for (int i = 0; made && i < core->score->parameters; i++) {
         PyArrayObject *own = core->parameters[i];
-        if (own == NULL || !py_keys_of(core->score)->has(core->score->score, i)) {
-            continue;
+        if (own != NULL && py_keys_of(core->score)->has(core->score->score, i)) {
+            PyObject *kept = layer == NULL ? Py_NewRef(own)
+                                           : PyArray_NewCopy(own, NPY_CORDER);
+            memory->core.parameters[i] = (PyArrayObject *)kept;
+            made = kept != NULL;
         }
-        own = (PyArrayObject *)(of_layer ? PyArray_NewCopy(own, NPY_CORDER)
-                                         : Py_NewRef(own));
-        memory->core.parameters[i] = own;
-        if (own == NULL) {
-            Py_DECREF(memory);
-            return NULL;
-        }
+    }
+    if (!made) {
+        Py_CLEAR(memory);
     }
     return memory;
 }
@@ -186,17 +180,23 @@ const py_signature layer_memory_signature = {
     .method = true,
 };
 
-/* The objects are made, which may start the collector, before anything is read. layer:
- * NULL if it is of none. */
+/* layer: NULL if it is of none. Objects are made, which may start the collector, before
+ * anything is read. */
 static PyObject *
-make(const attnext_state *state, const layer_core *core, PyObject *layer,
-     PyObject **given)
+make(PyObject *self, PyObject *layer, PyObject *const *args, Py_ssize_t nargs,
+     PyObject *kwnames)
 {
-    memory_object *memory = new_memory(state, core, layer != NULL);
-    PyObject *owned = NULL;
-    if (memory != NULL && layer != NULL &&
-        (memory->layer = PyWeakref_NewRef(layer, NULL)) == NULL) {
-        Py_CLEAR(memory);
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
+    memory_object *memory = NULL;
+    layer_core held;
+
+    if (layer_hold((layer_object *)self, true, &held) < 0) {
+        return NULL;
+    }
+    if ((layer == NULL || layer_check_parameters(&held, NULL) == 0) &&
+        py_parse(state, &layer_memory_signature, args, nargs, kwnames, given) == 0) {
+        memory = new_memory(state, &held, layer);
     }
     if (memory != NULL &&
         (py_make_plain(state, &layer_memory_signature, given, &owned) < 0 ||
@@ -204,58 +204,20 @@ make(const attnext_state *state, const layer_core *core, PyObject *layer,
         Py_CLEAR(memory);
     }
     Py_XDECREF(owned);
+    layer_core_clear(&held);
     return (PyObject *)memory;
 }
 
 PyObject *
 layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT] = {NULL}, *memory = NULL;
-    layer_core held;
-
-    if (layer_hold_to_read((layer_object *)self, &held) < 0) {
-        return NULL;
-    }
-    if (layer_check_parameters(&held) == 0 &&
-        py_parse(state, &layer_memory_signature, args, nargs, kwnames, given) == 0) {
-        memory = make(state, &held, self, given);
-    }
-    layer_core_clear(&held);
-    return memory;
+    return make(self, self, args, nargs, kwnames);
 }
 
-/* Of no layer, but of a score, by its name. */
-static PyObject *
-memory_of(PyObject *type, PyObject *args)
+PyObject *
+layer_data(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    const attnext_state *state = py_state_of_type((PyTypeObject *)type);
-    PyObject *given[ARG_COUNT] = {NULL}, *parameters, *memory = NULL;
-    layer_core core = {0};
-    const char *name;
-
-    if (!PyArg_ParseTuple(args, "s(nnnnn)O!OOOO:_of", &name, &core.num_hiddens,
-                          &core.key_size, &core.value_size, &core.num_heads,
-                          &core.num_kv_heads, &PyDict_Type, &parameters,
-                          &given[ARG_KEYS], &given[ARG_VALUES], &given[ARG_VALID_LENS],
-                          &given[ARG_MASK])) {
-        return NULL;
-    }
-    for (int i = 0; i < SCORE_COUNT; i++) {
-        if (strcmp(state->scores[i].about->name, name) == 0) {
-            core.score = &state->scores[i];
-        }
-    }
-    if (core.score == NULL) {
-        PyErr_Format(PyExc_ValueError, "score is '%s', expected the name of one", name);
-        return NULL;
-    }
-    if (layer_check_sizes(&core) == 0 &&
-        layer_take_parameters(state, &core, parameters, false) == 0) {
-        memory = make(state, &core, NULL, given);
-    }
-    layer_core_clear(&core);
-    return memory;
+    return make(self, NULL, args, nargs, kwnames);
 }
 
 /* The memory as it is now, for functions; nothing is appended to it. */
@@ -264,7 +226,7 @@ memory_now(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     memory_object *memory = (memory_object *)self;
     memory_object *fixed = new_memory(py_state_of_type(Py_TYPE(self)), &memory->core,
-                                      false);
+                                      NULL);
     if (fixed != NULL) {
         layer_memory_hold(memory, &fixed->now);
         fixed->fixed = true;
@@ -307,11 +269,6 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-const py_function memory_functions[] = {
-    {&append_signature, PY_FASTCALL(memory_append)},
-    {0},
-};
-
 /* ---- the type -------------------------------------------------------------------- */
 
 /* For attnext/_layers.py: what the memory has, keys, values and mask with all their room,
@@ -351,8 +308,8 @@ memory_dealloc(PyObject *self)
     Py_XDECREF(memory->layer);
     layer_core_clear(&memory->core);
     layer_memory_release(&memory->now);
-    layer_memory_clear_sums(&memory->sums);
-    layer_memory_clear_sums(&memory->spare);
+    py_made_clear(&memory->sums, PY_MADE);
+    py_made_clear(&memory->spare, PY_MADE);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -367,18 +324,23 @@ memory_length(PyObject *self)
     return N;
 }
 
-PyMethodDef memory_methods[MEMORY_METHODS] = {
-    {0}, /* append: its docstring is made at import */
+static PyMethodDef memory_methods[] = {
+    {0}, /* append */
     {"backward", layer_memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
     {"_parts", memory_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
     /* For attnext.torch, whose layers are its own, and sums autograd's. */
-    {"_of", memory_of, METH_VARARGS | METH_CLASS,
-     "_of($type, score, sizes, parameters, keys, values, valid_lens, mask, /)\n--\n\n"},
     {"_check", layer_memory_check_given, METH_O,
      "_check($self, parameters, /)\n--\n\n"},
     {"_now", memory_now, METH_NOARGS, "_now($self)\n--\n\n"},
     {0},
 };
+
+int
+layer_memory_fill(const attnext_state *state)
+{
+    const py_function append = {&append_signature, PY_FASTCALL(memory_append)};
+    return py_fill_method(state, &append, 0, &memory_methods[0]);
+}
 
 static PyMemberDef memory_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(memory_object, weakrefs), READONLY,

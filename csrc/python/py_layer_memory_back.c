@@ -14,8 +14,6 @@
 
 #include "../os/parallel.h"
 
-static const memory_sums no_sums;
-
 /* ---- adding up ------------------------------------------------------------------- */
 
 static npy_intp
@@ -36,7 +34,7 @@ add_row(PyArrayObject *to, npy_intp k, PyArrayObject *from, npy_intp i, npy_intp
 }
 
 typedef struct {
-    const memory_sums *to, *from;
+    const py_made *to, *from;
 } addition;
 
 /* A key is used if it is in either; what flows to the projection of one that is not was
@@ -44,8 +42,7 @@ typedef struct {
 static void
 add_entry(void *context, int64_t e, int Py_UNUSED(worker))
 {
-    const memory_sums *to = ((addition *)context)->to,
-                      *from = ((addition *)context)->from;
+    const py_made *to = ((addition *)context)->to, *from = ((addition *)context)->from;
     const npy_intp rows = layer_rows_of(from->values);
     const npy_intp key = width_of(to->projected), value = width_of(to->values);
     const uint8_t *from_use = PyArray_DATA(from->key_use);
@@ -65,10 +62,10 @@ static const double ADDITION_US = 0.6e-3;
 
 /* *to += *from, which then has the shorter of the two, or nothing. */
 static void
-add_sums(const attnext_state *state, memory_sums *to, memory_sums *from)
+add_sums(const attnext_state *state, py_made *to, py_made *from)
 {
     if (to->values == NULL || layer_rows_of(to->values) < layer_rows_of(from->values)) {
-        const memory_sums longer = *from;
+        const py_made longer = *from;
         *from = *to;
         *to = longer;
     }
@@ -82,12 +79,16 @@ add_sums(const attnext_state *state, memory_sums *to, memory_sums *from)
     }
 }
 
-void
-layer_memory_clear_sums(memory_sums *sums)
+static const py_made no_sums;
+
+/* *to gets what *from has of sums. */
+static void
+move_sums(py_made *to, py_made *from)
 {
-    Py_CLEAR(sums->projected);
-    Py_CLEAR(sums->values);
-    Py_CLEAR(sums->key_use);
+    to->projected = from->projected;
+    to->values = from->values;
+    to->key_use = from->key_use;
+    from->projected = from->values = from->key_use = NULL;
 }
 
 /* What was left becomes the sums or is added to them; the arrays that are then of no more
@@ -96,14 +97,14 @@ void
 layer_memory_add(const attnext_state *state, PyObject *object, py_made *d)
 {
     memory_object *memory = (memory_object *)object;
-    memory_sums old;
+    py_made old;
     Py_BEGIN_CRITICAL_SECTION(memory);
     old = memory->spare;
-    memory->spare = (memory_sums){d->projected, d->values, d->key_use};
+    memory->spare = no_sums;
+    move_sums(&memory->spare, d);
     add_sums(state, &memory->sums, &memory->spare);
     Py_END_CRITICAL_SECTION();
-    d->projected = d->values = d->key_use = NULL;
-    layer_memory_clear_sums(&old);
+    py_made_clear(&old, PY_MADE);
 }
 
 void
@@ -116,10 +117,7 @@ py_memory_spare(const py_memory *held, py_made *d)
     Py_BEGIN_CRITICAL_SECTION(memory);
     if (memory->spare.values != NULL &&
         layer_rows_of(memory->spare.values) == held->N) {
-        d->projected = memory->spare.projected;
-        d->values = memory->spare.values;
-        d->key_use = memory->spare.key_use;
-        memory->spare = no_sums;
+        move_sums(d, &memory->spare);
     }
     Py_END_CRITICAL_SECTION();
 }
@@ -153,31 +151,27 @@ filled(const py_memory *now, npy_intp width, int type, int fill)
 
 /* The sums for all keys that the memory has: 0 for those that no backward knew. */
 static int
-complete(const attnext_state *state, memory_sums *sums, const attn_key_maker *maker,
-         const py_memory *now, const attn_problem *p)
+complete(const attnext_state *state, py_made *sums, const memory_view *of,
+         const py_memory *now)
 {
     if (sums->values != NULL && layer_rows_of(sums->values) == now->N) {
         return 0;
     }
-    memory_sums all = {.projected = filled(now, maker->key_width(p), NPY_FLOAT32, 0)};
-    if (all.projected != NULL) {
-        all.key_use = filled(now, 1, NPY_UINT8, ATTN_UNUSED);
-    }
-    if (all.key_use != NULL) {
-        all.values = filled(now, maker->value_width(p), NPY_FLOAT32, 0);
-    }
-    const bool made = all.values != NULL;
+    const npy_intp width = of->maker->value_width(&of->p);
+    py_made all = {
+        .projected = filled(now, of->maker->key_width(&of->p), NPY_FLOAT32, 0)};
+    const bool made = all.projected != NULL &&
+                      (all.key_use = filled(now, 1, NPY_UINT8, ATTN_UNUSED)) != NULL &&
+                      (all.values = filled(now, width, NPY_FLOAT32, 0)) != NULL;
     if (made) { /* the longer of the two */
         add_sums(state, sums, &all);
     }
-    layer_memory_clear_sums(&all);
+    py_made_clear(&all, PY_MADE);
     return made ? 0 : -1;
 }
 
 typedef struct {
-    const attn_key_maker *maker;
-    const attn_problem *p;
-    attn_inputs in;
+    memory_view of;
     attn_gradients d;
     const float *dV; /* what flows to the projected values */
 } projection;
@@ -186,65 +180,61 @@ static int
 call_projected(const void *context, void *scratch, attn_run *run)
 {
     const projection *c = context;
-    return c->maker->backward(&c->d, c->dV, &c->in, c->p, scratch, run);
+    return c->of.maker->backward(&c->d, c->dV, &c->of.in, &c->of.p, scratch, run);
 }
 
 /* From what flows to the projected keys to the gradients of the keys, in d->keys, of the
- * values, and of the parameters that project them. */
+ * values, and of the parameters that project them, which the core has. */
 static int
 through_projection(const attnext_state *state, const layer_core *core,
-                   const memory_sums *sums, const py_memory *now, const attn_problem *p,
-                   py_made *d)
+                   const py_made *sums, const py_memory *now, projection *c, py_made *d)
 {
-    const attn_key_maker *maker = py_keys_of(core->score);
-    projection context = {
-        .maker = maker,
-        .p = p,
-        .in = layer_memory_inputs(now),
-        .dV = py_data(sums->values),
-        .d = {.projected = py_data(sums->projected),
-              .key_use = PyArray_DATA(sums->key_use)},
-    };
-    if ((d->keys = filled(now, p->Dk, NPY_FLOAT32, 0)) == NULL) {
+    const attn_problem *p = &c->of.p;
+    const bool projects = core->score->parameters > 0;
+    d->keys = projects ? filled(now, p->Dk, NPY_FLOAT32, 0)
+                       : (PyArrayObject *)Py_NewRef(sums->projected);
+    if (d->keys == NULL) {
         return -1;
     }
     d->values = p->heads > 0 ? filled(now, p->Dv, NPY_FLOAT32, 0)
                              : (PyArrayObject *)Py_NewRef(sums->values);
-    if (d->values == NULL) {
-        return -1;
+    if (d->values == NULL || !projects) {
+        return d->values == NULL ? -1 : 0;
     }
-    context.d.keys = py_data(d->keys);
-    context.d.values = py_data(d->values);
+    c->dV = py_data(sums->values);
+    c->d = (attn_gradients){.keys = py_data(d->keys),
+                            .values = py_data(d->values),
+                            .projected = py_data(sums->projected),
+                            .key_use = PyArray_DATA(sums->key_use)};
     for (int i = 0; i < core->score->parameters; i++) {
-        if (core->parameters[i] != NULL && maker->has(core->score->score, i)) {
+        if (core->parameters[i] != NULL) {
             npy_intp dims[PY_PARAMETER_AXES];
             d->parameters[i] = py_new_float32(layer_shape(core, i, dims), dims);
             if (d->parameters[i] == NULL) {
                 return -1;
             }
-            context.d.parameters[i] = py_data(d->parameters[i]);
+            c->d.parameters[i] = py_data(d->parameters[i]);
         }
     }
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
-                        (double)maker->key_width(p);
+                        (double)c->of.maker->key_width(p);
     py_quiet_begin();
-    return py_run(state, work, call_projected, &context);
+    return py_run(state, work, call_projected, c);
 }
 
 /* (dk, dv) of the sums of all keys; the parameters' gradients are added to grads. */
 static PyObject *
-gradients_of(const attnext_state *state, const layer_core *core,
-             const memory_sums *sums, const py_memory *now, const attn_problem *p)
+gradients_of(const attnext_state *state, const memory_object *memory,
+             const layer_core *layer, py_made *sums, const py_memory *now)
 {
-    py_made d = {0};
     PyObject *result = NULL;
-    if (core->score->parameters == 0) { /* nothing is projected */
-        return PyTuple_Pack(2, sums->projected, sums->values);
-    }
-    if (through_projection(state, core, sums, now, p, &d) == 0) {
-        result = PyTuple_Pack(2, d.keys, d.values);
-    }
-    if (result != NULL && layer_add_gradients(state, core, &d) < 0) {
+    py_made d = {0};
+    projection c;
+    layer_memory_look(&c.of, &memory->core, now, now->N);
+    if (complete(state, sums, &c.of, now) == 0 &&
+        through_projection(state, &memory->core, sums, now, &c, &d) == 0 &&
+        (result = PyTuple_Pack(2, d.keys, d.values)) != NULL &&
+        layer_add_gradients(state, layer, &d) < 0) {
         Py_CLEAR(result);
     }
     py_made_clear(&d, PY_MADE);
@@ -258,32 +248,28 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     memory_object *memory = (memory_object *)self;
-    PyObject *result = NULL;
     layer_object *layer = layer_memory_layer(memory);
+    py_made sums, spare;
     layer_core held;
     py_memory now;
-    if (layer == NULL || layer_hold_to_read(layer, &held) < 0) {
+    if (layer == NULL || layer_hold(layer, true, &held) < 0) {
         Py_XDECREF(layer);
         return NULL;
     }
-    memory_sums sums, spare;
     Py_BEGIN_CRITICAL_SECTION(memory);
     sums = memory->sums;
     spare = memory->spare;
     memory->sums = memory->spare = no_sums;
     Py_END_CRITICAL_SECTION();
-    layer_memory_clear_sums(&spare);
+    py_made_clear(&spare, PY_MADE);
     layer_memory_hold(memory, &now);
-    const attn_problem p = layer_memory_problem(&memory->core, &now, now.N);
-    if (complete(state, &sums, py_keys_of(held.score), &now, &p) == 0) {
-        result = gradients_of(state, &held, &sums, &now, &p);
-    }
+    PyObject *result = gradients_of(state, memory, &held, &sums, &now);
     if (result == NULL && sums.values != NULL) {
         Py_BEGIN_CRITICAL_SECTION(memory);
         add_sums(state, &memory->sums, &sums);
         Py_END_CRITICAL_SECTION();
     }
-    layer_memory_clear_sums(&sums);
+    py_made_clear(&sums, PY_MADE);
     layer_memory_release(&now);
     layer_core_clear(&held);
     Py_DECREF(layer);

@@ -68,7 +68,6 @@ static int
 check(const layer_object *layer, const layer_core *core, memory_object *memory)
 {
     const Py_ssize_t references = core == &layer->core ? 1 : 2;
-    PyObject *live[ATTN_PARAMETERS];
     bool nobody_elses = true;
     if (memory->core.identity != core->identity) {
         return py_wrong("memory_of_another", "()");
@@ -80,10 +79,8 @@ check(const layer_object *layer, const layer_core *core, memory_object *memory)
     if (nobody_elses && memory->checked == layer->revision) {
         return 0;
     }
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        live[i] = (PyObject *)core->parameters[i];
-    }
-    if (layer_check_parameters(core) < 0 || check_parameters(memory, live) < 0) {
+    if (layer_check_parameters(core, NULL) < 0 ||
+        check_parameters(memory, core->objects) < 0) {
         return -1;
     }
     if (nobody_elses) {
@@ -174,18 +171,14 @@ layer_memory_check_given(PyObject *self, PyObject *parameters)
 {
     memory_object *memory = (memory_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ATTN_PARAMETERS] = {0};
-    int result = 0;
-    if (parameters == Py_None) {
-        return layer_memory_check_own(memory) < 0 ? NULL : Py_NewRef(Py_None);
+    layer_core given = layer_sizes(&memory->core);
+    const int n = parameters == Py_None ? 0 : given.score->parameters;
+    for (int i = 0; i < n && !PyErr_Occurred(); i++) {
+        given.objects[i] = py_item(parameters, layer_name(state, &given, i));
     }
-    for (int i = 0; result == 0 && i < memory->core.score->parameters; i++) {
-        given[i] = py_item(parameters, layer_name(state, &memory->core, i));
-        result = given[i] == NULL && PyErr_Occurred() ? -1 : 0;
-    }
-    result = result == 0 ? check_parameters(memory, given) : -1;
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_XDECREF(given[i]);
-    }
+    int result = parameters == Py_None ? layer_memory_check_own(memory)
+                 : PyErr_Occurred()    ? -1
+                                       : check_parameters(memory, given.objects);
+    layer_core_clear(&given);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }

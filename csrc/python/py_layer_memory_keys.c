@@ -81,15 +81,25 @@ layer_memory_release(py_memory *memory)
 
 /* ---- what the core makes of the keys, and values --------------------------------- */
 
+static attn_operand
+operand(PyArrayObject *a)
+{
+    return attn_dense(py_data(a), layer_rows_of(a),
+                      PyArray_DIM(a, PyArray_NDIM(a) - 1));
+}
+
 /* B counts heads, too; more than there can be of elements are too many for the core, which
  * then says so. */
-attn_problem
-layer_memory_problem(const layer_core *core, const py_memory *now, npy_intp N)
+void
+layer_memory_look(memory_view *view, const layer_core *core, const py_memory *now,
+                  npy_intp N)
 {
     PyArrayObject *keys = now->arrays[MEMORY_KEYS],
                   *values = now->arrays[MEMORY_VALUES];
     const int64_t heads = core->num_heads;
-    attn_problem p = {
+    view->maker = py_keys_of(core->score);
+    view->in = (attn_inputs){.keys = operand(keys), .values = operand(values)};
+    view->p = (attn_problem){
         .B = entries_of(keys),
         .N = N,
         .Dk = PyArray_DIM(keys, PyArray_NDIM(keys) - 1),
@@ -100,35 +110,20 @@ layer_memory_problem(const layer_core *core, const py_memory *now, npy_intp N)
         .score = core->score->score,
     };
     if (heads > 0) {
-        p.B = heads * Py_MIN(p.B, INT64_MAX / heads);
+        view->p.B = heads * Py_MIN(view->p.B, INT64_MAX / heads);
     }
     for (int i = 0; i < core->score->parameters; i++) {
-        p.parameters[i] = py_data(core->parameters[i]);
+        view->p.parameters[i] = py_data(core->parameters[i]);
     }
-    return p;
-}
-
-static attn_operand
-operand(PyArrayObject *a)
-{
-    return attn_dense(py_data(a), layer_rows_of(a),
-                      PyArray_DIM(a, PyArray_NDIM(a) - 1));
-}
-
-attn_inputs
-layer_memory_inputs(const py_memory *now)
-{
-    return (attn_inputs){.keys = operand(now->arrays[MEMORY_KEYS]),
-                         .values = operand(now->arrays[MEMORY_VALUES])};
 }
 
 /* Room for prepared keys, where there is anything to prepare. */
 static int
 make_prepared(const layer_core *core, py_memory *next, npy_intp room)
 {
-    const attn_problem p = layer_memory_problem(core, next, room);
-    const attn_key_maker *keys = py_keys_of(core->score);
-    const size_t size = keys->size(&p, room);
+    memory_view of;
+    layer_memory_look(&of, core, next, room);
+    const size_t size = of.maker->size(&of.p, room);
     npy_intp bytes = (npy_intp)size;
     if (size > (size_t)PY_SSIZE_T_MAX) {
         return py_wrong("arrays_too_large", "(s)", "that the projected keys need");
@@ -141,7 +136,7 @@ make_prepared(const layer_core *core, py_memory *next, npy_intp room)
     if (made == NULL) {
         return -1;
     }
-    keys->start(PyArray_DATA((PyArrayObject *)made), &p, room);
+    of.maker->start(PyArray_DATA((PyArrayObject *)made), &of.p, room);
     return 0;
 }
 
@@ -173,10 +168,8 @@ unused_keys(const py_memory *now, npy_intp first, npy_intp end)
 }
 
 typedef struct {
-    const attn_key_maker *maker;
-    const attn_problem *p;
-    attn_inputs in;
-    const uint8_t *use;
+    memory_view of;
+    uint8_t *use;
     void *prepared;
     npy_intp first, end;
 } preparation;
@@ -185,7 +178,8 @@ static int
 call_prepare(const void *context, void *Py_UNUSED(scratch), attn_run *run)
 {
     const preparation *c = context;
-    return c->maker->make(c->prepared, &c->in, c->use, c->first, c->end, c->p, run);
+    return c->of.maker->make(c->prepared, &c->of.in, c->use, c->first, c->end, &c->of.p,
+                             run);
 }
 
 /* Keys first <= j < end of *now. release: the GIL may be given up. */
@@ -193,23 +187,17 @@ static int
 prepare(const attnext_state *state, const layer_core *core, const py_memory *now,
         npy_intp first, npy_intp end, bool release)
 {
-    const attn_problem p = layer_memory_problem(core, now, end);
-    const attn_key_maker *maker = py_keys_of(core->score);
-    uint8_t *use = unused_keys(now, first, end);
-    const preparation context = {
-        .maker = maker,
-        .p = &p,
-        .in = layer_memory_inputs(now),
-        .use = use,
-        .prepared = PyArray_DATA(now->arrays[MEMORY_PREPARED]),
-        .first = first,
-        .end = end,
-    };
-    const double work = (double)p.B * (double)(end - first) * (double)p.Dk *
-                        (double)maker->key_width(&p);
+    preparation c;
+    layer_memory_look(&c.of, core, now, end);
+    c.use = unused_keys(now, first, end);
+    c.prepared = PyArray_DATA(now->arrays[MEMORY_PREPARED]);
+    c.first = first;
+    c.end = end;
+    const double work = (double)c.of.p.B * (double)(end - first) * (double)c.of.p.Dk *
+                        (double)c.of.maker->key_width(&c.of.p);
     py_quiet_begin();
-    int result = (release ? py_run : py_run_alone)(state, work, call_prepare, &context);
-    PyMem_RawFree(use);
+    int result = (release ? py_run : py_run_alone)(state, work, call_prepare, &c);
+    PyMem_RawFree(c.use);
     return result;
 }
 
@@ -232,13 +220,15 @@ make_room(const layer_core *core, const py_memory *now, const memory_rows *rows,
     const npy_intp had = room_of(now), N = now->N;
     const npy_intp twice = had > PY_SSIZE_T_MAX / 2 ? end : 2 * had;
     const npy_intp room = had >= end ? had : Py_MAX(twice, end);
+    const int lens = MEMORY_LENS;
     *next = (py_memory){.N = N};
-    next->arrays[MEMORY_LENS] = (PyArrayObject *)Py_XNewRef(now->arrays[MEMORY_LENS]);
+    next->arrays[lens] = (PyArrayObject *)Py_XNewRef(had < 0 ? rows->arrays[lens]
+                                                             : now->arrays[lens]);
     for (int i = 0; i < MEMORY_ROWS; i++) {
         PyArrayObject *from = now->arrays[i];
         if (from != NULL || rows->arrays[i] != NULL) {
             next->arrays[i] = layer_memory_array(
-                rows->ndim, rows->dims[i], room, rows->dims[i][rows->ndim - 1],
+                rows->ndim, rows->dims, room, rows->widths[i],
                 i == MEMORY_MASK ? NPY_BOOL : NPY_FLOAT32);
             if (next->arrays[i] == NULL) {
                 return -1;
@@ -249,6 +239,23 @@ make_room(const layer_core *core, const py_memory *now, const memory_rows *rows,
     return make_prepared(core, next, room);
 }
 
+/* Are keys and values, which may be anybody's, still of the shape that was seen? */
+static bool
+are_what_they_were(const memory_rows *rows)
+{
+    npy_intp dims[PY_MAX_AXES];
+    memcpy(dims, rows->dims, (size_t)rows->ndim * sizeof *dims);
+    for (int i = MEMORY_KEYS; i <= MEMORY_VALUES; i++) {
+        dims[rows->ndim - 1] = rows->widths[i];
+        if (!py_shape_fits(rows->arrays[i], rows->ndim, dims)) {
+            PyErr_SetString(PyExc_ValueError,
+                            "keys or values changed shape in the call");
+            return false; /* in place, by code that ran where something was made */
+        }
+    }
+    return true;
+}
+
 /* Rows from `at` to `end`, which *to has room for. In arrays that nobody else knows of, to
  * which it has moved, the GIL may be given up; else nothing here runs Python code: what is
  * new is written where nobody reads or writes. */
@@ -256,12 +263,8 @@ static int
 put(const attnext_state *state, const layer_core *core, const py_memory *to,
     const memory_rows *rows, npy_intp at, npy_intp end, bool moved)
 {
-    for (int i = MEMORY_KEYS; i <= MEMORY_VALUES; i++) {
-        if (!py_shape_fits(rows->arrays[i], rows->ndim, rows->dims[i])) {
-            PyErr_SetString(PyExc_ValueError,
-                            "keys or values changed shape in the call");
-            return -1; /* in place, by code that ran where something was made */
-        }
+    if (!are_what_they_were(rows)) {
+        return -1;
     }
     for (int i = 0; i < MEMORY_ROWS; i++) {
         if (to->arrays[i] != NULL) {
@@ -292,7 +295,7 @@ layer_memory_extend(const attnext_state *state, const layer_core *core, py_memor
         const npy_intp at = now->N;
         npy_intp end;
         py_memory was, next;
-        if (__builtin_add_overflow(at, rows->dims[MEMORY_KEYS][rows->ndim - 2], &end)) {
+        if (__builtin_add_overflow(at, rows->dims[rows->ndim - 2], &end)) {
             PyErr_SetString(PyExc_ValueError, "keys are more than a memory can have");
             return -1;
         }

@@ -63,29 +63,20 @@ layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES])
 
 /* ---- given by name --------------------------------------------------------------- */
 
-/* What a layer has of its own: a view, which NumPy refuses to resize, of a copy. */
-static PyArrayObject *
-made_live(PyArrayObject *values)
-{
-    PyArrayObject *copy = (PyArrayObject *)PyArray_NewCopy(values, NPY_CORDER);
-    PyObject *live = copy == NULL ? NULL : PyArray_View(copy, NULL, NULL);
-    Py_XDECREF(copy);
-    return (PyArrayObject *)live;
-}
-
+/* core->parameters[which] = what is given; w_v may come as (1, H) too. live: as the layer's
+ * own, a view, which NumPy refuses to resize. */
 static int
 take(layer_core *core, int which, PyObject *given, bool live)
 {
-    npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = layer_shape(core, which, dims);
-    PyArrayObject *values = py_float32_shaped(given, layer_text(core, which), ndim,
-                                              dims);
-    core->parameters[which] = values;
+    npy_intp sizes[PY_LETTERS];
+    sizes_of(core, sizes);
+    PyArrayObject *values = py_parameter(given, layer_text(core, which),
+                                         info(core, which)->shape, sizes);
     if (values != NULL && live) {
-        core->parameters[which] = made_live(values);
-        Py_DECREF(values);
+        Py_SETREF(values, (PyArrayObject *)PyArray_View(values, NULL, NULL));
     }
-    return core->parameters[which] == NULL ? -1 : 0;
+    core->parameters[which] = values;
+    return values == NULL ? -1 : 0;
 }
 
 int
@@ -95,110 +86,104 @@ layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *di
     int result = 0;
     core->has_bias = core->score->parameters > 0;
     for (int i = 0; result == 0 && i < core->score->parameters; i++) {
-        PyObject *name = layer_name(state, core, i);
-        PyObject *given = py_item(dict, name);
+        PyObject *given = py_item(dict, layer_name(state, core, i));
         core->has_bias = core->has_bias && given != NULL;
         if (given != NULL) {
             result = take(core, i, given, live);
+            Py_DECREF(given);
         } else if (PyErr_Occurred()) {
             result = -1;
-        } else if (live && !info(core, i)->optional) {
-            PyErr_SetObject(PyExc_KeyError, name);
-            result = -1;
         }
-        Py_XDECREF(given);
     }
     return result;
 }
 
 /* ---- the live arrays ------------------------------------------------------------- */
 
-static int
-check_live(const layer_core *core, int which, bool to_write)
-{
-    PyArrayObject *live = core->parameters[which];
-    npy_intp dims[PY_PARAMETER_AXES];
-    int ndim = layer_shape(core, which, dims);
-    if (py_is_plain((PyObject *)live, NPY_FLOAT32) && py_shape_fits(live, ndim, dims) &&
-        (!to_write || PyArray_ISWRITEABLE(live))) {
-        return 0;
-    }
-    return py_wrong("live", "(sON)", layer_text(core, which), live,
-                    py_dims(ndim, dims));
-}
-
 int
-layer_check_parameters(const layer_core *core)
+layer_check_parameters(const layer_core *core, const layer_core *values)
 {
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        if (core->parameters[i] != NULL && check_live(core, i, false) < 0) {
+    for (int i = 0; i < core->score->parameters; i++) {
+        PyArrayObject *live = core->parameters[i];
+        npy_intp dims[PY_PARAMETER_AXES];
+        if (live == NULL && values == NULL && !info(core, i)->optional) {
+            PyErr_SetString(PyExc_KeyError, layer_text(core, i));
             return -1;
+        }
+        if (live == NULL || (values != NULL && values->parameters[i] == NULL)) {
+            continue;
+        }
+        int ndim = layer_shape(core, i, dims);
+        if (!py_is_plain((PyObject *)live, NPY_FLOAT32) ||
+            !py_shape_fits(live, ndim, dims) ||
+            (values != NULL && !PyArray_ISWRITEABLE(live))) {
+            return py_wrong("live", "(sON)", layer_text(core, i), live,
+                            py_dims(ndim, dims));
         }
     }
     return 0;
 }
 
-PyObject *
-layer_get_parameter(PyObject *self, void *which)
+/* Copies values into the live arrays of the layer, for those that are there: into all or
+ * none. Nothing of Python runs between the first look and the last parameter. */
+static int
+set_all(PyObject *self, const layer_core *held, const layer_core *values)
 {
-    layer_core held;
-    if (layer_hold((layer_object *)self, &held) < 0) {
-        return NULL;
+    if (layer_check_parameters(held, values) < 0) {
+        return -1;
     }
-    PyArrayObject *live = held.parameters[(intptr_t)which];
-    PyObject *result = Py_NewRef(live == NULL ? Py_None : (PyObject *)live);
-    layer_core_clear(&held);
-    return result;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    for (int i = 0; i < held->score->parameters; i++) {
+        PyArrayObject *live = held->parameters[i], *from = values->parameters[i];
+        if (live != NULL && from != NULL) { /* of one size, but for code that ran */
+            memmove(PyArray_DATA(live), PyArray_DATA(from),
+                    (size_t)Py_MIN(PyArray_NBYTES(live), PyArray_NBYTES(from)));
+        }
+    }
+    Py_END_CRITICAL_SECTION();
+    return 0;
 }
 
 int
-layer_set_parameter(PyObject *self, PyObject *value, void *closure)
+layer_set_parameter(PyObject *self, PyObject *value, void *which)
 {
-    int which = (int)(intptr_t)closure, result = -1;
-    PyArrayObject *values = NULL;
-    npy_intp sizes[PY_LETTERS];
+    const int i = (int)(intptr_t)which;
+    int result = -1;
     layer_core held;
-
-    if (layer_hold((layer_object *)self, &held) < 0) {
+    if (layer_hold((layer_object *)self, false, &held) < 0) {
         return -1;
     }
-    PyArrayObject *live = held.parameters[which];
-    if (value == NULL || live == NULL) {
+    layer_core values = layer_sizes(&held);
+    if (value == NULL || held.parameters[i] == NULL) {
         PyErr_Format(PyExc_AttributeError,
                      value == NULL
                          ? "%s cannot be deleted"
                          : "%s cannot be set: this object was made with bias=False",
-                     layer_text(&held, which));
-        goto done;
+                     layer_text(&held, i));
+    } else if (take(&values, i, value, false) == 0) {
+        result = set_all(self, &held, &values);
     }
-    sizes_of(&held, sizes); /* w_v may come as (1, H) too */
-    values = py_parameter(value, layer_text(&held, which), info(&held, which)->shape,
-                          sizes);
-    if (values == NULL || check_live(&held, which, true) < 0) {
-        goto done;
-    }
-    Py_BEGIN_CRITICAL_SECTION(self);
-    memmove(PyArray_DATA(live), PyArray_DATA(values), (size_t)PyArray_NBYTES(live));
-    Py_END_CRITICAL_SECTION();
-    result = 0;
-done:
-    Py_XDECREF(values);
+    layer_core_clear(&values);
     layer_core_clear(&held);
     return result;
 }
 
-/* A new dict of the live arrays by name. */
-static PyObject *
-dict_of(PyObject *self, bool checked)
+/* ---- for attnext/_layers.py ------------------------------------------------------ */
+
+PyObject *
+layer_live(PyObject *self, PyObject *checked)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    PyObject *dict = NULL;
     layer_core held;
-    if (layer_hold((layer_object *)self, &held) < 0) {
+    if (layer_hold((layer_object *)self, false, &held) < 0) {
         return NULL;
     }
-    PyObject *dict = checked && layer_check_parameters(&held) < 0 ? NULL : PyDict_New();
-    for (int i = 0; dict != NULL && i < ATTN_PARAMETERS; i++) {
-        PyObject *live = (PyObject *)held.parameters[i];
+    if (checked != Py_True || layer_check_parameters(&held, NULL) == 0) {
+        dict = PyDict_New();
+    }
+    for (int i = 0; dict != NULL && i < held.score->parameters; i++) {
+        PyObject *live = held.objects[i];
         if (live != NULL &&
             PyDict_SetItem(dict, layer_name(state, &held, i), live) < 0) {
             Py_CLEAR(dict);
@@ -209,17 +194,26 @@ dict_of(PyObject *self, bool checked)
 }
 
 PyObject *
-layer_parameters(PyObject *self, PyObject *Py_UNUSED(ignored))
+layer_write(PyObject *self, PyObject *dict)
 {
-    return dict_of(self, false);
-}
-
-/* ---- for attnext/_layers.py ------------------------------------------------------ */
-
-PyObject *
-layer_live(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    return dict_of(self, true);
+    PyObject *result = NULL;
+    layer_core held;
+    if (!PyDict_CheckExact(dict)) {
+        py_wrong("kind", "(sOs)", "values", dict, "a dict");
+        return NULL;
+    }
+    if (layer_hold((layer_object *)self, false, &held) < 0) {
+        return NULL;
+    }
+    layer_core values = layer_sizes(&held);
+    if (layer_take_parameters(py_state_of_type(Py_TYPE(self)), &values, dict, false) ==
+            0 &&
+        set_all(self, &held, &values) == 0) {
+        result = Py_NewRef(Py_None);
+    }
+    layer_core_clear(&values);
+    layer_core_clear(&held);
+    return result;
 }
 
 PyObject *
@@ -237,100 +231,33 @@ layer_read(PyObject *Py_UNUSED(self), PyObject *args)
     return (PyObject *)array;
 }
 
-/* The array that parameter `which` is to become: of its own shape. */
-static PyArrayObject *
-value_of(const attnext_state *state, const layer_core *core, int which,
-         PyObject *values)
-{
-    PyObject *value = py_item(values, layer_name(state, core, which));
-    bool plain = value != NULL && py_is_plain(value, NPY_FLOAT32) &&
-                 PyArray_SAMESHAPE((PyArrayObject *)value, core->parameters[which]);
-    if (!plain && !PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "there is no value for %s",
-                     layer_text(core, which));
-    }
-    if (!plain || check_live(core, which, true) < 0) {
-        Py_CLEAR(value);
-    }
-    return (PyArrayObject *)value;
-}
-
-/* Nothing of Python runs between the first look and the last parameter. */
-PyObject *
-layer_write(PyObject *self, PyObject *values)
-{
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyArrayObject *from[ATTN_PARAMETERS] = {0};
-    PyObject *result = Py_None;
-    layer_core held;
-
-    if (!PyDict_CheckExact(values)) {
-        py_wrong("kind", "(sOs)", "values", values, "a dict");
-        return NULL;
-    }
-    if (layer_hold((layer_object *)self, &held) < 0) {
-        return NULL;
-    }
-    for (int i = 0; result != NULL && i < held.score->parameters; i++) {
-        bool there = held.parameters[i] != NULL;
-        if (there && (from[i] = value_of(state, &held, i, values)) == NULL) {
-            result = NULL;
-        }
-    }
-    Py_BEGIN_CRITICAL_SECTION(self);
-    for (int i = 0; result != NULL && i < held.score->parameters; i++) {
-        if (from[i] != NULL) {
-            memmove(PyArray_DATA(held.parameters[i]), PyArray_DATA(from[i]),
-                    (size_t)PyArray_NBYTES(from[i]));
-        }
-    }
-    Py_END_CRITICAL_SECTION();
-    for (int i = 0; i < ATTN_PARAMETERS; i++) {
-        Py_XDECREF(from[i]);
-    }
-    layer_core_clear(&held);
-    return Py_XNewRef(result);
-}
-
 /* ---- their gradients ------------------------------------------------------------- */
 
 /* attn.grads is a dict the user may write into (gradient clipping, an optimiser that wants
  * None). So an entry is looked at each time it is used: one that can be added to as it is,
- * is; another is replaced by one that can. */
-
-/* Is object a plain, writable float32 array of this shape, to be added to as it is? */
-static bool
-is_accumulator(PyObject *object, int ndim, const npy_intp *dims)
-{
-    PyArrayObject *a = (PyArrayObject *)object;
-    return py_is_plain(object, NPY_FLOAT32) && PyArray_ISWRITEABLE(a) &&
-           py_shape_fits(a, ndim, dims);
-}
+ * a plain, writable float32 array of the shape, is; another is replaced by one that can. */
 
 /* grads[name], fit to be added to: the entry itself, or a new array, which is the entry
- * from then on. No entry counts as None; afresh: and so does all else. */
+ * from then on. */
 static PyArrayObject *
-accumulator(const attnext_state *state, const layer_core *core, int which, bool afresh)
+accumulator(const attnext_state *state, const layer_core *core, int which)
 {
     PyObject *name = layer_name(state, core, which);
     npy_intp dims[PY_PARAMETER_AXES];
     int ndim = layer_shape(core, which, dims);
 
     PyObject *entry = py_item(core->grads, name);
+    PyArrayObject *sum = (PyArrayObject *)entry;
     if (entry == NULL && PyErr_Occurred()) {
         return NULL;
     }
-    if (entry != NULL && is_accumulator(entry, ndim, dims)) {
-        PyArrayObject *sum = (PyArrayObject *)entry;
-        if (afresh) {
-            memset(PyArray_DATA(sum), 0, (size_t)PyArray_NBYTES(sum));
-        }
+    if (entry != NULL && py_is_plain(entry, NPY_FLOAT32) && PyArray_ISWRITEABLE(sum) &&
+        py_shape_fits(sum, ndim, dims)) {
         return sum;
     }
     Py_XDECREF(entry);
-    return (PyArrayObject *)py_ask("attnext._layers", "_accumulator", "(OONO)",
-                                   core->grads, name, py_dims(ndim, dims),
-                                   afresh ? Py_True : Py_False);
+    return (PyArrayObject *)py_ask("attnext._layers", "_accumulator", "(OON)",
+                                   core->grads, name, py_dims(ndim, dims));
 }
 
 /* sum += gradient, where threads add one after another. */
@@ -357,7 +284,7 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
     Py_BEGIN_CRITICAL_SECTION(core->grads);
     for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
         if (from[i] != NULL) {
-            to[i] = accumulator(state, core, i, false);
+            to[i] = accumulator(state, core, i);
             result = to[i] == NULL ? -1 : 0;
         }
     }
@@ -371,39 +298,4 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
         Py_XDECREF(to[i]);
     }
     return result;
-}
-
-PyObject *
-layer_get_grads(PyObject *self, void *Py_UNUSED(closure))
-{
-    layer_core held;
-    if (layer_hold((layer_object *)self, &held) < 0) {
-        return NULL;
-    }
-    PyObject *grads = Py_NewRef(held.grads);
-    layer_core_clear(&held);
-    return grads;
-}
-
-PyObject *
-layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    layer_core held;
-    int result = 0;
-
-    if (layer_hold((layer_object *)self, &held) < 0) {
-        return NULL;
-    }
-    Py_BEGIN_CRITICAL_SECTION(held.grads);
-    for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
-        if (held.parameters[i] != NULL) {
-            PyArrayObject *zeros = accumulator(state, &held, i, true);
-            result = zeros == NULL ? -1 : 0;
-            Py_XDECREF(zeros);
-        }
-    }
-    Py_END_CRITICAL_SECTION();
-    layer_core_clear(&held);
-    return result < 0 ? NULL : Py_NewRef(Py_None);
 }

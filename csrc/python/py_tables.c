@@ -119,15 +119,11 @@ add(PyObject *Py_UNUSED(self), PyObject *args)
     if (!PyArg_ParseTuple(args, "Os", &object, &text)) {
         return NULL;
     }
-    if (PyType_Check(object)) {
+    const char **place = place_of(object);
+    if (place == NULL) { /* a type, or a function of attnext/_layers.py */
         return PyObject_SetAttrString(object, "__doc__", PyTuple_GET_ITEM(args, 1)) < 0
                    ? NULL
                    : Py_NewRef(Py_None);
-    }
-    const char **place = place_of(object);
-    if (place == NULL) {
-        PyErr_Format(PyExc_TypeError, "%R has no docstring", object);
-        return NULL;
     }
     const char *before = *place == NULL ? "" : *place;
     const char *end = strstr(before, "--\n\n");
