@@ -1,7 +1,7 @@
 """What the layers do that need not be fast: methods that are put into the compiled types.
 
-Their call and backward, `memory` and the attributes are in C; and so is what the functions here
-use, which does not see what a subclass may have changed:
+Their call and backward, `memory`, `zero_grad` and the attributes are in C; and so is what the
+functions here use, which does not see what a subclass may have changed:
 
     _install(...)               makes the layer what a constructor or a copy has read
     _live(checked)              the parameters by name; are they still what they were made?
@@ -79,20 +79,6 @@ def parameters(self: Any) -> Any:
     return self._live(False)
 
 
-_ZERO = np.zeros((), np.float32)  # in half the time of a number
-
-
-def zero_grad(self: Any) -> None:
-    grads = self._grads
-    for name, live in self._live(True).items():
-        shape, entry = live.shape, grads.get(name)
-        plain = type(entry) is np.ndarray and entry.dtype == live.dtype and entry.flags.carray
-        if plain and entry.shape == shape:
-            entry[...] = _ZERO
-        else:
-            grads[name] = np.zeros(shape, np.float32)
-
-
 # ---- copies ------------------------------------------------------------------------------------
 
 
@@ -104,9 +90,9 @@ def _gradient(entry: Any, name: str, shape: tuple[int, ...]) -> Array:
     return found.copy()
 
 
-def _accumulator(grads: dict[str, Any], name: str, shape: tuple[int, ...]) -> Array:
+def _accumulator(grads: dict[str, Any], name: str, shape: tuple[int, ...], afresh: int) -> Array:
     """The new entry of `grads` that stands for the old one, which C cannot add to."""
-    grads[name] = fresh = _gradient(grads.get(name), name, shape)
+    grads[name] = fresh = _gradient(None if afresh else grads.get(name), name, shape)
     return fresh
 
 
@@ -479,7 +465,7 @@ def fill(core: Any) -> None:
         states: Any = state_dict_of_heads if score == "multi_head" else state_dict
         _put(kind, state_dict=states, load_state_dict=load_state_dict, __reduce__=__reduce__)
         _put(kind, __repr__=__repr__, __dir__=__dir__)
-        _put(kind, train=train, eval=eval, parameters=parameters, zero_grad=zero_grad)
+        _put(kind, train=train, eval=eval, parameters=parameters)
         kind.forward = _forward
         kind._rebuild = classmethod(_rebuild)
     _put(core.Memory, __repr__=_repr_of_memory, __reduce__=_no_copy_of_memory, _given_to=_given_to)

@@ -178,8 +178,9 @@ set_training(PyObject *self, PyObject *training)
     return Py_NewRef(self);
 }
 
-/* For attnext/_layers.py. */
 static const PyMethodDef methods_of_all[] = {
+    {"zero_grad", layer_zero_grad, METH_NOARGS, "zero_grad($self)\n--\n\n"},
+    /* For attnext/_layers.py. */
     {"_live", layer_live, METH_O, "_live($self, checked, /)\n--\n\n"},
     {"_write", layer_write, METH_O, "_write($self, values, /)\n--\n\n"},
     {"_read", layer_read, METH_VARARGS | METH_STATIC,

@@ -12,7 +12,7 @@
  *     py_layer_memory_keys.c   what it has of them, and how it grows
  *     py_layer_memory_back.c   their gradients, added up over calls
  *
- * What need not be fast is in attnext/_layers.py: train, zero_grad, state dicts, pickle, repr;
+ * What need not be fast is in attnext/_layers.py: train, state dicts, pickle, repr;
  * and what a constructor is given, in attnext/_constructors.py.
  *
  * Python code may run in the middle of anything: a conversion, a finaliser, another
@@ -111,6 +111,9 @@ PyObject *layer_read(PyObject *self, PyObject *args);
 /* grads[name] += the gradient, for every parameter or, on failure, for none. */
 int layer_add_gradients(const attnext_state *state, const layer_core *core,
                         const py_made *gradients);
+
+/* layer.zero_grad() */
+PyObject *layer_zero_grad(PyObject *self, PyObject *ignored);
 
 /* ---- contexts (py_layer_context.c) ----------------------------------------------- */
 

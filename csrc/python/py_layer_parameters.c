@@ -238,9 +238,9 @@ layer_read(PyObject *Py_UNUSED(self), PyObject *args)
  * a plain, writable float32 array of the shape, is; another is replaced by one that can. */
 
 /* grads[name], fit to be added to: the entry itself, or a new array, which is the entry
- * from then on. */
+ * from then on: of what the old one stands for, or afresh. */
 static PyArrayObject *
-accumulator(const attnext_state *state, const layer_core *core, int which)
+accumulator(const attnext_state *state, const layer_core *core, int which, bool afresh)
 {
     PyObject *name = layer_name(state, core, which);
     npy_intp dims[PY_PARAMETER_AXES];
@@ -256,8 +256,8 @@ accumulator(const attnext_state *state, const layer_core *core, int which)
         return sum;
     }
     Py_XDECREF(entry);
-    return (PyArrayObject *)py_ask("attnext._layers", "_accumulator", "(OON)",
-                                   core->grads, name, py_dims(ndim, dims));
+    return (PyArrayObject *)py_ask("attnext._layers", "_accumulator", "(OONi)",
+                                   core->grads, name, py_dims(ndim, dims), afresh);
 }
 
 /* sum += gradient, where threads add one after another. */
@@ -284,7 +284,7 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
     Py_BEGIN_CRITICAL_SECTION(core->grads);
     for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
         if (from[i] != NULL) {
-            to[i] = accumulator(state, core, i);
+            to[i] = accumulator(state, core, i, false);
             result = to[i] == NULL ? -1 : 0;
         }
     }
@@ -298,4 +298,29 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
         Py_XDECREF(to[i]);
     }
     return result;
+}
+
+PyObject *
+layer_zero_grad(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    int result = 0;
+    layer_core held;
+    if (layer_hold((layer_object *)self, true, &held) < 0) {
+        return NULL;
+    }
+    Py_BEGIN_CRITICAL_SECTION(held.grads);
+    for (int i = 0; result == 0 && i < held.score->parameters; i++) {
+        if (held.parameters[i] != NULL) {
+            PyArrayObject *sum = accumulator(state, &held, i, true);
+            result = sum == NULL ? -1 : 0;
+            if (sum != NULL) {
+                memset(PyArray_DATA(sum), 0, (size_t)PyArray_NBYTES(sum));
+            }
+            Py_XDECREF(sum);
+        }
+    }
+    Py_END_CRITICAL_SECTION();
+    layer_core_clear(&held);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
 }
