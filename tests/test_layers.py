@@ -1,8 +1,8 @@
 """The drawers of csrc and the one arrow between them: python -> core -> simd.
 
-tensors stands before python, whose module alone knows of it. web is another door, to pages. os stands aside: the others use it, and it uses nothing.
-What is allowed is listed here, all else is forbidden, so that a new file is judged by the rules of
-its drawer.
+tensors stands before python, whose module alone knows of it. web is another door, to pages. os
+stands aside: the others use it, and it uses nothing. What is allowed is listed here, all else is
+forbidden, so that a new file is judged by the rules of its drawer.
 """
 
 from __future__ import annotations
