@@ -277,28 +277,12 @@ END
     echo "$work/$name-cc"
 }
 
-# A compiler that takes a Python's flags for the door alone. The core knows no Python: it is compiled as the
-# step readme did, and so is there already.
-compiler_of_the_door() { # NAME
-    cat >"$work/$1-cc" <<END
-#!/bin/sh
-case "\$*" in
-*" -c csrc/python/"*) exec gcc "\$@" -O1 ;;
-*" -c "*) while [ "\$1" != -c ]; do shift; done ;;
-*) exec gcc "\$@" ;;
-esac
-exec gcc $(python3 -c 'import sysconfig; print(*sysconfig.get_config_vars("CFLAGS", "CCSHARED"))') "\$@"
-END
-    chmod +x "$work/$1-cc"
-    echo "$work/$1-cc"
-}
-
 # attnext beside the newest NumPy and what its tests need without PyTorch, in $work/NAME.
 made_for() { # NAME PYTHON
     "$2" -m venv --without-pip "$work/$1"
     uv pip install -q --python "$work/$1/bin/python" numpy pytest pytest-xdist hypothesis 'setuptools>=77'
     copy_clone "$work/$1-source"
-    CC=$(compiler_of_the_door "$1") uv pip install -q --python "$work/$1/bin/python" \
+    CC=$(compiler_with "$1" '*' -O1) uv pip install -q --python "$work/$1/bin/python" \
         --no-build-isolation --no-deps "$work/$1-source"
     "$work/$1/bin/python" -P -c 'import sys, numpy; print("CPython", sys.version, "numpy", numpy.__version__)'
 }
