@@ -49,8 +49,8 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False, venv_backend="none")
 def notebooks(session: nox.Session) -> None:
-    """Those in examples/ from top to bottom, and the site with what they gave."""
-    session.run(".ci/run", "notebooks", external=True)
+    """Those in examples/ from top to bottom, the assignments, and the site with what they gave."""
+    session.run(".ci/run", "notebooks", "assignments", "site", external=True)
 
 
 @nox.session(default=False)

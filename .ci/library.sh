@@ -115,6 +115,21 @@ test_env() {
     exec {lock}>&-
 }
 
+# attnext of the clone as a wheel, built once: for environments that are there for what lies beside it. Of
+# what is compiled the door is new for each, as the headers of NumPy have other names: 12 s of the CPU.
+wheel() { # its name
+    local lock
+    exec {lock}>"$work/built.lock"
+    flock "$lock"
+    if [ ! -e "$work/built" ]; then
+        copy_clone "$work/built-source" &&
+            uv build -q --wheel -o "$work/built.new" "$work/built-source" &&
+            mv "$work/built.new" "$work/built"
+    fi
+    exec {lock}>&-
+    echo "$work"/built/attnext-*.whl
+}
+
 # Another environment first on the PATH. What it does not have itself comes from the first.
 side_env() { # NAME
     test_env
