@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, settle
+from helpers import Array, run_python, settle
 from hostile import (
     FUNCTIONS,
     MAKERS,
@@ -147,6 +147,25 @@ def test_while_large_results_are_made() -> None:
     expected = layer(**given)
     for victim in given:
         check_freeing(layer, given, victim, expected, "resized")
+
+
+def test_while_a_call_asks_whether_to_stop(questions: dict[str, str]) -> None:
+    """CPython 3.12.1 then runs a collection that is due, though the collector is switched off."""
+    code = """
+import questions
+from test_attacks_finalisers import *
+
+def asking(call, **given):
+    return questions.run(partial(call, **given))[0][0]
+
+given = {name: of_floats(1, n, 64) for name, n in [("queries", 9), ("keys", 99), ("values", 99)]}
+layer = MultiHeadAttention(64, 64, 64, 8, 2, rng=0)
+for call in partial(asking, attnext.dot_product_attention), partial(asking, layer):
+    expected = call(**given)
+    for victim in given:
+        check_freeing(call, given, victim, expected, "resized")
+"""
+    run_python("-c", code, **questions)
 
 
 def test_out_that_goes_is_not_written_to() -> None:

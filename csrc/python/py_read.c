@@ -379,11 +379,24 @@ make_ready(const attnext_state *state, const py_signature *signature, py_arg arg
     return 0;
 }
 
+/* CPython 3.12.0 to 3.12.2 runs a collection that is due when it is asked for signals (py_run.c),
+ * were the collector switched off or not (its issue 116604). There what is due runs here, before
+ * the arguments are looked at; behind the gate nothing makes one due. */
+static inline int
+collect_now(void)
+{
+    return Py_Version >> 16 == 0x030C && Py_Version < 0x030C0300 ? PyErr_CheckSignals()
+                                                                 : 0;
+}
+
 static int
 make_plain(const attnext_state *state, const py_signature *signature, PyObject **given,
            PyObject **owned)
 {
     char done[ARG_COUNT];
+    if (collect_now() < 0) {
+        return -1;
+    }
     bool ready = given[ARG_OUT] == NULL &&
                  (given[ARG_WINDOW] == NULL || given[ARG_CAUSAL_OFFSET] == NULL);
     for (const unsigned char *arg = signature->args; ready && *arg != ARG_END; arg++) {
@@ -399,6 +412,8 @@ make_plain(const attnext_state *state, const py_signature *signature, PyObject *
         if (looks > MOST_LOOKS) {
             PyErr_SetString(PyExc_RuntimeError,
                             "the arguments change whenever they are read");
+        }
+        if (looks > MOST_LOOKS || collect_now() < 0) {
             return -1;
         }
         for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
