@@ -7,8 +7,8 @@ FOLDER is where the objects are, and what gcov's counters were written beside; S
 instruction sets that this CPU has; a line of the kernels counts once for each of them. The others
 are named and not counted. What was not run is printed. In core and simd it is a failure unless
 uncovered.txt, beside this file, says why; so is a name there that no line has. Of python and
-tensors the share DOOR has to have run. os is only counted: much of it runs in processes that fork or are ended, and
-write no counters.
+tensors the share DOOR has to have run. os is only counted: much of it runs in processes that fork
+or are ended, and write no counters.
 
 The kernels are asked for when only the tests have run that go through every set. Python's tests
 take the widest, and would hide on each CPU what those leave out of another.
