@@ -54,7 +54,9 @@ typedef struct attnext_state attnext_state;
  * a GIL, that is it. As there, others may come in where Python code runs or the core is
  * waited for. */
 #ifndef Py_BEGIN_CRITICAL_SECTION
-#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_BEGIN_CRITICAL_SECTION(object) \
+    {                                     \
+        (void)(object);
 #define Py_END_CRITICAL_SECTION() }
 #endif
 

@@ -132,19 +132,19 @@ int layer_context_read(const attnext_state *state, const layer_core *core,
 
 /* ---- memories (py_layer_memory.c) ------------------------------------------------ */
 
+/* Of its layer the core has the sizes, the identity, and copies of those of the parameters
+ * that projected the keys. The sums are what several backwards left of the first keys:
+ * projected, values and key_use, or NULL; the spare ones are such arrays, whatever they
+ * hold. */
 typedef struct {
     PyObject ob_base;
     PyObject *weakrefs;
     PyObject *layer; /* a weak reference: nothing here leads back to it; NULL: none */
-    layer_core
-        core; /* of the layer: its sizes, its identity, and copies of those of its
-                        parameters that projected the keys */
+    layer_core core;
     uint64_t checked; /* the layer's revision when it had these, and nobody else did */
     py_memory now;
     bool fixed; /* nothing is appended to it */
-    py_made sums,
-        spare; /* projected, values and key_use, or NULL: what several backwards
-                          * left of the first keys; and arrays, whatever they hold */
+    py_made sums, spare;
 } memory_object;
 
 extern PyType_Spec layer_memory_spec;
@@ -195,14 +195,13 @@ void layer_memory_look(memory_view *view, const layer_core *core, const py_memor
                        npy_intp N);
 
 /* New keys, values, mask and lengths or NULL, converted; and what was seen of their shapes:
- * (..., n, width), as a memory has them. */
+ * (..., n, width), as a memory has them, each with its own width. Long, and so not set to
+ * zero first. */
 typedef struct {
     PyArrayObject *arrays[MEMORY_LENS + 1];
     npy_intp widths[MEMORY_ROWS];
     int ndim;
-    npy_intp
-        dims[PY_MAX_AXES]; /* the last of them one of widths. Long, and so not set to
-                                 * zero first */
+    npy_intp dims[PY_MAX_AXES];
 } memory_rows;
 
 /* More of them, of the shapes that *now has but for the rows: all or nothing, whatever
