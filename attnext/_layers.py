@@ -5,7 +5,7 @@ functions here use, which does not see what a subclass may have changed:
 
     _install(...)               makes the layer what a constructor or a copy has read
     _live(checked)              the parameters by name; are they still what they were made?
-    _bias, _grads, _rng         has it the optional ones? the attribute grads; what draws seeds
+    _bias, _rng                 has it the optional ones? and what draws seeds
     _write(values)              copies values into these of them, or into none
     _read(value, name, shape)   as float32 in this shape (that of any)
     _set_training(mode)         whether dropout acts
@@ -109,7 +109,7 @@ def __reduce__(self: Any) -> tuple[Any, ...]:
     parameters = self._live(True)
     saved: dict[str, Any] = dict.fromkeys(("key_size", "query_size", "num_hiddens"), 0)
     saved["scale"] = None
-    saved |= _own(self, (*_SIZES, "dropout", "scale", "_bias", "training", "_rng", "_grads"))
+    saved |= _own(self, (*_SIZES, "dropout", "scale", "_bias", "training", "_rng", "grads"))
     grads = {}
     for name, live in parameters.items():
         grads[name] = _gradient(saved["grads"].get(name), name, live.shape)

@@ -297,7 +297,6 @@ fill_properties(const py_score *score, PyGetSetDef *to)
         *to++ = (PyGetSetDef){"scale", OBJECT(scale)};
     }
     *to++ = (PyGetSetDef){"grads", get_learned, NULL, NULL, (void *)CORE_GRADS};
-    *to++ = (PyGetSetDef){"_grads", get_learned, NULL, NULL, (void *)CORE_GRADS};
     for (int i = 0; i < score->parameters; i++) {
         *to++ = (PyGetSetDef){score->about->parameters[i].name, get_learned,
                               layer_set_parameter, NULL, (void *)(intptr_t)i};
@@ -316,7 +315,10 @@ fill_methods(const attnext_state *state, py_score *score, PyMethodDef *to)
         {&score->signatures[OF_LAYER_BACKWARD], PY_FASTCALL(layer_backward)},
         {0},
     };
-    memcpy(&to[3], methods_of_all, sizeof methods_of_all);
+    PyMethodDef *others = to + Py_ARRAY_LENGTH(functions) - 1;
+    if (others->ml_name == NULL) { /* else imported before in this process */
+        memcpy(others, methods_of_all, sizeof methods_of_all);
+    }
     return py_fill_methods(state, functions, METH_COEXIST, to);
 }
 

@@ -20,7 +20,6 @@ typedef struct {
     PyArrayObject *inputs[ARG_EMPTY_ROWS]; /* as the forward read them; no parameters */
     int end;                               /* the inputs from here on are NULL */
     py_options options;
-    PyObject *seed;              /* of dropout, for Python; NULL: nothing was dropped */
     py_memory memory;            /* without lengths, which inputs has; or all NULL */
     PyArrayObject *output, *lse; /* NULL, both: of no use (attn_reads_saved) */
     PyArrayObject *kept; /* of multi-head attention, which then needs no output */
@@ -107,9 +106,7 @@ layer_context_new(const attnext_state *state, const layer_core *core,
     context->identity = Py_NewRef(core->identity);
     context->end = call->end; /* no more than inputs are */
     context->options = call->options;
-    bool failed = call->options.dropout_p > 0.0f &&
-                  (context->seed = PyLong_FromUnsignedLongLong(
-                       call->options.seed.value)) == NULL;
+    bool failed = false;
     for (int i = ARG_QUERIES; !failed && i < context->end; i++) {
         PyArrayObject *input = is_parameter(i) ? NULL : call->arrays[i];
         failed = input != NULL && (context->inputs[i] = kept_input(input)) == NULL;
@@ -171,7 +168,6 @@ context_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
 
     Py_XDECREF(context->identity);
-    Py_XDECREF(context->seed);
     for (int i = ARG_QUERIES; i < context->end; i++) {
         Py_XDECREF(context->inputs[i]);
     }
@@ -183,12 +179,24 @@ context_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+static PyObject *
+get_seed(PyObject *self, void *Py_UNUSED(closure))
+{
+    const py_options *o = &((context_object *)self)->options;
+    return o->dropout_p > 0.0f ? PyLong_FromUnsignedLongLong(o->seed.value)
+                               : Py_NewRef(Py_None);
+}
+
+static PyGetSetDef context_properties[] = {
+    {"seed", get_seed, NULL, NULL, NULL},
+    {0},
+};
+
 /* For attnext/_layers.py, behind the first: None for what there is not. */
 #define MEMBER(NAME, TYPE, FIELD) \
     {NAME, TYPE, offsetof(context_object, FIELD), READONLY, NULL}
 static PyMemberDef context_members[] = {
     MEMBER("dropout_p", T_FLOAT, options.dropout_p),
-    MEMBER("seed", T_OBJECT, seed),
     MEMBER("_queries", T_OBJECT, inputs[ARG_QUERIES]),
     MEMBER("_keys", T_OBJECT, inputs[ARG_KEYS]),
     MEMBER("_values", T_OBJECT, inputs[ARG_VALUES]),
@@ -199,6 +207,7 @@ static PyMemberDef context_members[] = {
 
 static PyType_Slot context_slots[] = {
     {Py_tp_dealloc, context_dealloc},
+    {Py_tp_getset, context_properties},
     {Py_tp_members, context_members},
     {0},
 };

@@ -385,8 +385,8 @@ make_ready(const attnext_state *state, const py_signature *signature, py_arg arg
 static inline int
 collect_now(void)
 {
-    return Py_Version >> 16 == 0x030C && Py_Version < 0x030C0300 ? PyErr_CheckSignals()
-                                                                 : 0;
+    const bool may = PY_VERSION_HEX >> 16 == 0x030C && Py_Version < 0x030C0300;
+    return may ? PyErr_CheckSignals() : 0;
 }
 
 static int
