@@ -79,6 +79,15 @@ def parameters(self: Any) -> Any:
     return self._live(False)
 
 
+def _set(self: Any, name: str, *value: Any) -> None:
+    """An attribute that is a parameter gets its numbers, or is to be deleted."""
+    if not value:
+        raise AttributeError(f"{name} cannot be deleted")
+    if name not in self._live(False):
+        raise AttributeError(f"{name} cannot be set: this object was made with bias=False")
+    self._write({name: value[0]})
+
+
 # ---- copies ------------------------------------------------------------------------------------
 
 
@@ -428,6 +437,11 @@ def _repr_of_context(self: Any) -> str:
     return f"<Context: queries {self._queries.shape}, {beside}>"
 
 
+def _seed_of_context(self: Any) -> int | None:
+    seed: int = self._seed
+    return seed if self.dropout_p > 0.0 else None
+
+
 def _no_copy_of_context(self: Any) -> Any:
     """Refuse: a context belongs to its object."""
     kind = "attnext._core.Context"
@@ -471,3 +485,4 @@ def fill(core: Any) -> None:
     _put(core.Memory, __repr__=_repr_of_memory, __reduce__=_no_copy_of_memory, _given_to=_given_to)
     core.Memory._of = classmethod(_of)
     _put(core.Context, __repr__=_repr_of_context, __reduce__=_no_copy_of_context)
+    core.Context.seed = property(_seed_of_context)

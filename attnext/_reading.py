@@ -2,9 +2,9 @@
 
 C takes what is plain, arrays of NumPy's own class and of a dtype that fits, ints, floats, bools,
 lists of ints, of values that are allowed, and looks at the shapes of arrays. Whatever else comes is
-read here, before the first look: reading may run anybody's code. Each function is called with the
-name of an argument and what was given, and returns what is plain; it is named as the kinds in
-py_read.c are.
+read here, before the first look: reading may run anybody's code. `plain` reads a call's arguments,
+each with a function that is called with its name and what was given, and returns what is plain; it
+is named as the kinds in py_read.c are.
 """
 
 from __future__ import annotations
@@ -171,8 +171,10 @@ def integers(name: str, value: Any, X: Any = None) -> Array | int | list[int]:
 
     X: what scores these are the lengths of, where they may have come in each other's place.
     """
-    if _is_int(value) or (type(value) is list and set(map(type, value)) <= {int}):
+    if _is_int(value):
         return value  # type: ignore[no-any-return]
+    if type(value) is list and set(map(type, value)) <= {int}:
+        return value.copy()  # which no other thread changes
     array = read(name, value)
     if _is_empty_list(value, array):
         return array.astype(np.int64)
@@ -443,11 +445,13 @@ def rule(name: str, value: Any) -> str:
 FAR = 2**60  # further than any key is from any query
 
 
-def near_offset(offset: Any, window: tuple[int, int], causal: object) -> Array:
+def near_offset(offset: Any, window: tuple[int, int], causal: object) -> Any:
     """The offset that gives the same band if a far end of the window is moved to 2 * `FAR`.
 
     A band that wide has at most one of its ends in reach; the offset puts that where it belongs.
     """
+    if max(window) <= 2 * FAR:
+        return offset
     left, right = window
     right = 0 if causal is True else right
     exact = np.array(offset, dtype=object)  # Python ints, of any size
@@ -458,3 +462,25 @@ def near_offset(offset: Any, window: tuple[int, int], causal: object) -> Array:
         by_last = last < FAR or left == -1
         near.flat[i] = last - min(right, 2 * FAR) if by_last else first + min(left, 2 * FAR)
     return near
+
+
+def plain(arguments: list[tuple[str | None, str, Any]]) -> tuple[Any, ...]:
+    """The arguments of a call in their order, those with a reader read.
+
+    C asks until nothing is left to be read: each time code may have run that changed the others.
+    """
+    given: dict[str, Any] = {}
+    for _, name, value in arguments:
+        given[name] = value
+    for reader, name, value in arguments:
+        if reader == "integers" and "X" in given:
+            given[name] = integers(name, value, given["X"])
+        elif reader == "near_offset":
+            given[name] = near_offset(given[name], given["window"], given.get("causal"))
+        elif reader is not None:
+            given[name] = globals()[reader](name, value)
+    if given.get("out") is not None:
+        for name, value in given.items():
+            if name != "out" and isinstance(value, np.ndarray):
+                overlap(name, value, given["out"])
+    return tuple(given.values())

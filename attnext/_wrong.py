@@ -180,6 +180,10 @@ def pairs_of_heads(name: str, came: Array, dims: Dims) -> ValueError:
     return shape(name, came, pairs + hint)
 
 
+def changing() -> RuntimeError:
+    return RuntimeError("the arguments change whenever they are read")
+
+
 # ---- parts -------------------------------------------------------------------------------------
 
 
@@ -194,6 +198,31 @@ def count_of_parts(name: str, came: int, expected: int) -> ValueError:
 # ---- layers and memories -----------------------------------------------------------------------
 
 _SIZES = {"queries": ("M", "query_size"), "keys": ("N", "key_size"), "values": ("N", "value_size")}
+
+
+def not_made(kind: str) -> RuntimeError:
+    return RuntimeError(f"{kind}.__init__() has not been called")
+
+
+def sizes() -> ValueError:
+    return ValueError("sizes are not those of such an object")
+
+
+def no_parameter(name: str) -> KeyError:
+    return KeyError(name)
+
+
+def no_values() -> TypeError:
+    return TypeError("__call__() missing required argument 'values' (position 3)")
+
+
+def no_forward() -> RuntimeError:
+    return RuntimeError("backward() needs a forward before it: call the object first")
+
+
+def context_of_another() -> ValueError:
+    made = "context was saved by another object"
+    return ValueError(f"{made}, expected one of this object's own forwards")
 
 
 def features(name: str, came: Array, size: int) -> ValueError:

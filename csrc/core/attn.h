@@ -95,7 +95,7 @@ typedef enum {
 /* An array that is read as if it had shape (B, M, N): along an axis that it lacks the
  * stride is 0. Element (b, m, j) lies  offset(b) + m * stride_m + j * stride_j
  * elements from data, where offset(b) follows the axes that B consists of, innermost
- * first. */
+ * first (of an array: view.h). */
 typedef struct {
     int64_t size, stride;
 } attn_axis;

@@ -8,27 +8,6 @@
 
 #include "work.h"
 
-int64_t
-attn_view_row(const attn_view *v, int64_t b, int64_t m)
-{
-    int64_t offset = m * v->stride_m;
-    for (int i = 0; i < v->axis_count; i++) {
-        offset += b % v->axes[i].size * v->axes[i].stride;
-        b /= v->axes[i].size;
-    }
-    return offset;
-}
-
-int64_t
-attn_view_entries(const attn_view *v)
-{
-    int64_t entries = 1;
-    for (int i = 0; i < v->axis_count; i++) {
-        entries *= v->axes[i].stride != 0 ? v->axes[i].size : 1;
-    }
-    return entries;
-}
-
 /* ---- one row --------------------------------------------------------------------- */
 
 /* Does element `at` of a mask (bytes) or a bias (floats) leave its pair in? */

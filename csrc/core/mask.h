@@ -14,6 +14,7 @@
 
 #include "../simd/kernels.h"
 #include "attn.h"
+#include "view.h"
 
 /* How many keys the lengths leave to query m of entry b. */
 static inline int64_t
@@ -21,12 +22,6 @@ attn_limit(const attn_valid_lens *v, int64_t b, int64_t m, int64_t N)
 {
     return v->lens == NULL ? N : v->lens[b / v->heads * v->stride_b + m * v->stride_m];
 }
-
-/* Where row (b, m) of a view begins, in elements from its data. */
-int64_t attn_view_row(const attn_view *v, int64_t b, int64_t m);
-
-/* How many of the B entries have numbers of their own in a view. */
-int64_t attn_view_entries(const attn_view *v);
 
 /* The sink of query m of entry b; -inf: it has none. */
 static inline float

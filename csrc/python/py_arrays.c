@@ -281,36 +281,6 @@ copy_lens(int64_t *to, PyObject *object, npy_intp n, npy_intp N, const char *nam
     return 0;
 }
 
-npy_intp
-py_heads(int ndim, const npy_intp *rows)
-{
-    npy_intp heads = ndim > 2 ? PyArray_MultiplyList(rows + 1, ndim - 2) : 1;
-    return heads > 0 ? heads : 1; /* without entries any number but 0 does */
-}
-
-/* How lengths of this shape are shared out over rows; false: they cannot be. */
-static bool
-share_out(int own, const npy_intp *dims, int ndim, const npy_intp *rows,
-          attn_valid_lens *valid)
-{
-    npy_intp M = ndim > 0 ? rows[ndim - 1] : 1;
-    const npy_intp first_and_last[2] = {ndim > 0 ? rows[0] : 1, M};
-    if (own == ndim && PyArray_CompareLists(dims, rows, ndim)) {
-        valid->stride_b = M;
-        valid->stride_m = 1;
-    } else if (own == 1 && ndim > 1 && dims[0] == rows[0]) {
-        valid->heads = py_heads(ndim, rows);
-        valid->stride_b = 1;
-    } else if (own == 2 && ndim > 1 && PyArray_CompareLists(dims, first_and_last, 2)) {
-        valid->heads = py_heads(ndim, rows);
-        valid->stride_b = M;
-        valid->stride_m = 1;
-    } else {
-        return own == 0; /* one length for all leaves both strides 0 */
-    }
-    return true;
-}
-
 int
 py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
               attn_valid_lens *valid, PyArrayObject **lens, int64_t *few)
@@ -322,7 +292,7 @@ py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
     }
     npy_intp dims[PY_MAX_AXES];
     const int own = shape_of(object, dims);
-    if (!share_out(own, dims, ndim, rows, valid)) {
+    if (!attn_share_lens(valid, own, dims, ndim, rows)) {
         return py_wrong("lengths", "(ON)", object, py_dims(ndim, rows));
     }
     npy_intp n = own == 1 ? dims[0] : PyArray_MultiplyList(dims, own);

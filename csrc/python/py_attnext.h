@@ -3,9 +3,9 @@
  *
  *     py_module.c      the module: its state, start-up
  *     py_options.def   the table of arguments and options: names, defaults, takers
- *     py_signature.c   signatures; from a call's arguments to named slots
- *     py_tables.c      the table of arguments, and rows for what Python sees of it; signatures
- *                      for help(), and where docstrings are joined to them
+ *     py_signature.c   from a call's arguments to named slots
+ *     py_tables.c      the tables of arguments and of scores, of which Python makes signatures;
+ *                      what help() shows of these, and where docstrings are joined to them
  *     py_read.c        what is plain, and what is made so
  *     py_defer.c       the way to Python, which reads what is not, and says what is wrong
  *     py_arrays.c      from there to float32 arrays and bools of known shape; to integers,
@@ -40,6 +40,7 @@
 #include <stdint.h>
 
 #include "../core/attn.h"
+#include "../core/view.h"
 
 typedef struct attnext_state attnext_state;
 
@@ -228,6 +229,13 @@ py_note_shape(PyArrayObject *a, npy_intp dims[PY_MAX_AXES])
     return PyArray_NDIM(a);
 }
 
+static inline attn_array
+py_array(PyArrayObject *a)
+{
+    return (attn_array){PyArray_BYTES(a), PyArray_NDIM(a), PyArray_DIMS(a),
+                        PyArray_STRIDES(a), PyArray_ITEMSIZE(a)};
+}
+
 static inline float *
 py_data(PyArrayObject *a) /* NULL for NULL */
 {
@@ -252,9 +260,6 @@ PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
  * high moved to the ends. */
 PyArrayObject *py_int64_copy(PyObject *object, int64_t low, int64_t high);
 int64_t py_clip_int(PyObject *integer, int64_t low, int64_t high);
-
-/* How many batch entries share one entry of the first axis of rows (..., M). */
-npy_intp py_heads(int ndim, const npy_intp *rows);
 
 /* So many lengths need no array of their own. */
 enum { PY_FEW_LENS = 16 };
@@ -298,26 +303,12 @@ typedef struct {
 int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
             const npy_intp *rows, attn_band *band, PyArrayObject **offsets);
 
-/* ---- docstrings (py_tables.c) ---------------------------------------------------- */
+/* ---- tables and docstrings (py_tables.c) ---------------------------------------- */
 
-/* Which forms of an attention take an argument of py_options.def: any that is named, and
- * IF_ says what the score has to be for that. Python sees the TAKERS. SCALED: the backwards
- * of a score whose scale is a factor. Of a layer, what a forward takes too is its call's,
- * and else its backward's. */
-enum { FORWARD = 1, BACKWARD = 2, LAYER = 4, SCORES = 8, SCALED = 16, TAKERS = 31 };
-enum { FUNCTIONS = FORWARD | BACKWARD | SCORES };
-/* All but a layer's backward, whose inputs are in its context; of those, what has values. */
-enum { INPUTS = 1 << 5, POOLED = 1 << 6, BACKWARDS = 1 << 7 };
-enum { LAYER_CALL = 1 << 8, LAYER_BACKWARD = 1 << 9 };
-enum { KEEPING = 1 << 10, KEEPING_BACKWARD = 1 << 11 };
-/* It makes heads itself, or not; and has eps, or an ATTN_SCALE_ROOT, ... */
-enum { IF_HEADS = 1 << 12, IF_WHOLE = 1 << 13, IF_EPS = 1 << 14 };
-enum { IF_ROOT = 1 << 15, IF_ONE = 1 << 16, IF_BANDWIDTH = 1 << 17, IFS = 63 << 12 };
-
-/* What the table says of an argument (py_tables.c): standard is its default, as text. */
+/* What the table says of an argument: standard is its default, taken_by whose it is, both as
+ * text. */
 typedef struct {
-    const char *name, *standard;
-    int taken_by;
+    const char *name, *standard, *taken_by;
     bool shared; /* an OPTION or an ARRAY of all attentions */
 } py_argument_row;
 
@@ -393,27 +384,31 @@ typedef struct {
     PyObject *Gradients; /* the named tuple of a score with parameters, else None */
 } py_score;
 
-/* Those of all forms, of a score with this number (py_signature.c). */
-void py_write_signatures(py_score *score, py_score_number number);
-
 /* Fills state->scores, and adds their functions and tables to the module. */
 int py_scores_exec(PyObject *module, attnext_state *state);
 
-/* Has attnext/_tables.py make OPTIONS, SCORES, ATTENTIONS and the named tuples of
- * gradients, of which the scores are told (py_tables.c). */
-int py_fill_tables(PyObject *module, attnext_state *state);
+/* py_tables.c. Has attnext/_tables.py make what Python sees of the arguments; and then of a
+ * score, and the named tuple of its gradients. Then it says a signature. */
+int py_tell_arguments(PyObject *module);
+int py_tell_score(PyObject *module, py_score *score);
+int py_ask_signature(py_score *score, py_score_number number, py_form form);
 
 /* ---- the module (py_module.c) ---------------------------------------------------- */
 
+enum { STATE_OBJECTS = ARG_COUNT + SCORE_COUNT * (ATTN_PARAMETERS + 1) + 2 };
 struct attnext_state {
-    PyObject *names[ARG_COUNT]; /* interned argument names, to compare by identity */
-    PyObject *parameter_names[SCORE_COUNT][ATTN_PARAMETERS];
+    union {
+        struct {
+            PyObject *names[ARG_COUNT]; /* interned, to compare by identity */
+            PyObject *parameter_names[SCORE_COUNT][ATTN_PARAMETERS];
+
+            /* Made by py_layer.c: the layers of those attentions that have one, Context,
+             * the type of their .context, and Memory, that of what their memory() makes. */
+            PyTypeObject *layers[SCORE_COUNT], *Context, *Memory;
+        };
+        PyObject *objects[STATE_OBJECTS]; /* the same */
+    };
     py_score scores[SCORE_COUNT];
-
-    /* Made by py_layer.c: the layers of those attentions that have one, Context, the type
-     * of their .context, and Memory, that of what their memory() makes. */
-    PyTypeObject *layers[SCORE_COUNT], *Context, *Memory;
-
     _Atomic int threads; /* of set_num_threads */
 };
 

@@ -92,32 +92,18 @@ read_options(py_call *call)
 
 /* ---- shapes ---------------------------------------------------------------------- */
 
-void
-py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
-               npy_intp dims[PY_MAX_AXES])
+int
+py_shape(const py_call *call, py_shape_of of, npy_intp rows, npy_intp columns,
+         npy_intp dims[PY_MAX_AXES])
 {
-    memcpy(dims, call->leading, (size_t)(call->ndim - 2) * sizeof *dims);
-    dims[call->ndim - 2] = rows;
-    dims[call->ndim - 1] = columns;
-}
-
-void
-py_key_shape(const py_call *call, npy_intp rows, npy_intp columns,
-             npy_intp dims[PY_MAX_AXES])
-{
-    py_query_shape(call, rows, columns, dims);
-    if (call->ndim > 2) {
-        dims[call->ndim - 3] = call->key_heads;
+    const int ndim = of == OF_PAIRS ? call->pair_ndim : call->ndim;
+    memcpy(dims, call->leading, (size_t)(ndim - 2) * sizeof *dims);
+    if (of == OF_KEYS && ndim > 2) {
+        dims[ndim - 3] = call->key_heads;
     }
-}
-
-void
-py_pair_shape(const py_call *call, npy_intp rows, npy_intp columns,
-              npy_intp dims[PY_MAX_AXES])
-{
-    memcpy(dims, call->leading, (size_t)(call->pair_ndim - 2) * sizeof *dims);
-    dims[call->pair_ndim - 2] = rows;
-    dims[call->pair_ndim - 1] = columns;
+    dims[ndim - 2] = rows;
+    dims[ndim - 1] = columns;
+    return ndim;
 }
 
 /* ---- the call -------------------------------------------------------------------- */

@@ -146,13 +146,10 @@ py_given_scale(const py_call *call)
 }
 
 /* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
- * which the heads belong. */
-void py_query_shape(const py_call *call, npy_intp rows, npy_intp columns,
-                    npy_intp dims[PY_MAX_AXES]);
-void py_key_shape(const py_call *call, npy_intp rows, npy_intp columns,
-                  npy_intp dims[PY_MAX_AXES]);
-void py_pair_shape(const py_call *call, npy_intp rows, npy_intp columns,
-                   npy_intp dims[PY_MAX_AXES]);
+ * which the heads belong; how many axes that is. */
+typedef enum { OF_QUERIES, OF_KEYS, OF_PAIRS } py_shape_of;
+int py_shape(const py_call *call, py_shape_of of, npy_intp rows, npy_intp columns,
+             npy_intp dims[PY_MAX_AXES]);
 
 /* Is it multi-head attention, which makes heads itself? */
 static inline bool

@@ -145,7 +145,7 @@ convert_keys(py_call *call)
     if (call->options.enable_gqa) {
         call->key_heads = PY_HEADS;
     }
-    py_key_shape(call, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
+    py_shape(call, OF_KEYS, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
     if (read_rows(call, ARG_KEYS) < 0) {
         return -1;
     }
@@ -167,7 +167,7 @@ static int
 convert_values(py_call *call)
 {
     npy_intp dims[PY_MAX_AXES];
-    py_key_shape(call, call->problem.N, PY_DV, dims);
+    py_shape(call, OF_KEYS, call->problem.N, PY_DV, dims);
     if (read_rows(call, ARG_VALUES) < 0 ||
         (call->memory == NULL &&
          py_check_shape(call->arrays[ARG_VALUES], "values", call->ndim, dims) < 0)) {
@@ -247,7 +247,7 @@ static const struct {
     {ARG_SINK, offsetof(py_call, problem.sink)},
     {ARG_SCALE, offsetof(py_call, problem.scales)},
 };
-enum { OF_PAIRS = Py_ARRAY_LENGTH(of_pairs) };
+enum { PAIR_INPUTS = Py_ARRAY_LENGTH(of_pairs) };
 
 static attn_view *
 view_of(py_call *call, int i)
@@ -258,7 +258,7 @@ view_of(py_call *call, int i)
 static int
 convert_pairs(py_call *call, const npy_intp *dims)
 {
-    for (int i = 0; i < OF_PAIRS; i++) {
+    for (int i = 0; i < PAIR_INPUTS; i++) {
         const py_arg which = of_pairs[i].which;
         PyObject *given = which != ARG_SCALE         ? call->given[which]
                           : !call->options.has_scale ? py_given_scale(call)
@@ -346,7 +346,7 @@ convert_masks(py_call *call)
     const py_options *o = &call->options;
     PyObject *offset = call->given[ARG_CAUSAL_OFFSET];
     npy_intp dims[PY_MAX_AXES];
-    py_query_shape(call, p->M, p->N, dims);
+    py_shape(call, OF_QUERIES, p->M, p->N, dims);
 
     if (py_valid_lens(call->given[ARG_VALID_LENS], call->ndim - 1, dims, p->N,
                       &p->masks.valid, &call->arrays[ARG_VALID_LENS],
@@ -367,7 +367,7 @@ convert_masks(py_call *call)
         p->masks.band.heads = INT64_MAX;
     }
     share_among_heads(p);
-    py_pair_shape(call, p->M, p->N, dims);
+    py_shape(call, OF_PAIRS, p->M, p->N, dims);
     if (convert_pairs(call, dims) < 0) {
         return -1;
     }
@@ -420,7 +420,7 @@ py_clear_inputs(py_call *call)
     for (int i = 0; i < call->end; i++) {
         Py_XDECREF(call->arrays[i]);
     }
-    for (int i = 0; call->end > ARG_VALID_LENS + 1 && i < OF_PAIRS; i++) {
+    for (int i = 0; call->end > ARG_VALID_LENS + 1 && i < PAIR_INPUTS; i++) {
         py_view_clear(view_of(call, i));
     }
 }

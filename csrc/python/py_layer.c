@@ -33,10 +33,8 @@ layer_hold(layer_object *layer, bool to_read, layer_core *held)
     if (held->identity != NULL) {
         return 0;
     }
-    PyErr_Format(PyExc_RuntimeError, "%.200s.__init__() has not been called",
-                 Py_TYPE(layer)->tp_name);
     layer_core_clear(held);
-    return -1;
+    return py_wrong("not_made", "(s)", Py_TYPE(layer)->tp_name);
 }
 
 layer_core
@@ -62,10 +60,7 @@ check_sizes(const layer_core *core)
         fit = fit && core->num_heads > 0 && core->num_hiddens % core->num_heads == 0 &&
               core->num_kv_heads > 0 && core->num_heads % core->num_kv_heads == 0;
     }
-    if (!fit) {
-        PyErr_SetString(PyExc_ValueError, "sizes are not those of such an object");
-    }
-    return fit ? 0 : -1;
+    return fit ? 0 : py_wrong("sizes", "()");
 }
 
 /* _install(): the layer becomes what a constructor or a copy has read, with an identity
@@ -319,7 +314,11 @@ fill_methods(const attnext_state *state, py_score *score, PyMethodDef *to)
     if (others->ml_name == NULL) { /* else imported before in this process */
         memcpy(others, methods_of_all, sizeof methods_of_all);
     }
-    return py_fill_methods(state, functions, METH_COEXIST, to);
+    const py_score_number number = (py_score_number)(score - state->scores);
+    return py_ask_signature(score, number, OF_LAYER) < 0 ||
+                   py_ask_signature(score, number, OF_LAYER_BACKWARD) < 0
+               ? -1
+               : py_fill_methods(state, functions, METH_COEXIST, to);
 }
 
 /* *type = the type of this spec, which becomes an attribute of the module */

@@ -135,12 +135,7 @@ read_keys(const attnext_state *state, const layer_object *layer, const layer_cor
     if (Py_IS_TYPE(keys, state->Memory)) {
         return layer_memory_read(layer, held, keys, call, memory);
     }
-    if (call->given[ARG_VALUES] == NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "__call__() missing required argument 'values' (position 3)");
-        return -1;
-    }
-    return 0;
+    return call->given[ARG_VALUES] == NULL ? py_wrong("no_values", "()") : 0;
 }
 
 PyObject *

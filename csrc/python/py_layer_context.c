@@ -131,9 +131,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
     PyObject *object = call->given[ARG_CONTEXT];
     object = py_is_given(object) ? object : core->context;
     if (object == NULL) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "backward() needs a forward before it: call the object first");
-        return -1;
+        return py_wrong("no_forward", "()");
     }
     if (!Py_IS_TYPE(object, state->Context)) {
         return py_wrong("kind", "(sOs)", "context", object,
@@ -141,10 +139,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
     }
     context_object *context = (context_object *)object;
     if (context->identity != core->identity) {
-        PyErr_SetString(PyExc_ValueError,
-                        "context was saved by another object, expected one "
-                        "of this object's own forwards");
-        return -1;
+        return py_wrong("context_of_another", "()");
     }
     for (int i = ARG_QUERIES; i < context->end; i++) {
         if (!is_parameter(i)) {
@@ -179,24 +174,12 @@ context_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *
-get_seed(PyObject *self, void *Py_UNUSED(closure))
-{
-    const py_options *o = &((context_object *)self)->options;
-    return o->dropout_p > 0.0f ? PyLong_FromUnsignedLongLong(o->seed.value)
-                               : Py_NewRef(Py_None);
-}
-
-static PyGetSetDef context_properties[] = {
-    {"seed", get_seed, NULL, NULL, NULL},
-    {0},
-};
-
 /* For attnext/_layers.py, behind the first: None for what there is not. */
 #define MEMBER(NAME, TYPE, FIELD) \
     {NAME, TYPE, offsetof(context_object, FIELD), READONLY, NULL}
 static PyMemberDef context_members[] = {
     MEMBER("dropout_p", T_FLOAT, options.dropout_p),
+    MEMBER("_seed", T_ULONGLONG, options.seed.value),
     MEMBER("_queries", T_OBJECT, inputs[ARG_QUERIES]),
     MEMBER("_keys", T_OBJECT, inputs[ARG_KEYS]),
     MEMBER("_values", T_OBJECT, inputs[ARG_VALUES]),
@@ -207,7 +190,6 @@ static PyMemberDef context_members[] = {
 
 static PyType_Slot context_slots[] = {
     {Py_tp_dealloc, context_dealloc},
-    {Py_tp_getset, context_properties},
     {Py_tp_members, context_members},
     {0},
 };

@@ -107,8 +107,7 @@ layer_check_parameters(const layer_core *core, const layer_core *values)
         PyArrayObject *live = core->parameters[i];
         npy_intp dims[PY_PARAMETER_AXES];
         if (live == NULL && values == NULL && !info(core, i)->optional) {
-            PyErr_SetString(PyExc_KeyError, layer_text(core, i));
-            return -1;
+            return py_wrong("no_parameter", "(s)", layer_text(core, i));
         }
         if (live == NULL || (values != NULL && values->parameters[i] == NULL)) {
             continue;
@@ -147,25 +146,9 @@ set_all(PyObject *self, const layer_core *held, const layer_core *values)
 int
 layer_set_parameter(PyObject *self, PyObject *value, void *which)
 {
-    const int i = (int)(intptr_t)which;
-    int result = -1;
-    layer_core held;
-    if (layer_hold((layer_object *)self, false, &held) < 0) {
-        return -1;
-    }
-    layer_core values = layer_sizes(&held);
-    if (value == NULL || held.parameters[i] == NULL) {
-        PyErr_Format(PyExc_AttributeError,
-                     value == NULL
-                         ? "%s cannot be deleted"
-                         : "%s cannot be set: this object was made with bias=False",
-                     layer_text(&held, i));
-    } else if (take(&values, i, value, false) == 0) {
-        result = set_all(self, &held, &values);
-    }
-    layer_core_clear(&values);
-    layer_core_clear(&held);
-    return result;
+    const char *name = layer_text(&((layer_object *)self)->core, (int)(intptr_t)which);
+    return py_tell("attnext._layers", "_set", value == NULL ? "(Os)" : "(OsO)", self,
+                   name, value);
 }
 
 /* ---- for attnext/_layers.py ------------------------------------------------------ */

@@ -12,38 +12,8 @@
 
 /* ---- views ----------------------------------------------------------------------- */
 
-/* a's stride along axis i of dims, in elements: 0 if a has no such axis, or one of size
- * 1, which stands for every size, or if dims has none. */
-static int64_t
-view_stride(PyArrayObject *a, int ndim, int i)
-{
-    int own = i - (ndim - PyArray_NDIM(a));
-    return i >= ndim || own < 0 || PyArray_DIM(a, own) == 1
-               ? 0
-               : PyArray_STRIDE(a, own) / PyArray_ITEMSIZE(a);
-}
-
-/* Appends an axis outside of the others, or makes the outermost longer where the two
- * are laid out as one: shared by all (both strides 0), or without a gap. */
-static void
-add_axis(attn_view *view, attn_axis *axes, int64_t size, int64_t stride)
-{
-    if (size == 1) {
-        return;
-    }
-    if (view->axis_count > 0) {
-        attn_axis *outermost = &axes[view->axis_count - 1];
-        if (stride == outermost->size * outermost->stride) {
-            outermost->size *= size;
-            return;
-        }
-    }
-    axes[view->axis_count++] = (attn_axis){size, stride};
-}
-
 /* The view of a over pairs, or what they share, of shape dims: `lead` leading axes, then
- * M and N or M or neither. a's shape broadcasts to it. An empty array keeps the strides
- * 0, for nothing is read from it. */
+ * M and N or M or neither. a's shape broadcasts to it. */
 static int
 fill_view(attn_view *view, PyArrayObject *a, int lead, int ndim, const npy_intp *dims)
 {
@@ -52,18 +22,8 @@ fill_view(attn_view *view, PyArrayObject *a, int lead, int ndim, const npy_intp 
         PyErr_NoMemory();
         return -1;
     }
-    *view = (attn_view){.data = PyArray_DATA(a), .axes = axes};
-    if (PyArray_SIZE(a) == 0) {
-        return 0;
-    }
-    view->stride_j = view_stride(a, ndim, lead + 1);
-    view->stride_m = view_stride(a, ndim, lead);
-    for (int i = lead - 1; i >= 0; i--) {
-        add_axis(view, axes, dims[i], view_stride(a, ndim, i));
-    }
-    while (view->axis_count > 0 && axes[view->axis_count - 1].stride == 0) {
-        view->axis_count--; /* nothing varies along the outermost */
-    }
+    const attn_array array = py_array(a);
+    attn_view_array(view, axes, &array, lead, ndim, dims);
     return 0;
 }
 
@@ -160,7 +120,7 @@ read_offset(PyObject *object, int ndim, const npy_intp *rows, attn_band *band)
         Py_DECREF(a);
         return NULL;
     }
-    band->heads = py_heads(ndim, rows);
+    band->heads = attn_sharers(ndim, rows);
     return a;
 }
 

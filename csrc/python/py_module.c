@@ -105,12 +105,12 @@ static int
 module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     attnext_state *state = py_state_of_module(module);
+    for (int i = 0; i < STATE_OBJECTS; i++) {
+        Py_VISIT(state->objects[i]);
+    }
     for (int i = 0; i < SCORE_COUNT; i++) {
         Py_VISIT(state->scores[i].Gradients);
-        Py_VISIT(state->layers[i]);
     }
-    Py_VISIT(state->Context);
-    Py_VISIT(state->Memory);
     return 0;
 }
 
@@ -118,18 +118,12 @@ static int
 module_clear(PyObject *module)
 {
     attnext_state *state = py_state_of_module(module);
-    for (int i = 0; i < ARG_COUNT; i++) {
-        Py_CLEAR(state->names[i]);
+    for (int i = 0; i < STATE_OBJECTS; i++) {
+        Py_CLEAR(state->objects[i]);
     }
     for (int i = 0; i < SCORE_COUNT; i++) {
         Py_CLEAR(state->scores[i].Gradients);
-        Py_CLEAR(state->layers[i]);
-        for (int j = 0; j < ATTN_PARAMETERS; j++) {
-            Py_CLEAR(state->parameter_names[i][j]);
-        }
     }
-    Py_CLEAR(state->Context);
-    Py_CLEAR(state->Memory);
     return 0;
 }
 

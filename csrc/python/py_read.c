@@ -39,15 +39,8 @@ static const unsigned char kinds[ARG_COUNT] = {
 static void
 extent(PyArrayObject *a, const char **low, const char **high)
 {
-    *low = *high = PyArray_BYTES(a);
-    if (PyArray_SIZE(a) == 0) {
-        return;
-    }
-    for (int i = 0; i < PyArray_NDIM(a); i++) {
-        npy_intp reach = (PyArray_DIM(a, i) - 1) * PyArray_STRIDE(a, i);
-        *(reach < 0 ? low : high) += reach;
-    }
-    *high += PyArray_ITEMSIZE(a);
+    const attn_array array = py_array(a);
+    attn_extent(&array, low, high);
 }
 
 /* Does an array lie in the memory of the one that it is a view of? That may have given it
@@ -111,10 +104,21 @@ is_real_array(PyObject *object)
     return PyTypeNum_ISFLOAT(type) || PyTypeNum_ISINTEGER(type);
 }
 
-static bool
-is_list_of_ints(PyObject *object)
+/* Where there is no GIL another thread may change a list between two looks: there it is one
+ * that was read, a copy. */
+static inline bool
+is_list(PyObject *object, bool was_read)
 {
-    bool all = PyList_CheckExact(object);
+#ifndef Py_GIL_DISABLED
+    was_read = true;
+#endif
+    return was_read && PyList_CheckExact(object);
+}
+
+static bool
+is_list_of_ints(PyObject *object, bool was_read)
+{
+    bool all = is_list(object, was_read);
     for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(object); i++) {
         all = PyLong_CheckExact(PyList_GET_ITEM(object, i));
     }
@@ -130,9 +134,9 @@ is_end(PyObject *object)
 
 /* A list or tuple all of whose items are what `is` says. */
 static bool
-is_sequence_of(PyObject *object, bool (*is)(PyObject *))
+is_sequence_of(PyObject *object, bool was_read, bool (*is)(PyObject *))
 {
-    bool all = PyTuple_CheckExact(object) || PyList_CheckExact(object);
+    bool all = PyTuple_CheckExact(object) || is_list(object, was_read);
     for (Py_ssize_t i = 0; all && i < PySequence_Fast_GET_SIZE(object); i++) {
         all = is(PySequence_Fast_GET_ITEM(object, i));
     }
@@ -145,7 +149,9 @@ is_out(PyObject *object, bool was_read)
 {
     PyArrayObject *a = (PyArrayObject *)object;
     return (was_read ? PyArray_Check(object) : PyArray_CheckExact(object)) &&
-           PyArray_TYPE(a) == NPY_FLOAT32 && PyArray_ISCARRAY(a); /* of native bytes */
+           PyArray_TYPE(a) == NPY_FLOAT32 &&
+           PyArray_ISCARRAY(a) && /* of native bytes */
+           !is_lost(object);
 }
 
 static bool
@@ -186,9 +192,9 @@ fits(read_kind kind, PyObject *object, bool was_read)
         return PyTypeNum_ISBOOL(type_of(object));
     case READ_integers:
         return PyTypeNum_ISINTEGER(type_of(object)) || is_int(object) ||
-               is_list_of_ints(object);
+               is_list_of_ints(object, was_read);
     case READ_parts:
-        return is_real_array(object) || is_sequence_of(object, is_real_array);
+        return is_real_array(object) || is_sequence_of(object, was_read, is_real_array);
     case READ_out:
         return is_out(object, was_read);
     case READ_flag:
@@ -216,7 +222,8 @@ fits(read_kind kind, PyObject *object, bool was_read)
         return is_int(object) && py_clip_int(object, 0, 1) == 1 &&
                py_clip_int(object, 0, INT64_MAX) <= INT32_MAX;
     case READ_window:
-        return is_sequence_of(object, is_end) && PySequence_Fast_GET_SIZE(object) == 2;
+        return is_sequence_of(object, was_read, is_end) &&
+               PySequence_Fast_GET_SIZE(object) == 2;
     case READ_as_is:
         break;
     }
@@ -269,21 +276,6 @@ is_ready(const attnext_state *state, py_arg arg, PyObject *object, bool was_read
            kinds[arg] == READ_as_is;
 }
 
-/* Extents that cross need not share an element (the even rows of an array and its third
- * row): those NumPy decides. */
-static bool
-may_overlap(PyObject *out, PyObject *object)
-{
-    const char *low, *high, *out_low, *out_high;
-    if (out == NULL || !PyArray_Check(out) || object == NULL ||
-        !PyArray_Check(object)) {
-        return false;
-    }
-    extent((PyArrayObject *)object, &low, &high);
-    extent((PyArrayObject *)out, &out_low, &out_high);
-    return low < out_high && out_low < high && low != high && out_low != out_high;
-}
-
 /* A window one of whose ends is further than the core adds. */
 static bool
 is_far(PyObject *window)
@@ -308,75 +300,94 @@ py_is_ready(const attnext_state *state, PyObject *name, PyObject *object)
            !(arg == ARG_WINDOW && is_far(object));
 }
 
-/* One argument, while it is made ready: what has been done. */
-enum { READ = 1, APART = 2, MOVED = 4 };
-enum { MOST_LOOKS = 1000 };
-
-/* given[arg] = plain, a new reference, which *owned keeps. */
-static int
-take(PyObject **given, py_arg arg, PyObject *plain, PyObject **owned)
+/* Extents that cross need not share an element (the even rows of an array and its third
+ * row): those NumPy decides. */
+static bool
+may_overlap(PyObject *out, PyObject *object)
 {
-    int result = -1;
-    if (*owned == NULL) {
-        *owned = PyList_New(0);
+    const char *low, *high, *out_low, *out_high;
+    if (!PyArray_Check(out) || object == NULL || !PyArray_Check(object)) {
+        return false;
     }
-    if (plain != NULL && *owned != NULL) {
-        given[arg] = plain;
-        result = PyList_Append(*owned, plain);
+    extent((PyArrayObject *)object, &low, &high);
+    extent((PyArrayObject *)out, &out_low, &out_high);
+    return low < out_high && out_low < high && low != high && out_low != out_high;
+}
+
+/* Is nothing to be read, nor, unless that was done, to be looked at together: an out that may
+ * have memory of another, an offset beside a window that is far? */
+static bool
+are_ready(const attnext_state *state, const py_signature *signature,
+          PyObject *const *given, bool was_read)
+{
+    PyObject *out = was_read ? NULL : given[ARG_OUT];
+    bool ready = true;
+    for (const unsigned char *arg = signature->args; ready && *arg != ARG_END; arg++) {
+        ready = is_ready(state, *arg, given[*arg], was_read) &&
+                (out == NULL || *arg == ARG_OUT || !may_overlap(out, given[*arg]));
     }
-    Py_XDECREF(plain);
+    return ready &&
+           (was_read || given[ARG_CAUSAL_OFFSET] == NULL || !is_far(given[ARG_WINDOW]));
+}
+
+static int
+add_row(PyObject *rows, const char *reader, PyObject *name, PyObject *object)
+{
+    PyObject *row = Py_BuildValue("(zOO)", reader, name, object);
+    int result = row == NULL ? -1 : PyList_Append(rows, row);
+    Py_XDECREF(row);
     return result;
 }
 
-/* Where there is no GIL another thread may change a list between two looks: copies of them. */
-static inline int
-keep_lists(const py_signature *signature, PyObject **given, PyObject **owned)
+/* What attnext._reading.plain is told: of each argument that is to be read what reads it, its
+ * name, and it; and where they are looked at together, of the others as well, with None.
+ * *told, which ends with ARG_END: which they are. */
+static PyObject *
+rows_of(const attnext_state *state, const py_signature *signature,
+        PyObject *const *given, bool was_read, unsigned char *told)
 {
-    int result = 0;
-#ifdef Py_GIL_DISABLED
-    for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
-        if (result == 0 && given[*arg] != NULL && PyList_CheckExact(given[*arg])) {
-            PyObject *copy = PyList_GetSlice(given[*arg], 0, PY_SSIZE_T_MAX);
-            result = take(given, *arg, copy, owned);
+    PyObject *rows = PyList_New(0), *offset = given[ARG_CAUSAL_OFFSET];
+    const bool beside = given[ARG_OUT] != NULL || given[ARG_X] != NULL ||
+                        given[ARG_WINDOW] != NULL;
+    int result = rows == NULL ? -1 : 0;
+    for (const unsigned char *arg = signature->args; result == 0 && *arg != ARG_END;
+         arg++) {
+        PyObject *object = given[*arg];
+        PyObject *name = py_argument_name(state, signature, *arg);
+        const bool ready = is_ready(state, *arg, object, was_read);
+        if (object != NULL && is_lost(object)) {
+            result = py_wrong("lost_memory", "(O)", name);
+        } else if (object != NULL && (beside || !ready)) {
+            *told++ = *arg;
+            result = add_row(rows, ready ? NULL : readers[kinds[*arg]], name, object);
         }
     }
-#else
-    (void)signature, (void)given, (void)owned;
-#endif
-    return result;
+    *told = ARG_END;
+    if (result == 0 && !was_read && offset != NULL && py_is_given(given[ARG_WINDOW])) {
+        result = add_row(rows, "near_offset", state->names[ARG_CAUSAL_OFFSET], offset);
+    }
+    if (result < 0) {
+        Py_CLEAR(rows);
+    }
+    return rows;
 }
 
-/* Runs what code the argument needs to have run, if any: 1 if it did, or -1. */
-static int
-make_ready(const attnext_state *state, const py_signature *signature, py_arg arg,
-           PyObject **given, char *done, PyObject **owned)
+/* given[] = what is read, which *owned keeps. */
+PY_COLD static int
+read_all(const attnext_state *state, const py_signature *signature, PyObject **given,
+         PyObject **owned, bool was_read)
 {
-    PyObject *object = given[arg], *offset = given[ARG_CAUSAL_OFFSET];
-    PyObject *name = py_argument_name(state, signature, arg), *result;
-    if (object != NULL && is_lost(object)) {
-        return py_wrong("lost_memory", "(O)", name);
+    unsigned char told[ARG_COUNT];
+    PyObject *rows = rows_of(state, signature, given, was_read, told);
+    PyObject *plain = rows == NULL ? NULL : py_ask(READING, "plain", "(N)", rows);
+    if (plain == NULL) {
+        return -1;
     }
-    if (!is_ready(state, arg, object, *done & READ)) {
-        const bool beside = kinds[arg] == READ_integers && given[ARG_X] != NULL;
-        *done |= READ;
-        result = py_ask(READING, readers[kinds[arg]], beside ? "(OOO)" : "(OO)", name,
-                        object, given[ARG_X]); /* the two may be swapped */
-        return take(given, arg, result, owned) < 0 ? -1 : 1;
+    for (Py_ssize_t i = 0; told[i] != ARG_END; i++) {
+        given[told[i]] = PyTuple_GET_ITEM(plain, i);
     }
-    if (arg != ARG_OUT && may_overlap(given[ARG_OUT], object) && !(*done & APART)) {
-        *done |= APART;
-        return py_tell(READING, "overlap", "(OOO)", name, object, given[ARG_OUT]) < 0
-                   ? -1
-                   : 1;
-    }
-    if (arg == ARG_WINDOW && py_is_given(offset) && is_far(object) &&
-        !(*done & MOVED)) {
-        PyObject *causal = given[ARG_CAUSAL] == NULL ? Py_False : given[ARG_CAUSAL];
-        result = py_ask(READING, "near_offset", "(OOO)", offset, object, causal);
-        *done |= MOVED;
-        return take(given, ARG_CAUSAL_OFFSET, result, owned) < 0 ? -1 : 1;
-    }
-    return 0;
+    *owned = *owned == NULL ? plain : Py_BuildValue("(NN)", *owned, plain);
+    return *owned == NULL ? -1 : 0;
 }
 
 /* CPython 3.12.0 to 3.12.2 runs a collection that is due when it is asked for signals (py_run.c),
@@ -389,51 +400,33 @@ collect_now(void)
     return may ? PyErr_CheckSignals() : 0;
 }
 
+enum { MOST_LOOKS = 1000 };
+
+/* Reading runs code, which may do something to what was plain until then: so all is looked at
+ * again. */
 static int
 make_plain(const attnext_state *state, const py_signature *signature, PyObject **given,
            PyObject **owned)
 {
-    char done[ARG_COUNT];
-    if (collect_now() < 0) {
-        return -1;
-    }
-    bool ready = given[ARG_OUT] == NULL &&
-                 (given[ARG_WINDOW] == NULL || given[ARG_CAUSAL_OFFSET] == NULL);
-    for (const unsigned char *arg = signature->args; ready && *arg != ARG_END; arg++) {
-        ready = is_ready(state, *arg, given[*arg], false);
-    }
-    if (ready) {
-        return 0;
-    }
-    memset(done, 0, sizeof done);
-    /* Code may do something to what was plain until then. */
-    for (int ran = 1, looks = 0; ran != 0; looks++) {
-        ran = 0;
-        if (looks > MOST_LOOKS) {
-            PyErr_SetString(PyExc_RuntimeError,
-                            "the arguments change whenever they are read");
-        }
-        if (looks > MOST_LOOKS || collect_now() < 0) {
+    for (int looks = 0; looks <= MOST_LOOKS; looks++) {
+        if (collect_now() < 0) {
             return -1;
         }
-        for (const unsigned char *arg = signature->args; *arg != ARG_END; arg++) {
-            int one = make_ready(state, signature, *arg, given, &done[*arg], owned);
-            if (one < 0) {
-                return -1;
-            }
-            ran |= one;
+        if (are_ready(state, signature, given, looks > 0)) {
+            return 0;
+        }
+        if (read_all(state, signature, given, owned, looks > 0) < 0) {
+            return -1;
         }
     }
-    return 0;
+    return py_wrong("changing", "()");
 }
 
 int
 py_make_plain(const attnext_state *state, const py_signature *signature,
               PyObject **given, PyObject **owned)
 {
-    int result = keep_lists(signature, given, owned) < 0
-                     ? -1
-                     : make_plain(state, signature, given, owned);
+    int result = make_plain(state, signature, given, owned);
     py_quiet_begin();
     return result;
 }

@@ -19,12 +19,14 @@ exchanged(PyArrayObject *a)
     return (PyArrayObject *)view;
 }
 
-/* A new array of this shape, (..., rows, columns), for the core to write. */
+/* A new array (..., rows, columns) for the core to write. */
 static PyArrayObject *
-new_result(const py_call *call, npy_intp *dims)
+new_result(const py_call *call, py_shape_of of, npy_intp rows, npy_intp columns)
 {
+    npy_intp dims[PY_MAX_AXES];
+    const int ndim = py_shape(call, of, rows, columns, dims);
     if (call->beside == 0) {
-        return py_new_float32(call->ndim, dims);
+        return py_new_float32(ndim, dims);
     }
     npy_intp lies[] = {dims[0], dims[2], dims[1], dims[3]};
     return exchanged(py_new_float32(4, lies));
@@ -45,8 +47,8 @@ static int
 make_pairs(const py_call *call, bool with_N, PyArrayObject **to)
 {
     npy_intp dims[PY_MAX_AXES];
-    py_pair_shape(call, call->problem.M, call->problem.N, dims);
-    *to = py_new_float32(call->pair_ndim - !with_N, dims);
+    int ndim = py_shape(call, OF_PAIRS, call->problem.M, call->problem.N, dims);
+    *to = py_new_float32(ndim - !with_N, dims);
     return *to == NULL ? -1 : 0;
 }
 
@@ -89,11 +91,12 @@ py_make_outputs(py_call *call)
     py_made *to = &call->made;
     const bool lse = o->return_lse &&
                      (!call->keeps_inputs || attn_reads_saved(&call->problem));
-    PyObject *out = call->given[ARG_OUT];
+    const npy_intp M = call->problem.M, width = output_width(call);
     npy_intp dims[PY_MAX_AXES];
-    py_query_shape(call, call->problem.M, output_width(call), dims);
-    to->output = py_is_given(out) ? py_out(out, call->ndim, dims)
-                                  : new_result(call, dims);
+    to->output = py_is_given(call->given[ARG_OUT])
+                     ? py_out(call->given[ARG_OUT],
+                              py_shape(call, OF_QUERIES, M, width, dims), dims)
+                     : new_result(call, OF_QUERIES, M, width);
     return to->output == NULL ||
                    (o->return_weights && make_pairs(call, true, &to->weights) < 0) ||
                    (lse && make_pairs(call, false, &to->lse) < 0) ||
@@ -139,11 +142,10 @@ shape_of_flow(const py_call *call, py_arg which, npy_intp dims[PY_MAX_AXES])
         return 1;
     }
     if (which == ARG_GRAD_OUTPUT || which == ARG_OUTPUT) {
-        py_query_shape(call, p->M, output_width(call), dims);
-        return call->ndim;
+        return py_shape(call, OF_QUERIES, p->M, output_width(call), dims);
     }
-    py_pair_shape(call, p->M, p->N, dims);
-    return call->pair_ndim - (which == ARG_GRAD_LSE || which == ARG_LSE);
+    return py_shape(call, OF_PAIRS, p->M, p->N, dims) -
+           (which == ARG_GRAD_LSE || which == ARG_LSE);
 }
 
 /* That of the output, too, lies as the output does. */
@@ -215,9 +217,7 @@ make_parameter_gradients(py_call *call)
 static PyArrayObject *
 make_key_gradient(const py_call *call, npy_intp rows, npy_intp columns)
 {
-    npy_intp dims[PY_MAX_AXES];
-    py_key_shape(call, rows, columns, dims);
-    PyArrayObject *gradient = new_result(call, dims);
+    PyArrayObject *gradient = new_result(call, OF_KEYS, rows, columns);
     if (gradient != NULL && call->problem.B == 0) {
         memset(PyArray_DATA(gradient), 0, (size_t)PyArray_NBYTES(gradient));
     }
@@ -238,8 +238,8 @@ make_key_gradients(py_call *call)
     if (d->key_use == NULL) { /* there are no spare arrays */
         d->projected = make_key_gradient(call, p->N,
                                          py_keys_of(call->score)->key_width(p));
-        py_key_shape(call, p->N, 1, dims);
-        d->key_use = (PyArrayObject *)PyArray_SimpleNew(call->ndim, dims, NPY_UINT8);
+        int ndim = py_shape(call, OF_KEYS, p->N, 1, dims);
+        d->key_use = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_UINT8);
     }
     if (d->projected == NULL || d->key_use == NULL) {
         return -1;
@@ -284,7 +284,6 @@ py_make_gradients(py_call *call)
     const attn_problem *p = &call->problem;
     const bool values = !py_is_of_scores(call);
     py_made *d = &call->made;
-    npy_intp dims[PY_MAX_AXES];
 
     if (convert_flows(call) < 0) {
         return -1;
@@ -292,8 +291,7 @@ py_make_gradients(py_call *call)
     if (call->memory != NULL && p->B > 0) {
         py_memory_spare(call->memory, d);
     }
-    py_query_shape(call, p->M, p->Dq, dims);
-    d->queries = new_result(call, dims);
+    d->queries = new_result(call, OF_QUERIES, p->M, p->Dq);
     if (d->queries != NULL && d->values == NULL && values) {
         d->values = make_key_gradient(
             call, p->N,

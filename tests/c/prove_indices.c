@@ -9,6 +9,7 @@
  */
 #include "../../csrc/core/mask.c"
 #include "../../csrc/core/operand.h"
+#include "../../csrc/core/view.c"
 
 #ifdef WRONG
 enum { MORE = 1 };
