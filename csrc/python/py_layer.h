@@ -67,11 +67,10 @@ layer_core layer_sizes(const layer_core *core);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* Those that take keywords. layer_data is layer_memory, but what it makes is of no layer:
- * for attnext.torch, whose layers are its own, and sums autograd's. */
+/* Those that take keywords. */
 typedef PyObject *layer_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                PyObject *kwnames);
-layer_method layer_call, layer_backward, layer_memory, layer_data;
+layer_method layer_call, layer_backward, layer_memory;
 extern const py_signature layer_memory_signature;
 
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
@@ -159,11 +158,8 @@ layer_object *layer_memory_layer(memory_object *memory);
 /* The same of a memory that may have no layer. */
 int layer_memory_check_own(memory_object *memory);
 
-/* memory._check(parameters), of dict or None: the layer's. */
-PyObject *layer_memory_check_given(PyObject *self, PyObject *parameters);
-
 /* Fills *call with what the memory has, which goes into *held with references of its own.
- * TypeError if values or lengths are given; and as layer_memory_check. */
+ * TypeError if values or lengths are given; and as layer_memory_layer. */
 int layer_memory_read(const layer_object *layer, const layer_core *core,
                       PyObject *memory, py_call *call, py_memory *held);
 

@@ -180,11 +180,11 @@ const py_signature layer_memory_signature = {
     .method = true,
 };
 
-/* layer: NULL if it is of none. Objects are made, which may start the collector, before
- * anything is read. */
-static PyObject *
-make(PyObject *self, PyObject *layer, PyObject *const *args, Py_ssize_t nargs,
-     PyObject *kwnames)
+/* A layer without a generator is of no constructor (Memory._of), and what it makes is of no
+ * layer: for attnext.torch, whose layers are its own, and sums autograd's. Objects are made,
+ * which may start the collector, before anything is read. */
+PyObject *
+layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
@@ -194,6 +194,7 @@ make(PyObject *self, PyObject *layer, PyObject *const *args, Py_ssize_t nargs,
     if (layer_hold((layer_object *)self, true, &held) < 0) {
         return NULL;
     }
+    PyObject *layer = held.rng == Py_None ? NULL : self;
     if ((layer == NULL || layer_check_parameters(&held, NULL) == 0) &&
         py_parse(state, &layer_memory_signature, args, nargs, kwnames, given) == 0) {
         memory = new_memory(state, &held, layer);
@@ -206,18 +207,6 @@ make(PyObject *self, PyObject *layer, PyObject *const *args, Py_ssize_t nargs,
     Py_XDECREF(owned);
     layer_core_clear(&held);
     return (PyObject *)memory;
-}
-
-PyObject *
-layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    return make(self, self, args, nargs, kwnames);
-}
-
-PyObject *
-layer_data(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    return make(self, NULL, args, nargs, kwnames);
 }
 
 /* The memory as it is now, for functions; nothing is appended to it. */
@@ -271,7 +260,15 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* ---- the type -------------------------------------------------------------------- */
 
-/* For attnext/_layers.py: what the memory has, keys, values and mask with all their room,
+/* For attnext/_layers.py, as what follows. */
+static PyObject *
+memory_check(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return layer_memory_check_own((memory_object *)self) < 0 ? NULL
+                                                             : Py_NewRef(Py_None);
+}
+
+/* What the memory has, keys, values and mask with all their room,
  * and how many keys these are. */
 static PyObject *
 memory_parts(PyObject *self, PyObject *Py_UNUSED(ignored))
@@ -328,9 +325,7 @@ static PyMethodDef memory_methods[] = {
     {0}, /* append */
     {"backward", layer_memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
     {"_parts", memory_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
-    /* For attnext.torch, whose layers are its own, and sums autograd's. */
-    {"_check", layer_memory_check_given, METH_O,
-     "_check($self, parameters, /)\n--\n\n"},
+    {"_check", memory_check, METH_NOARGS, "_check($self)\n--\n\n"},
     {"_now", memory_now, METH_NOARGS, "_now($self)\n--\n\n"},
     {0},
 };

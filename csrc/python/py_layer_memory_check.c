@@ -165,20 +165,3 @@ py_read_memory(const attnext_state *state, py_call *call)
                ? -1
                : put_into(call, &memory->now);
 }
-
-PyObject *
-layer_memory_check_given(PyObject *self, PyObject *parameters)
-{
-    memory_object *memory = (memory_object *)self;
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    layer_core given = layer_sizes(&memory->core);
-    const int n = parameters == Py_None ? 0 : given.score->parameters;
-    for (int i = 0; i < n && !PyErr_Occurred(); i++) {
-        given.objects[i] = py_item(parameters, layer_name(state, &given, i));
-    }
-    int result = parameters == Py_None ? layer_memory_check_own(memory)
-                 : PyErr_Occurred()    ? -1
-                                       : check_parameters(memory, given.objects);
-    layer_core_clear(&given);
-    return result < 0 ? NULL : Py_NewRef(Py_None);
-}
