@@ -88,6 +88,23 @@ operand(PyArrayObject *a)
                       PyArray_DIM(a, PyArray_NDIM(a) - 1));
 }
 
+/* Of lengths there is one for each entry of the first axis, or one for all. */
+static attn_masks
+masks_of(const py_memory *now, npy_intp entries)
+{
+    PyArrayObject *lens = now->arrays[MEMORY_LENS], *mask = now->arrays[MEMORY_MASK];
+    attn_masks masks = {0};
+    if (lens != NULL && entries > 0) {
+        masks.valid.lens = PyArray_DATA(lens);
+        masks.valid.heads = entries / PyArray_SIZE(lens);
+        masks.valid.stride_b = 1;
+    }
+    if (mask != NULL) {
+        masks.keys = (attn_key_mask){PyArray_DATA(mask), 1, layer_rows_of(mask)};
+    }
+    return masks;
+}
+
 /* B counts heads, too; more than there can be of elements are too many for the core, which
  * then says so. */
 void
@@ -108,6 +125,7 @@ layer_memory_look(memory_view *view, const layer_core *core, const py_memory *no
         .heads = heads,
         .group = heads > 0 ? heads / core->num_kv_heads : 1,
         .score = core->score->score,
+        .masks = masks_of(now, entries_of(keys)),
     };
     if (heads > 0) {
         view->p.B = heads * Py_MIN(view->p.B, INT64_MAX / heads);
@@ -140,36 +158,8 @@ make_prepared(const layer_core *core, py_memory *next, npy_intp room)
     return 0;
 }
 
-/* (entries, end - first): ATTN_UNUSED for keys that lengths and mask leave out for good;
- * NULL if there are neither, or no memory: then all are prepared. */
-static uint8_t *
-unused_keys(const py_memory *now, npy_intp first, npy_intp end)
-{
-    PyArrayObject *keys = now->arrays[MEMORY_KEYS], *lens = now->arrays[MEMORY_LENS];
-    PyArrayObject *mask = now->arrays[MEMORY_MASK];
-    const npy_intp entries = entries_of(keys), room = layer_rows_of(keys);
-    uint8_t *use = NULL, *next;
-    if (entries > 0 && (lens != NULL || mask != NULL)) {
-        next = use = PyMem_RawMalloc((size_t)(entries * (end - first)));
-    }
-    for (npy_intp e = 0; use != NULL && e < entries; e++) {
-        const npy_bool *mask_e = mask == NULL ? NULL : PyArray_DATA(mask);
-        int64_t length = end;
-        if (lens != NULL) { /* one for each entry of the first axis, or one for all */
-            const int64_t *each = PyArray_DATA(lens);
-            length = each[e / (entries / PyArray_SIZE(lens))];
-        }
-        for (npy_intp j = first; j < end; j++) {
-            bool used = j < length && (mask == NULL || mask_e[e * room + j]);
-            *next++ = used ? 0 : ATTN_UNUSED;
-        }
-    }
-    return use;
-}
-
 typedef struct {
     memory_view of;
-    uint8_t *use;
     void *prepared;
     npy_intp first, end;
 } preparation;
@@ -178,8 +168,7 @@ static int
 call_prepare(const void *context, void *Py_UNUSED(scratch), attn_run *run)
 {
     const preparation *c = context;
-    return c->of.maker->make(c->prepared, &c->of.in, c->use, c->first, c->end, &c->of.p,
-                             run);
+    return c->of.maker->make(c->prepared, &c->of.in, c->first, c->end, &c->of.p, run);
 }
 
 /* Keys first <= j < end of *now. release: the GIL may be given up. */
@@ -189,16 +178,13 @@ prepare(const attnext_state *state, const layer_core *core, const py_memory *now
 {
     preparation c;
     layer_memory_look(&c.of, core, now, end);
-    c.use = unused_keys(now, first, end);
     c.prepared = PyArray_DATA(now->arrays[MEMORY_PREPARED]);
     c.first = first;
     c.end = end;
     const double work = (double)c.of.p.B * (double)(end - first) * (double)c.of.p.Dk *
                         (double)c.of.maker->key_width(&c.of.p);
     py_quiet_begin();
-    int result = (release ? py_run : py_run_alone)(state, work, call_prepare, &c);
-    PyMem_RawFree(c.use);
-    return result;
+    return (release ? py_run : py_run_alone)(state, work, call_prepare, &c);
 }
 
 /* ---- growing --------------------------------------------------------------------- */
