@@ -1,7 +1,8 @@
 """The core through its C interface, compiled without Python: random problems, and large ones.
 
 tests/c/fuzz_attention.c says what holds for every problem; here it is tried on the same ones each
-time. tests/c/test_core.c has what only large problems show.
+time. tests/c/test_core.c has what only large problems show, tests/c/test_kv_cache.c rows and sums
+that stay between calls.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ CHECKS = re.findall(r'^    \{"(\w+)", check_\w+\}', TEXT, re.MULTILINE)
 
 @pytest.fixture(scope="session")
 def programs(once: Once, c_objects: list[Path], fused: tuple[str, ...]) -> Path:
-    """The folder of both programs."""
+    """The folder of all programs."""
 
     def make(folder: Path) -> None:
-        names = ("fuzz_attention", "fuzz_main", "test_core")
+        names = ("fuzz_attention", "fuzz_main", "test_core", "test_kv_cache")
         files = [TESTS / "c" / f"{name}.c" for name in names]
-        fuzz, main, core = compile_objects(files, folder, *FLAGS, *fused)
+        fuzz, main, core, kv_cache = compile_objects(files, folder, *FLAGS, *fused)
         link(folder / "fuzz", [fuzz, main, *c_objects], "-pthread")
         link(folder / "test_core", [core, *c_objects], "-pthread")
+        link(folder / "test_kv_cache", [kv_cache, *c_objects], "-pthread")
 
     return once("core", make)
 
@@ -40,6 +42,10 @@ def test_random_problems(programs: Path) -> None:
 @pytest.mark.parametrize("check", CHECKS)
 def test_large_problems(check: str, programs: Path) -> None:
     run([str(programs / "test_core"), check])
+
+
+def test_rows_that_stay_and_sums(programs: Path) -> None:
+    assert "rows and sums" in run([str(programs / "test_kv_cache")])
 
 
 def test_every_check_is_named() -> None:
