@@ -9,7 +9,6 @@ functions here use, which does not see what a subclass may have changed:
     _write(values)              copies values into these of them, or into none
     _read(value, name, shape)   as float32 in this shape (that of any)
     _set_training(mode)         whether dropout acts
-    _data(...)                  memory(...), but of no layer
 
 Nothing here is captured by a comprehension: where there is no memory for a cell of an argument,
 CPython 3.11 loses the argument.
@@ -391,7 +390,7 @@ def _of(
             H, Dk, Dv, *heads = sizes
             layer = kind.__new__(kind)
             layer._install((Dk, 0, Dv, H, *heads), 0.0, None, False, None, parameters, {})
-            return layer._data(keys, values, valid_lens, mask=mask)
+            return layer.memory(keys, values, valid_lens, mask=mask)
     raise ValueError(f"score is {score!r}, expected the name of one")
 
 
@@ -415,7 +414,7 @@ def _given_to(self: Any, layer: object, /) -> tuple[Any, ...]:
         from attnext import _wrong
 
         raise _wrong.memory_of_another()
-    self._check(None)
+    self._check()
     keys, values, lens, mask, N = self._parts()
     lens = lens if lens is None else lens.copy()
     mask = mask if mask is None else mask[..., :N, :].copy()

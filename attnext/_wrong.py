@@ -252,3 +252,28 @@ def changed(name: str, same_size: bool) -> RuntimeError:
 def memory_of_another() -> ValueError:
     made = "the memory was made by another object"
     return ValueError(f"{made}, expected one that memory() of this object returned")
+
+
+def made_memory() -> TypeError:
+    return TypeError("a Memory is made by an object that reads it: attn.memory(keys, values)")
+
+
+def fixed_memory() -> TypeError:
+    return TypeError("nothing is appended to a memory as it was")
+
+
+def beside_memory(name: str) -> TypeError:
+    return TypeError(f"{name} is given beside a memory, expected none: it has its own")
+
+
+def other_rows() -> ValueError:
+    return ValueError("keys or values changed shape in the call")
+
+
+def too_many_rows() -> ValueError:
+    return ValueError("keys are more than a memory can have")
+
+
+def layer_is_gone() -> RuntimeError:
+    made = "the object that made this memory"
+    return RuntimeError(f"{made} is gone, and its parameters with it")

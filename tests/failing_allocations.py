@@ -169,7 +169,6 @@ def layers() -> Cases:
         backward = partial(layer.backward, LISTS, grad_weights=weights, context=context)
         yield f"{name}.backward", partial(backward, return_grad_sink=True)
         yield f"{name}.memory", partial(layer.memory, LISTS, LISTS, [1, 2], mask=MASK)
-        yield f"{name}._data", partial(layer._data, LISTS, LISTS, [1, 2], mask=MASK)
         yield f"{name}.train", partial(layer.train, mode=False)
         yield f"{name}.load_state_dict", partial(layer.load_state_dict, layer.state_dict())
         if isinstance(layer, MultiHeadAttention):
@@ -190,7 +189,6 @@ def layers() -> Cases:
         yield "Memory.append", partial(life_of_a_memory, layer)
         yield "Memory._given_to", partial(memory._given_to, layer)
         yield "Memory._of", partial(life_of_data)
-        yield "Memory._check", partial(data()._check, WEIGHTS_OF_DATA)
         for thing in (layer, context, memory):
             yield from attributes(thing)
 
@@ -233,7 +231,7 @@ def life_of_a_memory(layer: Layer) -> Any:
 
 
 ALONE = {"parameters", "zero_grad", "state_dict", "eval", "_now", "__repr__", "__len__"}
-ALONE |= {"_parts"}
+ALONE |= {"_parts", "_check"}
 ALONE |= {f"{kind}Attention.__reduce__" for kind in ("Additive", "DotProduct", "MultiHead")}
 ALONE.add("Memory.backward")
 

@@ -1,8 +1,8 @@
 """The core through its C interface, compiled without Python: random problems, and large ones.
 
 tests/c/fuzz_attention.c says what holds for every problem; here it is tried on the same ones each
-time. tests/c/test_core.c has what only large problems show, tests/c/test_view.c what arrays with any
-strides do.
+time. tests/c/test_core.c has what only large problems show, test_view.c arrays with any strides,
+test_kv_cache.c rows and sums that stay between calls.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ CHECKS = re.findall(r'^    \{"(\w+)", check_\w+\}', TEXT, re.MULTILINE)
 
 @pytest.fixture(scope="session")
 def programs(once: Once, c_objects: list[Path], fused: tuple[str, ...]) -> Path:
-    """The folder of the programs."""
+    """The folder of all programs."""
 
     def make(folder: Path) -> None:
-        names = ("fuzz_attention", "fuzz_main", "test_core", "test_view")
-        files = [TESTS / "c" / f"{name}.c" for name in names]
-        fuzz, main, core, view = compile_objects(files, folder, *FLAGS, *fused)
+        alone = ("test_core", "test_view", "test_kv_cache")
+        files = [TESTS / "c" / f"{name}.c" for name in ("fuzz_attention", "fuzz_main", *alone)]
+        fuzz, main, *others = compile_objects(files, folder, *FLAGS, *fused)
         link(folder / "fuzz", [fuzz, main, *c_objects], "-pthread")
-        link(folder / "test_core", [core, *c_objects], "-pthread")
-        link(folder / "test_view", [view, *c_objects], "-pthread")
+        for name, program in zip(alone, others, strict=True):
+            link(folder / name, [program, *c_objects], "-pthread")
 
     return once("core", make)
 
@@ -46,6 +46,10 @@ def test_large_problems(check: str, programs: Path) -> None:
 
 def test_any_array_is_read_where_it_lies(programs: Path) -> None:
     run([str(programs / "test_view")])
+
+
+def test_rows_that_stay_and_sums(programs: Path) -> None:
+    assert "rows and sums" in run([str(programs / "test_kv_cache")])
 
 
 def test_every_check_is_named() -> None:

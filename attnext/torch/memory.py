@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-from attnext import _core
+from attnext import _core, _wrong
 
 from .autograd import first_derivatives
 from .calls import RULES, Call, call_of, forward, keep, recorded, take_learned
@@ -169,7 +169,8 @@ class Memory:
         }
         if maybe:
             seen_now = {name: _Seen(x) for name, x in maybe.items()}  # before they are compared
-            self._rows._check({name: to_array(x) for name, x in maybe.items()})
+            for name, x in maybe.items():
+                _check_same(name, self._made_with[name], to_array(x))
             self._seen = seen | seen_now
 
     def _follow(self, keys: Tensor, values: Tensor, parameters: Mapping[str, Tensor]) -> None:
@@ -351,6 +352,13 @@ def _diagonal(shape: tuple[int, ...]) -> NDArray[np.intp]:
 
 
 # ---- what is given -------------------------------------------------------------------------------
+
+
+def _check_same(name: str, before: NDArray[Any], now: NDArray[Any]) -> None:
+    """Bit by bit: what was NaN and still is has not changed."""
+    same_size = now.shape == before.shape
+    if not same_size or now.tobytes() != before.tobytes():
+        raise _wrong.changed(name, same_size)
 
 
 def _checked(**inputs: Any) -> dict[str, Tensor]:

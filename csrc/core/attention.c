@@ -62,7 +62,8 @@ decide_dropout(attn_block *block)
     const attn_tile *t = &block->tile;
     if (p->dropout.keep.data != NULL) {
         memset(block->keep, 0xff, (size_t)t->keys * sizeof *block->keep);
-        attn_view_words(block->keep, &p->dropout.keep, &block->rows, t->k0, t->keys);
+        attn_view_words(block->keep, &p->dropout.keep, false, &block->rows, t->k0,
+                        t->keys);
         return true;
     }
     if (p->dropout.p == 0.0f) {

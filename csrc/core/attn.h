@@ -124,10 +124,18 @@ typedef struct {
     int64_t heads;         /* entries that share theirs, >= 1 */
 } attn_band;
 
+/* Keys that no query attends to: allowed[(b / heads) * stride + j] is 0. */
+typedef struct {
+    const uint8_t *allowed; /* NULL: every key */
+    int64_t heads;          /* entries that share theirs, >= 1 */
+    int64_t stride;
+} attn_key_mask;
+
 /* Query m of entry b attends to key j iff every rule that is given allows it. */
 typedef struct {
     attn_valid_lens valid;
     attn_band band;
+    attn_key_mask keys;
     attn_view mask; /* of bytes: 0 forbids */
     attn_view bias; /* of floats, added to the score: -inf forbids */
 } attn_masks;
@@ -332,10 +340,11 @@ typedef struct {
     /* Once, before the first keys. The memory must then stay where it is. */
     void (*start)(void *prepared, const attn_problem *p, int64_t capacity);
     /* Keys first <= j < end of every entry, in any order, and again where they have
-     * changed; those that use (entries, end - first) calls ATTN_UNUSED may be left out, and
-     * no query may be scored against them; NULL: all. */
-    int (*make)(void *prepared, const attn_inputs *in, const uint8_t *use,
-                int64_t first, int64_t end, const attn_problem *p, attn_run *run);
+     * changed. Those that p->masks.valid and p->masks.keys leave out for good, the same for
+     * all queries and heads of the entry, may not be made, and no query may be scored
+     * against them; other masks play no part. */
+    int (*make)(void *prepared, const attn_inputs *in, int64_t first, int64_t end,
+                const attn_problem *p, attn_run *run);
     /* Is this parameter, given, one that they are made with? Numbers of a projected key,
      * and of a value, or of those themselves. */
     bool (*has)(const attn_score *score, int parameter);
@@ -368,7 +377,7 @@ int attn_merge_backward(float *const *doutputs, float *const *dlses,
 /* ---- masked softmax and sequence mask on their own ------------------------------- */
 
 /* weights (B, M, N) = softmax over the last axis of X (B, M, N) over the keys that the
- * lengths and the mask allow (band and bias play no part). */
+ * lengths and the mask allow (band, bias and the mask of keys play no part). */
 int attn_masked_softmax(float *weights, const float *X, int64_t B, int64_t M, int64_t N,
                         const attn_masks *masks, attn_empty_rows empty_rows,
                         attn_run *run);

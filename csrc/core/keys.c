@@ -49,11 +49,24 @@ enum { TASK_KEYS = 64 };
 typedef struct {
     const attn_problem *p;
     int64_t first, end;
-    const uint8_t *use;
-    attn_prepared *to; /* made from keys; or back, in the call */
+    const uint8_t *use; /* NULL: those that last */
+    attn_prepared *to;  /* made from keys; or back, in the call */
     const attn_operand *keys;
     attn_call *call;
 } key_job;
+
+/* Of n keys from j on: those that lengths and the mask of keys leave to any query of entry e. */
+static void
+find_lasting(uint8_t use[TASK_KEYS], const attn_problem *p, int64_t e, int64_t j,
+             int64_t n)
+{
+    const uint8_t *allowed = attn_key_row(&p->masks.keys, e * p->group);
+    const int64_t limit = attn_limit(&p->masks.valid, e * p->group, 0, p->N);
+    for (int64_t i = 0; i < n; i++) {
+        const bool lasts = j + i < limit && (allowed == NULL || allowed[j + i] != 0);
+        use[i] = lasts ? 0 : ATTN_UNUSED;
+    }
+}
 
 /* Keys that no query needs are not read, and nothing is made of them; their gradient
  * is 0. */
@@ -66,11 +79,18 @@ key_task(void *ctx, int64_t task, int worker)
     int64_t keys = job->end - job->first, chunks = attn_ceil_div(keys, TASK_KEYS);
     int64_t e = task / chunks, j = job->first + task % chunks * TASK_KEYS;
     int64_t end = job->end - j < TASK_KEYS ? job->end : j + TASK_KEYS;
+    int64_t row = e * keys - job->first; /* of key 0, in use */
+    const uint8_t *use = job->use;
+    uint8_t lasting[TASK_KEYS];
     (void)worker;
+    if (use == NULL) {
+        find_lasting(lasting, p, e, j, end - j);
+        use = lasting;
+        row = -j;
+    }
     for (int64_t n; j < end; j += n) {
         bool used;
-        const int64_t row = e * keys - job->first; /* of key 0, in use */
-        n = attn_use_run(job->use, row + j, row + end, &used);
+        n = attn_use_run(use, row + j, row + end, &used);
         if (used && job->to != NULL) {
             score->make_keys(job->to->rows, e * job->to->capacity + j,
                              attn_read(job->keys, e, j), n, p);
@@ -130,12 +150,12 @@ start(void *memory, const attn_problem *p, int64_t capacity)
 }
 
 static int
-make(void *memory, const attn_inputs *in, const uint8_t *use, int64_t first,
-     int64_t end, const attn_problem *p, attn_run *run)
+make(void *memory, const attn_inputs *in, int64_t first, int64_t end,
+     const attn_problem *p, attn_run *run)
 {
     attn_prepared *to = (attn_prepared *)attn_arena_over(memory).base;
     return p->score->take_keys == NULL ||
-                   attn_make_keys(to, &in->keys, use, first, end, p, run)
+                   attn_make_keys(to, &in->keys, NULL, first, end, p, run)
                ? 0
                : ATTN_INTERRUPTED;
 }

@@ -27,8 +27,8 @@ const attn_prepared *attn_prepared_at(const void *memory);
 void attn_start_keys(attn_prepared *to, const attn_problem *p);
 
 /* Makes the rows of keys first <= j < end of every entry, or of those of them that use
- * (B / group, end - first) does not call ATTN_UNUSED; use NULL: of all. false:
- * interrupted. */
+ * (B / group, end - first) does not call ATTN_UNUSED; use NULL: that lengths and the mask of
+ * keys leave (attn_key_maker). false: interrupted. */
 bool attn_make_keys(attn_prepared *to, const attn_operand *keys, const uint8_t *use,
                     int64_t first, int64_t end, const attn_problem *p, attn_run *run);
 

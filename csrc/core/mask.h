@@ -1,7 +1,7 @@
 /*
  * mask.h -- who takes part: the rows of a block, and the tiles they need.
  *
- * Lengths, band, mask and bias, and what becomes of a row that they leave without any
+ * Lengths, band, masks and bias, and what becomes of a row that they leave without any
  * key, all end here in two things the walk can use: which tiles to visit at all, and,
  * for a tile in which not every pair takes part, one live word per key (kernels.h).
  */
@@ -23,6 +23,22 @@ attn_limit(const attn_valid_lens *v, int64_t b, int64_t m, int64_t N)
     return v->lens == NULL ? N : v->lens[b / v->heads * v->stride_b + m * v->stride_m];
 }
 
+/* A byte for each key of entry b, 0 where no query attends to it; NULL: it may to all. */
+static inline const uint8_t *
+attn_key_row(const attn_key_mask *keys, int64_t b)
+{
+    return keys->allowed == NULL ? NULL
+                                 : keys->allowed + b / keys->heads * keys->stride;
+}
+
+/* May pairs between the first and the last key of a row be forbidden? */
+static inline bool
+attn_has_holes(const attn_masks *masks)
+{
+    return masks->keys.allowed != NULL || masks->mask.data != NULL ||
+           masks->bias.data != NULL;
+}
+
 /* The sink of query m of entry b; -inf: it has none. */
 static inline float
 attn_sink_of(const attn_problem *p, int64_t b, int64_t m)
@@ -41,7 +57,7 @@ typedef struct {
     int64_t low, high;               /* smallest start, largest limit */
     int64_t whole_low, whole_high;   /* largest start, smallest limit */
     int64_t scored_low, scored_high; /* as low, high, of the rows whose scores count */
-    bool holes;                      /* mask or bias may forbid pairs in between */
+    bool holes;                      /* a mask or bias may forbid pairs in between */
     uint64_t empty;                  /* lanes in which no key takes part ... */
     uint64_t uniform; /* ... those of them whose weights are 1/N: they attend to all N
                          keys, their scores count as 0 and have no gradient */
@@ -71,8 +87,9 @@ bool attn_rows_whole(const attn_rows *rows);
 void attn_first_tile(attn_tile *t, const attn_rows *rows);
 bool attn_next_tile(attn_tile *t, const attn_rows *rows);
 
-/* words[i] loses the bits of the lanes whose byte of the view is 0 at key k0 + i. */
-void attn_view_words(uint64_t words[ATTN_KEYS], const attn_view *v,
+/* words[i] loses the bits of the lanes to which the view forbids key k0 + i: of bytes, a 0; of
+ * floats, -inf. */
+void attn_view_words(uint64_t words[ATTN_KEYS], const attn_view *v, bool floats,
                      const attn_rows *rows, int64_t k0, int keys);
 
 /* row (N), that of lane l: 0 wherever mask or bias forbid. */

@@ -160,14 +160,13 @@ key_task(void *ctx, int64_t task, int worker)
 
 /* All of them: an empty row may pool the value of a key that is scored by none. */
 int
-attn_heads_make(void *memory, const attn_inputs *in, const uint8_t *use, int64_t first,
-                int64_t end, const attn_problem *p, attn_run *run)
+attn_heads_make(void *memory, const attn_inputs *in, int64_t first, int64_t end,
+                const attn_problem *p, attn_run *run)
 {
     key_job job = {p, prepared_at(memory), in, first, end};
     int64_t entries = p->B / p->heads;
     double work = attn_work(entries, end - first, p->H / p->group) *
                   (double)(p->Dk + p->Dv);
-    (void)use;
     return attn_parallel_for(run, entries * attn_ceil_div(end - first, TASK_KEYS),
                              attn_us(work), key_task, &job)
                ? 0

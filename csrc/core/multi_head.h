@@ -54,8 +54,8 @@ bool attn_multi_head_make(const attn_multi_head_call *m, float *weights, float *
 /* K and V made once: attn_key_maker. */
 size_t attn_heads_size(const attn_problem *p, int64_t capacity);
 void attn_heads_start(void *prepared, const attn_problem *p, int64_t capacity);
-int attn_heads_make(void *prepared, const attn_inputs *in, const uint8_t *use,
-                    int64_t first, int64_t end, const attn_problem *p, attn_run *run);
+int attn_heads_make(void *prepared, const attn_inputs *in, int64_t first, int64_t end,
+                    const attn_problem *p, attn_run *run);
 
 /* The layers of queries, keys and values, and of O. */
 attn_projection attn_multi_head_layer(const attn_multi_head_call *m,

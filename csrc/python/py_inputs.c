@@ -4,8 +4,6 @@
  */
 #include "py_call.h" /* Python.h is the first header of all */
 
-#include "../core/mask.h"
-
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -273,58 +271,18 @@ convert_pairs(py_call *call, const npy_intp *dims)
     return 0;
 }
 
-/* to (B / each, M, N), of bytes: where both masks allow; each: so many entries in a row
- * have the same in both. */
+/* The mask of the memory, a byte for each key, which the heads that share keys share. */
 static void
-write_both(uint8_t *to, const attn_view *a, const attn_view *b, const attn_problem *p,
-           int64_t each, int64_t M)
+take_mask_of_memory(py_call *call)
 {
-    for (int64_t entry = 0; entry < p->B; entry += each) {
-        for (int64_t m = 0; m < M; m++) {
-            const uint8_t *a_m = (uint8_t *)a->data + attn_view_row(a, entry, m);
-            const uint8_t *b_m = (uint8_t *)b->data + attn_view_row(b, entry, m);
-            for (int64_t j = 0; j < p->N; j++) {
-                *to++ = a_m[j * a->stride_j] && b_m[j * b->stride_j];
-            }
-        }
+    attn_problem *p = &call->problem;
+    PyArrayObject *mask = call->memory == NULL ? NULL
+                                               : call->memory->arrays[MEMORY_MASK];
+    if (mask != NULL) {
+        p->masks.keys = (attn_key_mask){.allowed = PyArray_DATA(mask),
+                                        .heads = p->heads > 0 ? p->heads : p->group,
+                                        .stride = call->key_rows};
     }
-}
-
-/* The mask of the memory, (entries, room), which the heads that share keys share, and that
- * of the call if there is one. What is made of both lies behind the axes of its view. */
-static int
-add_mask_of_memory(py_call *call)
-{
-    const attn_problem *p = &call->problem;
-    attn_view *view = &call->problem.masks.mask, given = *view;
-    const int64_t heads = p->heads > 0 ? p->heads : p->group;
-    const bool shared = given.axis_count == 0 ||
-                        (given.axes->stride == 0 && given.axes->size % heads == 0);
-    const int64_t each = given.data == NULL || shared ? heads : 1;
-    const int64_t M = given.stride_m == 0 ? Py_MIN(p->M, 1) : p->M;
-    npy_intp dims[] = {given.data == NULL ? 0 : p->B / each, M, p->N};
-    const npy_intp bytes = PyArray_OverflowMultiplyList(dims, 3);
-    attn_axis *axes = bytes < 0 ? NULL : PyMem_New(attn_axis, 3 + bytes / sizeof *axes);
-    if (axes == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    axes[0] = (attn_axis){heads, 0};
-    axes[1] = (attn_axis){p->B / heads, call->key_rows};
-    *view = (attn_view){.data = PyArray_DATA(call->memory->arrays[MEMORY_MASK]),
-                        .axes = axes,
-                        .axis_count = 2,
-                        .stride_j = 1};
-    if (given.data != NULL) {
-        write_both((uint8_t *)(axes + 2), view, &given, p, each, M);
-        py_view_clear(&given);
-        axes[0] = (attn_axis){each, 0};
-        axes[1] = (attn_axis){p->B / each, M * p->N};
-        view->data = axes + 2;
-        view->stride_m = M > 1 ? p->N : 0;
-    }
-    call->end = Py_MAX(call->end, ARG_MASK + 1); /* the view is to be cleared */
-    return 0;
 }
 
 /* Lengths and bands belong to queries, which heads share. */
@@ -367,13 +325,9 @@ convert_masks(py_call *call)
         p->masks.band.heads = INT64_MAX;
     }
     share_among_heads(p);
+    take_mask_of_memory(call);
     py_shape(call, OF_PAIRS, p->M, p->N, dims);
-    if (convert_pairs(call, dims) < 0) {
-        return -1;
-    }
-    return call->memory != NULL && call->memory->arrays[MEMORY_MASK] != NULL
-               ? add_mask_of_memory(call)
-               : 0;
+    return convert_pairs(call, dims);
 }
 
 /* ---- all of them ----------------------------------------------------------------- */

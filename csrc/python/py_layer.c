@@ -181,8 +181,6 @@ static const PyMethodDef methods_of_all[] = {
     {"_read", layer_read, METH_VARARGS | METH_STATIC,
      "_read(value, name, shape, /)\n--\n\n"},
     {"_set_training", set_training, METH_O, "_set_training($self, mode, /)\n--\n\n"},
-    {"_data", PY_FASTCALL(layer_data), METH_FASTCALL | METH_KEYWORDS,
-     "_data($self, keys, values, valid_lens=None, *, mask=None)\n--\n\n"},
     {"_install", install, METH_VARARGS,
      "_install($self, sizes, dropout, scale, training, rng, parameters, grads, "
      "/)\n--\n\n"},

@@ -67,11 +67,10 @@ layer_core layer_sizes(const layer_core *core);
 
 /* ---- methods and properties ------------------------------------------------------ */
 
-/* Those that take keywords. layer_data is layer_memory, but what it makes is of no layer:
- * for attnext.torch, whose layers are its own, and sums autograd's. */
+/* Those that take keywords. */
 typedef PyObject *layer_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                PyObject *kwnames);
-layer_method layer_call, layer_backward, layer_memory, layer_data;
+layer_method layer_call, layer_backward, layer_memory;
 extern const py_signature layer_memory_signature;
 
 PyObject *layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
@@ -133,18 +132,22 @@ int layer_context_read(const attnext_state *state, const layer_core *core,
 /* ---- memories (py_layer_memory.c) ------------------------------------------------ */
 
 /* Of its layer the core has the sizes, the identity, and copies of those of the parameters
- * that projected the keys. The sums are what several backwards left of the first keys:
- * projected, values and key_use, or NULL; the spare ones are such arrays, whatever they
- * hold. */
+ * that projected the keys. The sums are what several backwards left of the first keys, or
+ * NULL: what flows to the projected keys and values, and in the place of a mask which keys
+ * are used; the spare ones are such arrays, whatever they hold. */
 typedef struct {
     PyObject ob_base;
     PyObject *weakrefs;
     PyObject *layer; /* a weak reference: nothing here leads back to it; NULL: none */
     layer_core core;
     uint64_t checked; /* the layer's revision when it had these, and nobody else did */
-    py_memory now;
-    bool fixed; /* nothing is appended to it */
-    py_made sums, spare;
+    bool fixed;       /* nothing is appended to it */
+
+    /* Of all its arrays of rows, (..., rows, width), since the first keys came: how many
+     * axes, 0 before that; those in front, and all of these together; the last. */
+    int ndim;
+    npy_intp leading[PY_MAX_AXES], entries, widths[MEMORY_ROWS];
+    py_memory now, sums, spare;
 } memory_object;
 
 extern PyType_Spec layer_memory_spec;
@@ -159,11 +162,8 @@ layer_object *layer_memory_layer(memory_object *memory);
 /* The same of a memory that may have no layer. */
 int layer_memory_check_own(memory_object *memory);
 
-/* memory._check(parameters), of dict or None: the layer's. */
-PyObject *layer_memory_check_given(PyObject *self, PyObject *parameters);
-
 /* Fills *call with what the memory has, which goes into *held with references of its own.
- * TypeError if values or lengths are given; and as layer_memory_check. */
+ * TypeError if values or lengths are given; and as layer_memory_layer. */
 int layer_memory_read(const layer_object *layer, const layer_core *core,
                       PyObject *memory, py_call *call, py_memory *held);
 
@@ -173,41 +173,39 @@ void layer_memory_share(py_memory *to, const py_memory *from);
 void layer_memory_hold(memory_object *memory, py_memory *held);
 void layer_memory_release(py_memory *memory);
 
-/* (..., rows, width) */
+/* How many rows an array (..., rows, width) has, and numbers in each. */
 static inline npy_intp
 layer_rows_of(PyArrayObject *a)
 {
     return PyArray_DIM(a, PyArray_NDIM(a) - 2);
 }
 
-/* A new array (..., rows, width) with the leading axes of `like`. */
-PyArrayObject *layer_memory_array(int ndim, const npy_intp *like, npy_intp rows,
+static inline npy_intp
+layer_width_of(PyArrayObject *a)
+{
+    return PyArray_DIM(a, PyArray_NDIM(a) - 1);
+}
+
+/* dims = (..., rows, width) of a memory, in how many axes; a new array of that shape. */
+int layer_memory_shape(const memory_object *memory, npy_intp rows, npy_intp width,
+                       npy_intp dims[PY_MAX_AXES]);
+PyArrayObject *layer_memory_array(const memory_object *memory, npy_intp rows,
                                   npy_intp width, int type);
 
-/* What the core has to know of N keys of a memory. */
+/* What the core has to know of the first N keys of *now. */
 typedef struct {
     const attn_key_maker *maker;
     attn_problem p;
     attn_inputs in;
 } memory_view;
 
-void layer_memory_look(memory_view *view, const layer_core *core, const py_memory *now,
-                       npy_intp N);
+void layer_memory_look(memory_view *view, const memory_object *memory,
+                       const py_memory *now, npy_intp N);
 
-/* New keys, values, mask and lengths or NULL, converted; and what was seen of their shapes:
- * (..., n, width), as a memory has them, each with its own width. Long, and so not set to
- * zero first. */
-typedef struct {
-    PyArrayObject *arrays[MEMORY_LENS + 1];
-    npy_intp widths[MEMORY_ROWS];
-    int ndim;
-    npy_intp dims[PY_MAX_AXES];
-} memory_rows;
-
-/* More of them, of the shapes that *now has but for the rows: all or nothing, whatever
- * others append meanwhile. */
-int layer_memory_extend(const attnext_state *state, const layer_core *core,
-                        py_memory *now, const memory_rows *rows);
+/* More of them, read: keys, values, mask and lengths or NULL, of rows->N keys. All or nothing,
+ * whatever others append meanwhile. */
+int layer_memory_extend(const attnext_state *state, memory_object *memory,
+                        const py_memory *rows);
 
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. */

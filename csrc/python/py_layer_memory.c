@@ -2,11 +2,7 @@
  * py_layer_memory.c -- the type Memory: keys and values that stay while queries come step
  * by step, as if it were Python:
  *
- *     class Layer:
- *         def memory(self, keys, values, valid_lens=None, *, mask=None):
- *             return Memory(self, ...)
- *
- *     class Memory:
+ *     class Memory: # layer.memory(keys, values, valid_lens) makes one, by appending
  *         def append(self, keys, values, mask=None):
  *             self.keys += keys; self.values += values; self.mask += mask
  *             self.projected += keys @ W_k.T
@@ -29,18 +25,43 @@
 
 /* ---- reading keys and values ----------------------------------------------------- */
 
+/* Keys or values, (..., rows->N, width), of the width that they have in the memory; the first
+ * of all say which axes there are. */
+static int
+read_side(memory_object *memory, py_arg arg, PyObject *given, py_memory *rows)
+{
+    const int which = arg == ARG_KEYS ? MEMORY_KEYS : MEMORY_VALUES;
+    const char *name = py_argument_rows[arg].name;
+    npy_intp dims[PY_MAX_AXES];
+    PyArrayObject *a = rows->arrays[which] = py_float32(given, name);
+    if (a == NULL || layer_check_features(&memory->core, arg, (PyObject *)a) < 0) {
+        return -1;
+    }
+    if (memory->ndim == 0 && PyArray_NDIM(a) < 2) {
+        return py_shape_error(a, name, "two axes or more: (..., N, D)");
+    }
+    if (memory->ndim == 0) {
+        memory->ndim = py_note_shape(a, memory->leading);
+        memory->entries = PyArray_MultiplyList(memory->leading, memory->ndim - 2);
+    }
+    const int ndim = layer_memory_shape(memory, rows->N, memory->widths[which], dims);
+    if (py_check_shape(a, name, ndim, dims) < 0) {
+        return -1;
+    }
+    memory->widths[which] = layer_width_of(a);
+    rows->N = layer_rows_of(a);
+    return 0;
+}
+
 /* A mask that broadcasts to (..., 1, n), in this shape: a copy. */
 static PyArrayObject *
-read_mask(PyObject *object, const memory_rows *rows)
+read_mask(const memory_object *memory, PyObject *object, npy_intp n)
 {
-    const int ndim = rows->ndim;
     npy_intp dims[PY_MAX_AXES];
+    const int ndim = layer_memory_shape(memory, 1, n, dims);
     attn_view view = {0};
-    PyArrayObject *copy = NULL;
-    memcpy(dims, rows->dims, (size_t)ndim * sizeof *dims);
-    dims[ndim - 1] = dims[ndim - 2];
-    dims[ndim - 2] = 1;
     PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, &view);
+    PyArrayObject *copy = NULL;
     py_view_clear(&view);
     if (mask != NULL) {
         copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
@@ -54,11 +75,11 @@ read_mask(PyObject *object, const memory_rows *rows)
 
 /* Lengths for all queries alike: an int, or one for each entry of the first axis. */
 static PyArrayObject *
-read_lens(PyObject *object, const memory_rows *rows)
+read_lens(const memory_object *memory, PyObject *object)
 {
-    const bool entries = rows->ndim > 2;
+    const bool entries = memory->ndim > 2;
     PyArrayObject *lens = py_lens_per_entry(
-        object, "valid_lens", entries ? rows->dims[0] : 1, PY_SSIZE_T_MAX, false);
+        object, "valid_lens", entries ? memory->leading[0] : 1, PY_SSIZE_T_MAX, false);
     if (lens != NULL && !entries && PyArray_NDIM(lens) > 0) {
         py_shape_error(lens, "valid_lens", "an int");
         Py_CLEAR(lens);
@@ -66,57 +87,23 @@ read_lens(PyObject *object, const memory_rows *rows)
     return lens;
 }
 
-/* Keys or values, of the shape in *rows if there is one, which is then theirs. */
+/* *rows = what a call was given. While something is converted others may append, and the
+ * arrays change: what is put (layer_memory_extend) is looked at again. */
 static int
-read_side(const layer_core *core, py_arg arg, PyObject *given, memory_rows *rows)
+read_rows(memory_object *memory, PyObject *const *given, py_memory *rows)
 {
-    const int which = arg == ARG_KEYS ? MEMORY_KEYS : MEMORY_VALUES;
-    const char *name = py_argument_rows[arg].name;
-    PyArrayObject *a = rows->arrays[which] = py_float32(given, name);
-    if (a == NULL || layer_check_features(core, arg, (PyObject *)a) < 0) {
-        return -1;
-    }
-    if (rows->ndim == 0 && PyArray_NDIM(a) < 2) {
-        return py_shape_error(a, name, "two axes or more: (..., N, D)");
-    }
-    if (rows->ndim > 0 && py_check_shape(a, name, rows->ndim, rows->dims) < 0) {
-        return -1;
-    }
-    rows->ndim = py_note_shape(a, rows->dims);
-    rows->widths[which] = rows->dims[rows->ndim - 1];
-    return 0;
-}
-
-/* What a call was given, converted; like: what the memory has. That is looked at first:
- * while something is converted others may append, and it may go. */
-static int
-read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
-          memory_rows *rows)
-{
-    PyArrayObject *values = like->arrays[MEMORY_VALUES];
-    npy_intp width = PY_DV;
-    memset(rows->arrays, 0, sizeof rows->arrays);
-    rows->widths[MEMORY_MASK] = 1;
-    rows->ndim = 0;
-    if (values != NULL) {
-        rows->ndim = py_note_shape(like->arrays[MEMORY_KEYS], rows->dims);
-        rows->dims[rows->ndim - 2] = PY_N;
-        width = PyArray_DIM(values, rows->ndim - 1);
-    }
-    if (read_side(core, ARG_KEYS, given[ARG_KEYS], rows) < 0) {
-        return -1;
-    }
-    rows->dims[rows->ndim - 1] = width;
-    if (read_side(core, ARG_VALUES, given[ARG_VALUES], rows) < 0) {
-        return -1;
-    }
     PyObject *mask = given[ARG_MASK], *lens = given[ARG_VALID_LENS];
+    *rows = (py_memory){.N = PY_N};
+    if (read_side(memory, ARG_KEYS, given[ARG_KEYS], rows) < 0 ||
+        read_side(memory, ARG_VALUES, given[ARG_VALUES], rows) < 0) {
+        return -1;
+    }
     if (py_is_given(mask) &&
-        (rows->arrays[MEMORY_MASK] = read_mask(mask, rows)) == NULL) {
+        (rows->arrays[MEMORY_MASK] = read_mask(memory, mask, rows->N)) == NULL) {
         return -1;
     }
     if (py_is_given(lens) &&
-        (rows->arrays[MEMORY_LENS] = read_lens(lens, rows)) == NULL) {
+        (rows->arrays[MEMORY_LENS] = read_lens(memory, lens)) == NULL) {
         return -1;
     }
     return 0;
@@ -126,22 +113,22 @@ read_rows(const layer_core *core, PyObject *const *given, const py_memory *like,
 static int
 add(const attnext_state *state, memory_object *memory, PyObject *const *given)
 {
-    const bool first = memory->now.arrays[MEMORY_KEYS] == NULL;
-    memory_rows rows;
-    int result = read_rows(&memory->core, given, &memory->now, &rows);
+    const bool first = memory->ndim == 0;
+    py_memory rows;
+    int result = read_rows(memory, given, &rows);
     if (result == 0 && !first) {
         result = layer_memory_check_own(memory);
     }
     if (result == 0) {
-        result = layer_memory_extend(state, &memory->core, &memory->now, &rows);
+        result = layer_memory_extend(state, memory, &rows);
     }
-    for (int i = 0; i <= MEMORY_LENS; i++) {
-        Py_XDECREF(rows.arrays[i]);
-    }
+    layer_memory_release(&rows);
     return result;
 }
 
 /* ---- what makes a memory --------------------------------------------------------- */
+
+static const npy_intp any_widths[MEMORY_ROWS] = {PY_DK, PY_DV, 1};
 
 /* A memory without keys, of the sizes of the core and with those of its parameters that
  * project keys, of a layer, unless that is NULL, with copies. */
@@ -155,6 +142,7 @@ new_memory(const attnext_state *state, const layer_core *core, PyObject *layer)
     }
     memory->core = layer_sizes(core);
     memory->core.identity = Py_XNewRef(core->identity);
+    memcpy(memory->widths, any_widths, sizeof any_widths);
     bool made = layer == NULL ||
                 (memory->layer = PyWeakref_NewRef(layer, NULL)) != NULL;
     for (int i = 0; made && i < core->score->parameters; i++) {
@@ -180,44 +168,46 @@ const py_signature layer_memory_signature = {
     .method = true,
 };
 
-/* layer: NULL if it is of none. Objects are made, which may start the collector, before
- * anything is read. */
-static PyObject *
-make(PyObject *self, PyObject *layer, PyObject *const *args, Py_ssize_t nargs,
-     PyObject *kwnames)
+/* More keys, from the arguments of a call: all or nothing. */
+static int
+fill(const attnext_state *state, memory_object *memory, const py_signature *signature,
+     PyObject **given)
+{
+    PyObject *owned = NULL;
+    int result = py_make_plain(state, signature, given, &owned);
+    Py_BEGIN_CRITICAL_SECTION(memory);
+    if (result == 0) {
+        result = add(state, memory, given);
+    }
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(owned);
+    return result;
+}
+
+/* A layer without a generator is of no constructor (Memory._of), and what it makes is of no
+ * layer: for attnext.torch, whose layers are its own, and sums autograd's. Objects are made,
+ * which may start the collector, before anything is read. */
+PyObject *
+layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
+    PyObject *given[ARG_COUNT] = {NULL};
     memory_object *memory = NULL;
     layer_core held;
 
     if (layer_hold((layer_object *)self, true, &held) < 0) {
         return NULL;
     }
+    PyObject *layer = held.rng == Py_None ? NULL : self;
     if ((layer == NULL || layer_check_parameters(&held, NULL) == 0) &&
         py_parse(state, &layer_memory_signature, args, nargs, kwnames, given) == 0) {
         memory = new_memory(state, &held, layer);
     }
-    if (memory != NULL &&
-        (py_make_plain(state, &layer_memory_signature, given, &owned) < 0 ||
-         add(state, memory, given) < 0)) {
+    if (memory != NULL && fill(state, memory, &layer_memory_signature, given) < 0) {
         Py_CLEAR(memory);
     }
-    Py_XDECREF(owned);
     layer_core_clear(&held);
     return (PyObject *)memory;
-}
-
-PyObject *
-layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    return make(self, self, args, nargs, kwnames);
-}
-
-PyObject *
-layer_data(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    return make(self, NULL, args, nargs, kwnames);
 }
 
 /* The memory as it is now, for functions; nothing is appended to it. */
@@ -250,28 +240,30 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     memory_object *memory = (memory_object *)self;
-    PyObject *given[ARG_COUNT] = {NULL}, *owned = NULL;
+    PyObject *given[ARG_COUNT] = {NULL};
 
     if (py_parse(state, &append_signature, args, nargs, kwnames, given) < 0) {
         return NULL;
     }
     if (memory->fixed) {
-        PyErr_SetString(PyExc_TypeError, "nothing is appended to a memory as it was");
+        py_wrong("fixed_memory", "()");
         return NULL;
     }
-    int result = py_make_plain(state, &append_signature, given, &owned);
-    Py_BEGIN_CRITICAL_SECTION(memory);
-    if (result == 0) {
-        result = add(state, memory, given);
-    }
-    Py_END_CRITICAL_SECTION();
-    Py_XDECREF(owned);
-    return result < 0 ? NULL : Py_NewRef(Py_None);
+    return fill(state, memory, &append_signature, given) < 0 ? NULL
+                                                             : Py_NewRef(Py_None);
 }
 
 /* ---- the type -------------------------------------------------------------------- */
 
-/* For attnext/_layers.py: what the memory has, keys, values and mask with all their room,
+/* For attnext/_layers.py, as what follows. */
+static PyObject *
+memory_check(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return layer_memory_check_own((memory_object *)self) < 0 ? NULL
+                                                             : Py_NewRef(Py_None);
+}
+
+/* What the memory has, keys, values and mask with all their room,
  * and how many keys these are. */
 static PyObject *
 memory_parts(PyObject *self, PyObject *Py_UNUSED(ignored))
@@ -290,9 +282,7 @@ static PyObject *
 memory_new(PyTypeObject *Py_UNUSED(type), PyObject *Py_UNUSED(args),
            PyObject *Py_UNUSED(kwargs))
 {
-    PyErr_SetString(PyExc_TypeError,
-                    "a Memory is made by an object that reads it: attn.memory(keys, "
-                    "values)");
+    py_wrong("made_memory", "()");
     return NULL;
 }
 
@@ -308,8 +298,8 @@ memory_dealloc(PyObject *self)
     Py_XDECREF(memory->layer);
     layer_core_clear(&memory->core);
     layer_memory_release(&memory->now);
-    py_made_clear(&memory->sums, PY_MADE);
-    py_made_clear(&memory->spare, PY_MADE);
+    layer_memory_release(&memory->sums);
+    layer_memory_release(&memory->spare);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -328,9 +318,7 @@ static PyMethodDef memory_methods[] = {
     {0}, /* append */
     {"backward", layer_memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
     {"_parts", memory_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
-    /* For attnext.torch, whose layers are its own, and sums autograd's. */
-    {"_check", layer_memory_check_given, METH_O,
-     "_check($self, parameters, /)\n--\n\n"},
+    {"_check", memory_check, METH_NOARGS, "_check($self)\n--\n\n"},
     {"_now", memory_now, METH_NOARGS, "_now($self)\n--\n\n"},
     {0},
 };

@@ -10,101 +10,61 @@
 #include "py_layer.h"
 #include "py_run.h"
 
-#include <string.h>
-
-#include "../os/parallel.h"
+#include "../core/kv_cache.h"
 
 /* ---- adding up ------------------------------------------------------------------- */
 
-static npy_intp
-width_of(PyArrayObject *a)
+static attn_key_sums
+sums_of(const py_memory *d)
 {
-    return PyArray_DIM(a, PyArray_NDIM(a) - 1);
+    return (attn_key_sums){.rows = d->N,
+                           .projected = py_data(d->arrays[MEMORY_KEYS]),
+                           .values = py_data(d->arrays[MEMORY_VALUES]),
+                           .key_use = PyArray_DATA(d->arrays[MEMORY_MASK])};
 }
 
-/* row k of `to`, (..., width), += row i of `from` */
-static inline void
-add_row(PyArrayObject *to, npy_intp k, PyArrayObject *from, npy_intp i, npy_intp width)
+static bool
+is_nothing(const py_memory *d)
 {
-    float *to_k = py_data(to) + k * width;
-    const float *from_i = py_data(from) + i * width;
-    for (npy_intp d = 0; d < width; d++) {
-        to_k[d] += from_i[d];
-    }
+    return d->arrays[MEMORY_KEYS] == NULL;
 }
-
-typedef struct {
-    const py_made *to, *from;
-} addition;
-
-/* A key is used if it is in either; what flows to the projection of one that is not was
- * never written. */
-static void
-add_entry(void *context, int64_t e, int Py_UNUSED(worker))
-{
-    const py_made *to = ((addition *)context)->to, *from = ((addition *)context)->from;
-    const npy_intp rows = layer_rows_of(from->values);
-    const npy_intp key = width_of(to->projected), value = width_of(to->values);
-    const uint8_t *from_use = PyArray_DATA(from->key_use);
-    uint8_t *to_use = PyArray_DATA(to->key_use);
-    npy_intp i = e * rows, k = e * layer_rows_of(to->values);
-    for (npy_intp end = i + rows; i < end; i++, k++) {
-        if (from_use[i] != ATTN_UNUSED) {
-            add_row(to->projected, k, from->projected, i, key);
-        }
-        add_row(to->values, k, from->values, i, value);
-        to_use[k] &= from_use[i];
-    }
-}
-
-/* What it takes to add a number to another in memory, which is what there is to wait for. */
-static const double ADDITION_US = 0.6e-3;
 
 /* *to += *from, which then has the shorter of the two, or nothing. */
 static void
-add_sums(const attnext_state *state, py_made *to, py_made *from)
+add_sums(const attnext_state *state, const memory_object *memory, py_memory *to,
+         py_memory *from)
 {
-    if (to->values == NULL || layer_rows_of(to->values) < layer_rows_of(from->values)) {
-        const py_made longer = *from;
+    if (is_nothing(to) || to->N < from->N) {
+        const py_memory longer = *from;
         *from = *to;
         *to = longer;
     }
-    if (from->values != NULL && PyArray_SIZE(from->key_use) > 0) {
-        const npy_intp n = PyArray_SIZE(from->key_use);
-        const npy_intp each = width_of(to->projected) + width_of(to->values);
-        addition context = {to, from};
-        attn_run run = {.threads = state->threads};
-        attn_parallel_for(&run, n / layer_rows_of(from->values),
-                          ADDITION_US * (double)n * (double)each, add_entry, &context);
+    if (!is_nothing(from)) {
+        const attn_key_sums sums = sums_of(to), more = sums_of(from);
+        attn_add_key_sums(&sums, &more, memory->entries,
+                          layer_width_of(to->arrays[MEMORY_KEYS]),
+                          layer_width_of(to->arrays[MEMORY_VALUES]), state->threads);
     }
 }
 
-static const py_made no_sums;
-
-/* *to gets what *from has of sums. */
-static void
-move_sums(py_made *to, py_made *from)
-{
-    to->projected = from->projected;
-    to->values = from->values;
-    to->key_use = from->key_use;
-    from->projected = from->values = from->key_use = NULL;
-}
-
-/* What was left becomes the sums or is added to them; the arrays that are then of no more
+/* What a backward left becomes the sums or is added to them; the arrays that are then of no more
  * use take what the next backward leaves. */
 void
 layer_memory_add(const attnext_state *state, PyObject *object, py_made *d)
 {
     memory_object *memory = (memory_object *)object;
-    py_made old;
+    py_memory more = {.arrays = {[MEMORY_KEYS] = d->projected,
+                                 [MEMORY_VALUES] = d->values,
+                                 [MEMORY_MASK] = d->key_use},
+                      .N = layer_rows_of(d->values)};
+    d->projected = d->values = d->key_use = NULL;
+    py_memory old;
     Py_BEGIN_CRITICAL_SECTION(memory);
+    add_sums(state, memory, &memory->sums, &more);
     old = memory->spare;
-    memory->spare = no_sums;
-    move_sums(&memory->spare, d);
-    add_sums(state, &memory->sums, &memory->spare);
+    memory->spare = more;
     Py_END_CRITICAL_SECTION();
-    py_made_clear(&old, PY_MADE);
+    layer_memory_release(&old);
 }
 
 void
@@ -115,9 +75,12 @@ py_memory_spare(const py_memory *held, py_made *d)
         return;
     }
     Py_BEGIN_CRITICAL_SECTION(memory);
-    if (memory->spare.values != NULL &&
-        layer_rows_of(memory->spare.values) == held->N) {
-        move_sums(d, &memory->spare);
+    py_memory *spare = &memory->spare;
+    if (!is_nothing(spare) && spare->N == held->N) {
+        d->projected = spare->arrays[MEMORY_KEYS];
+        d->values = spare->arrays[MEMORY_VALUES];
+        d->key_use = spare->arrays[MEMORY_MASK];
+        *spare = (py_memory){0};
     }
     Py_END_CRITICAL_SECTION();
 }
@@ -125,53 +88,43 @@ py_memory_spare(const py_memory *held, py_made *d)
 void
 py_clear_unused(const py_made *d)
 {
-    const npy_intp width = width_of(d->projected);
-    const uint8_t *use = PyArray_DATA(d->key_use);
-    for (npy_intp i = 0; i < PyArray_SIZE(d->key_use); i++) {
-        if (use[i] == ATTN_UNUSED) {
-            memset(py_data(d->projected) + i * width, 0, (size_t)width * sizeof(float));
-        }
-    }
+    attn_zero_unused(py_data(d->projected), PyArray_DATA(d->key_use),
+                     PyArray_SIZE(d->key_use), layer_width_of(d->projected));
 }
 
 /* ---- memory.backward() ----------------------------------------------------------- */
 
-/* (..., N, width) as the keys, every byte `fill`. */
-static PyArrayObject *
-filled(const py_memory *now, npy_intp width, int type, int fill)
-{
-    PyArrayObject *keys = now->arrays[MEMORY_KEYS];
-    PyArrayObject *a = layer_memory_array(PyArray_NDIM(keys), PyArray_DIMS(keys),
-                                          now->N, width, type);
-    if (a != NULL) {
-        memset(PyArray_DATA(a), fill, (size_t)PyArray_NBYTES(a));
-    }
-    return a;
-}
-
-/* The sums for all keys that the memory has: 0 for those that no backward knew. */
+/* The sums for all N keys that the memory has: 0 for those that no backward knew. */
 static int
-complete(const attnext_state *state, py_made *sums, const memory_view *of,
-         const py_memory *now)
+complete(const attnext_state *state, const memory_object *memory, const memory_view *of,
+         py_memory *sums)
 {
-    if (sums->values != NULL && layer_rows_of(sums->values) == now->N) {
+    const npy_intp widths[MEMORY_ROWS] = {of->maker->key_width(&of->p),
+                                          of->maker->value_width(&of->p), 1};
+    py_memory all = {.N = of->p.N};
+    bool made = true;
+    if (!is_nothing(sums) && sums->N == all.N) {
         return 0;
     }
-    const npy_intp width = of->maker->value_width(&of->p);
-    py_made all = {
-        .projected = filled(now, of->maker->key_width(&of->p), NPY_FLOAT32, 0)};
-    const bool made = all.projected != NULL &&
-                      (all.key_use = filled(now, 1, NPY_UINT8, ATTN_UNUSED)) != NULL &&
-                      (all.values = filled(now, width, NPY_FLOAT32, 0)) != NULL;
-    if (made) { /* the longer of the two */
-        add_sums(state, sums, &all);
+    for (int i = 0; made && i < MEMORY_ROWS; i++) {
+        const bool use = i == MEMORY_MASK;
+        PyArrayObject *a = layer_memory_array(memory, all.N, widths[i],
+                                              use ? NPY_UINT8 : NPY_FLOAT32);
+        all.arrays[i] = a;
+        made = a != NULL;
+        if (made) {
+            PyArray_FILLWBYTE(a, use ? ATTN_UNUSED : 0);
+        }
     }
-    py_made_clear(&all, PY_MADE);
+    if (made) {
+        add_sums(state, memory, sums, &all); /* to the longer of the two */
+    }
+    layer_memory_release(&all);
     return made ? 0 : -1;
 }
 
 typedef struct {
-    memory_view of;
+    const memory_view *of;
     attn_gradients d;
     const float *dV; /* what flows to the projected values */
 } projection;
@@ -180,59 +133,68 @@ static int
 call_projected(const void *context, void *scratch, attn_run *run)
 {
     const projection *c = context;
-    return c->of.maker->backward(&c->d, c->dV, &c->of.in, &c->of.p, scratch, run);
+    return c->of->maker->backward(&c->d, c->dV, &c->of->in, &c->of->p, scratch, run);
 }
 
-/* From what flows to the projected keys to the gradients of the keys, in d->keys, of the
- * values, and of the parameters that project them, which the core has. */
+/* The gradients of the parameters that project keys, which the memory's core has. */
 static int
-through_projection(const attnext_state *state, const layer_core *core,
-                   const py_made *sums, const py_memory *now, projection *c, py_made *d)
+make_parameters(const layer_core *core, py_made *d)
 {
-    const attn_problem *p = &c->of.p;
-    const bool projects = core->score->parameters > 0;
-    d->keys = projects ? filled(now, p->Dk, NPY_FLOAT32, 0)
-                       : (PyArrayObject *)Py_NewRef(sums->projected);
-    if (d->keys == NULL) {
-        return -1;
-    }
-    d->values = p->heads > 0 ? filled(now, p->Dv, NPY_FLOAT32, 0)
-                             : (PyArrayObject *)Py_NewRef(sums->values);
-    if (d->values == NULL || !projects) {
-        return d->values == NULL ? -1 : 0;
-    }
-    c->dV = py_data(sums->values);
-    c->d = (attn_gradients){.keys = py_data(d->keys),
-                            .values = py_data(d->values),
-                            .projected = py_data(sums->projected),
-                            .key_use = PyArray_DATA(sums->key_use)};
     for (int i = 0; i < core->score->parameters; i++) {
-        if (core->parameters[i] != NULL) {
-            npy_intp dims[PY_PARAMETER_AXES];
-            d->parameters[i] = py_new_float32(layer_shape(core, i, dims), dims);
-            if (d->parameters[i] == NULL) {
-                return -1;
-            }
-            c->d.parameters[i] = py_data(d->parameters[i]);
+        npy_intp dims[PY_PARAMETER_AXES];
+        if (core->parameters[i] != NULL &&
+            (d->parameters[i] = py_new_float32(layer_shape(core, i, dims), dims)) ==
+                NULL) {
+            return -1;
         }
     }
+    return 0;
+}
+
+/* From what flows to the projected keys and values, the sums of all keys, to the gradients of
+ * keys, values and those parameters; what nothing projects has its own already. */
+static int
+through_projection(const attnext_state *state, const memory_object *memory,
+                   const memory_view *of, const py_memory *sums, py_made *d)
+{
+    const attn_problem *p = &of->p;
+    const attn_key_sums from = sums_of(sums);
+    const bool keys = memory->core.score->parameters > 0, values = p->heads > 0;
+    d->keys = keys ? layer_memory_array(memory, p->N, p->Dk, NPY_FLOAT32)
+                   : (PyArrayObject *)Py_NewRef(sums->arrays[MEMORY_KEYS]);
+    d->values = values ? layer_memory_array(memory, p->N, p->Dv, NPY_FLOAT32)
+                       : (PyArrayObject *)Py_NewRef(sums->arrays[MEMORY_VALUES]);
+    if (d->keys == NULL || d->values == NULL || make_parameters(&memory->core, d) < 0) {
+        return -1;
+    }
+    if (!keys) {
+        return 0;
+    }
+    projection c = {.of = of, .dV = from.values};
+    c.d = (attn_gradients){.keys = py_data(d->keys),
+                           .values = py_data(d->values),
+                           .projected = from.projected,
+                           .key_use = from.key_use};
+    for (int i = 0; i < ATTN_PARAMETERS; i++) {
+        c.d.parameters[i] = py_data(d->parameters[i]);
+    }
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
-                        (double)c->of.maker->key_width(p);
+                        (double)of->maker->key_width(p);
     py_quiet_begin();
-    return py_run(state, work, call_projected, c);
+    return py_run(state, work, call_projected, &c);
 }
 
 /* (dk, dv) of the sums of all keys; the parameters' gradients are added to grads. */
 static PyObject *
 gradients_of(const attnext_state *state, const memory_object *memory,
-             const layer_core *layer, py_made *sums, const py_memory *now)
+             const layer_core *layer, py_memory *sums, const py_memory *now)
 {
     PyObject *result = NULL;
     py_made d = {0};
-    projection c;
-    layer_memory_look(&c.of, &memory->core, now, now->N);
-    if (complete(state, sums, &c.of, now) == 0 &&
-        through_projection(state, &memory->core, sums, now, &c, &d) == 0 &&
+    memory_view of;
+    layer_memory_look(&of, memory, now, now->N);
+    if (complete(state, memory, &of, sums) == 0 &&
+        through_projection(state, memory, &of, sums, &d) == 0 &&
         (result = PyTuple_Pack(2, d.keys, d.values)) != NULL &&
         layer_add_gradients(state, layer, &d) < 0) {
         Py_CLEAR(result);
@@ -249,9 +211,8 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     memory_object *memory = (memory_object *)self;
     layer_object *layer = layer_memory_layer(memory);
-    py_made sums, spare;
+    py_memory sums, spare, now;
     layer_core held;
-    py_memory now;
     if (layer == NULL || layer_hold(layer, true, &held) < 0) {
         Py_XDECREF(layer);
         return NULL;
@@ -259,17 +220,17 @@ layer_memory_backward(PyObject *self, PyObject *Py_UNUSED(ignored))
     Py_BEGIN_CRITICAL_SECTION(memory);
     sums = memory->sums;
     spare = memory->spare;
-    memory->sums = memory->spare = no_sums;
+    memory->sums = memory->spare = (py_memory){0};
+    layer_memory_share(&now, &memory->now);
     Py_END_CRITICAL_SECTION();
-    py_made_clear(&spare, PY_MADE);
-    layer_memory_hold(memory, &now);
+    layer_memory_release(&spare);
     PyObject *result = gradients_of(state, memory, &held, &sums, &now);
-    if (result == NULL && sums.values != NULL) {
+    if (result == NULL && !is_nothing(&sums)) {
         Py_BEGIN_CRITICAL_SECTION(memory);
-        add_sums(state, &memory->sums, &sums);
+        add_sums(state, memory, &memory->sums, &sums);
         Py_END_CRITICAL_SECTION();
     }
-    py_made_clear(&sums, PY_MADE);
+    layer_memory_release(&sums);
     layer_memory_release(&now);
     layer_core_clear(&held);
     Py_DECREF(layer);

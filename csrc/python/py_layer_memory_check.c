@@ -97,9 +97,7 @@ layer_memory_layer(memory_object *memory)
     layer_object *layer = (layer_object *)object;
     int result = -1;
     if (object == Py_None) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "the object that made this memory is gone, and its parameters "
-                        "with it");
+        py_wrong("layer_is_gone", "()");
     } else if (object != NULL) {
         Py_BEGIN_CRITICAL_SECTION(object);
         result = check(layer, &layer->core, memory);
@@ -130,9 +128,7 @@ put_into(py_call *call, const py_memory *memory)
                       : py_is_given(call->given[ARG_VALID_LENS]) ? "valid_lens"
                                                                  : NULL;
     if (own != NULL) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s is given beside a memory, expected none: it has its own", own);
-        return -1;
+        return py_wrong("beside_memory", "(s)", own);
     }
     call->given[ARG_VALID_LENS] = (PyObject *)memory->arrays[MEMORY_LENS];
     call->memory = memory;
@@ -164,21 +160,4 @@ py_read_memory(const attnext_state *state, py_call *call)
     return check_parameters(memory, call->given + ARG_PARAMETER_0) < 0
                ? -1
                : put_into(call, &memory->now);
-}
-
-PyObject *
-layer_memory_check_given(PyObject *self, PyObject *parameters)
-{
-    memory_object *memory = (memory_object *)self;
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    layer_core given = layer_sizes(&memory->core);
-    const int n = parameters == Py_None ? 0 : given.score->parameters;
-    for (int i = 0; i < n && !PyErr_Occurred(); i++) {
-        given.objects[i] = py_item(parameters, layer_name(state, &given, i));
-    }
-    int result = parameters == Py_None ? layer_memory_check_own(memory)
-                 : PyErr_Occurred()    ? -1
-                                       : check_parameters(memory, given.objects);
-    layer_core_clear(&given);
-    return result < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -12,40 +12,50 @@
 
 #include <string.h>
 
+#include "../core/kv_cache.h"
+
 /* ---- arrays with room ------------------------------------------------------------ */
 
+int
+layer_memory_shape(const memory_object *memory, npy_intp rows, npy_intp width,
+                   npy_intp dims[PY_MAX_AXES])
+{
+    memcpy(dims, memory->leading, (size_t)(memory->ndim - 2) * sizeof *dims);
+    dims[memory->ndim - 2] = rows;
+    dims[memory->ndim - 1] = width;
+    return memory->ndim;
+}
+
 PyArrayObject *
-layer_memory_array(int ndim, const npy_intp *like, npy_intp rows, npy_intp width,
-                   int type)
+layer_memory_array(const memory_object *memory, npy_intp rows, npy_intp width, int type)
 {
     npy_intp dims[PY_MAX_AXES];
-    memcpy(dims, like, (size_t)ndim * sizeof *dims);
-    dims[ndim - 2] = rows;
-    dims[ndim - 1] = width;
+    const int ndim = layer_memory_shape(memory, rows, width, dims);
     return type == NPY_FLOAT32 ? py_new_float32(ndim, dims)
                                : (PyArrayObject *)PyArray_SimpleNew(ndim, dims, type);
 }
 
+/* How many rows it has room for; -1: it has no arrays yet. */
 static npy_intp
-entries_of(PyArrayObject *a)
+room_of(const py_memory *memory)
 {
-    return PyArray_MultiplyList(PyArray_DIMS(a), PyArray_NDIM(a) - 2);
+    PyArrayObject *keys = memory->arrays[MEMORY_KEYS];
+    return keys == NULL ? -1 : layer_rows_of(keys);
 }
 
-/* Rows at .. of every entry of `to` = the first n of (entries, rows, width) `from`; of
- * NULL, which a mask may be, all true. */
+/* Rows at .. of *to = the first n of *from, all true where that has no mask. */
 static void
-put_rows(PyArrayObject *to, npy_intp at, npy_intp n, PyArrayObject *from, npy_intp rows)
+put_rows(const memory_object *memory, const py_memory *to, npy_intp at,
+         const py_memory *from, npy_intp n)
 {
-    const npy_intp width = PyArray_DIM(to, PyArray_NDIM(to) - 1);
-    const size_t row = (size_t)(width * PyArray_ITEMSIZE(to)), bytes = (size_t)n * row;
-    const npy_intp entries = bytes == 0 ? 0 : entries_of(to);
-    for (npy_intp e = 0; e < entries; e++) {
-        char *to_e = PyArray_BYTES(to) + (size_t)(e * layer_rows_of(to) + at) * row;
-        if (from == NULL) {
-            memset(to_e, true, bytes);
-        } else {
-            memcpy(to_e, PyArray_BYTES(from) + (size_t)(e * rows) * row, bytes);
+    for (int i = 0; i < MEMORY_ROWS; i++) {
+        PyArrayObject *a = to->arrays[i], *b = from->arrays[i];
+        if (a != NULL) {
+            const npy_intp bytes = memory->widths[i] * PyArray_ITEMSIZE(a);
+            const attn_rows_kept kept = {PyArray_DATA(a), room_of(to)};
+            const attn_rows_kept more = {b == NULL ? NULL : PyArray_DATA(b),
+                                         room_of(from)};
+            attn_put_rows(kept, at, n, more, memory->entries, (size_t)bytes);
         }
     }
 }
@@ -84,34 +94,46 @@ layer_memory_release(py_memory *memory)
 static attn_operand
 operand(PyArrayObject *a)
 {
-    return attn_dense(py_data(a), layer_rows_of(a),
-                      PyArray_DIM(a, PyArray_NDIM(a) - 1));
+    return attn_dense(py_data(a), layer_rows_of(a), layer_width_of(a));
+}
+
+/* Of lengths there is one for each entry of the first axis, or one for all. */
+static void
+take_masks(attn_masks *masks, const memory_object *memory, const py_memory *now)
+{
+    PyArrayObject *lens = now->arrays[MEMORY_LENS], *mask = now->arrays[MEMORY_MASK];
+    if (lens != NULL && memory->entries > 0) {
+        masks->valid.lens = PyArray_DATA(lens);
+        masks->valid.heads = memory->entries / PyArray_SIZE(lens);
+        masks->valid.stride_b = 1;
+    }
+    if (mask != NULL) {
+        masks->keys = (attn_key_mask){PyArray_DATA(mask), 1, layer_rows_of(mask)};
+    }
 }
 
 /* B counts heads, too; more than there can be of elements are too many for the core, which
  * then says so. */
 void
-layer_memory_look(memory_view *view, const layer_core *core, const py_memory *now,
+layer_memory_look(memory_view *view, const memory_object *memory, const py_memory *now,
                   npy_intp N)
 {
-    PyArrayObject *keys = now->arrays[MEMORY_KEYS],
-                  *values = now->arrays[MEMORY_VALUES];
-    const int64_t heads = core->num_heads;
+    const layer_core *core = &memory->core;
+    const int64_t entries = memory->entries, heads = core->num_heads;
     view->maker = py_keys_of(core->score);
-    view->in = (attn_inputs){.keys = operand(keys), .values = operand(values)};
+    view->in = (attn_inputs){.keys = operand(now->arrays[MEMORY_KEYS]),
+                             .values = operand(now->arrays[MEMORY_VALUES])};
     view->p = (attn_problem){
-        .B = entries_of(keys),
+        .B = heads > 0 ? heads * Py_MIN(entries, INT64_MAX / heads) : entries,
         .N = N,
-        .Dk = PyArray_DIM(keys, PyArray_NDIM(keys) - 1),
-        .Dv = PyArray_DIM(values, PyArray_NDIM(values) - 1),
+        .Dk = memory->widths[MEMORY_KEYS],
+        .Dv = memory->widths[MEMORY_VALUES],
         .H = core->num_hiddens,
         .heads = heads,
         .group = heads > 0 ? heads / core->num_kv_heads : 1,
         .score = core->score->score,
     };
-    if (heads > 0) {
-        view->p.B = heads * Py_MIN(view->p.B, INT64_MAX / heads);
-    }
+    take_masks(&view->p.masks, memory, now);
     for (int i = 0; i < core->score->parameters; i++) {
         view->p.parameters[i] = py_data(core->parameters[i]);
     }
@@ -119,10 +141,10 @@ layer_memory_look(memory_view *view, const layer_core *core, const py_memory *no
 
 /* Room for prepared keys, where there is anything to prepare. */
 static int
-make_prepared(const layer_core *core, py_memory *next, npy_intp room)
+make_prepared(const memory_object *memory, py_memory *next, npy_intp room)
 {
     memory_view of;
-    layer_memory_look(&of, core, next, room);
+    layer_memory_look(&of, memory, next, room);
     const size_t size = of.maker->size(&of.p, room);
     npy_intp bytes = (npy_intp)size;
     if (size > (size_t)PY_SSIZE_T_MAX) {
@@ -131,193 +153,140 @@ make_prepared(const layer_core *core, py_memory *next, npy_intp room)
     if (size == 0) {
         return 0;
     }
-    PyObject *made = PyArray_SimpleNew(1, &bytes, NPY_UINT8);
-    next->arrays[MEMORY_PREPARED] = (PyArrayObject *)made;
+    PyArrayObject *made = (PyArrayObject *)PyArray_SimpleNew(1, &bytes, NPY_UINT8);
+    next->arrays[MEMORY_PREPARED] = made;
     if (made == NULL) {
         return -1;
     }
-    of.maker->start(PyArray_DATA((PyArrayObject *)made), &of.p, room);
+    of.maker->start(PyArray_DATA(made), &of.p, room);
     return 0;
-}
-
-/* (entries, end - first): ATTN_UNUSED for keys that lengths and mask leave out for good;
- * NULL if there are neither, or no memory: then all are prepared. */
-static uint8_t *
-unused_keys(const py_memory *now, npy_intp first, npy_intp end)
-{
-    PyArrayObject *keys = now->arrays[MEMORY_KEYS], *lens = now->arrays[MEMORY_LENS];
-    PyArrayObject *mask = now->arrays[MEMORY_MASK];
-    const npy_intp entries = entries_of(keys), room = layer_rows_of(keys);
-    uint8_t *use = NULL, *next;
-    if (entries > 0 && (lens != NULL || mask != NULL)) {
-        next = use = PyMem_RawMalloc((size_t)(entries * (end - first)));
-    }
-    for (npy_intp e = 0; use != NULL && e < entries; e++) {
-        const npy_bool *mask_e = mask == NULL ? NULL : PyArray_DATA(mask);
-        int64_t length = end;
-        if (lens != NULL) { /* one for each entry of the first axis, or one for all */
-            const int64_t *each = PyArray_DATA(lens);
-            length = each[e / (entries / PyArray_SIZE(lens))];
-        }
-        for (npy_intp j = first; j < end; j++) {
-            bool used = j < length && (mask == NULL || mask_e[e * room + j]);
-            *next++ = used ? 0 : ATTN_UNUSED;
-        }
-    }
-    return use;
 }
 
 typedef struct {
     memory_view of;
-    uint8_t *use;
     void *prepared;
-    npy_intp first, end;
+    npy_intp first;
 } preparation;
 
 static int
 call_prepare(const void *context, void *Py_UNUSED(scratch), attn_run *run)
 {
     const preparation *c = context;
-    return c->of.maker->make(c->prepared, &c->of.in, c->use, c->first, c->end, &c->of.p,
+    return c->of.maker->make(c->prepared, &c->of.in, c->first, c->of.p.N, &c->of.p,
                              run);
 }
 
 /* Keys first <= j < end of *now. release: the GIL may be given up. */
 static int
-prepare(const attnext_state *state, const layer_core *core, const py_memory *now,
+prepare(const attnext_state *state, const memory_object *memory, const py_memory *now,
         npy_intp first, npy_intp end, bool release)
 {
-    preparation c;
-    layer_memory_look(&c.of, core, now, end);
-    c.use = unused_keys(now, first, end);
+    preparation c; /* long, and so not set to zero first */
     c.prepared = PyArray_DATA(now->arrays[MEMORY_PREPARED]);
     c.first = first;
-    c.end = end;
-    const double work = (double)c.of.p.B * (double)(end - first) * (double)c.of.p.Dk *
-                        (double)c.of.maker->key_width(&c.of.p);
+    layer_memory_look(&c.of, memory, now, end);
+    const attn_problem *p = &c.of.p;
+    const double work = (double)p->B * (double)(end - first) * (double)p->Dk *
+                        (double)c.of.maker->key_width(p);
     py_quiet_begin();
-    int result = (release ? py_run : py_run_alone)(state, work, call_prepare, &c);
-    PyMem_RawFree(c.use);
-    return result;
+    return (release ? py_run : py_run_alone)(state, work, call_prepare, &c);
 }
 
 /* ---- growing --------------------------------------------------------------------- */
 
-/* How many rows it has room for; -1: it has no arrays yet. */
-static npy_intp
-room_of(const py_memory *memory)
-{
-    PyArrayObject *keys = memory->arrays[MEMORY_KEYS];
-    return keys == NULL ? -1 : layer_rows_of(keys);
-}
-
-/* *next = *now in arrays of its own, with room for rows up to `end`, and for a mask if
+/* *next = *was in arrays of its own, with room for rows up to `end`, and for a mask if
  * the rows have one. On failure, too, it is for layer_memory_release. */
 static int
-make_room(const layer_core *core, const py_memory *now, const memory_rows *rows,
+make_room(const memory_object *memory, const py_memory *was, const py_memory *rows,
           npy_intp end, py_memory *next)
 {
-    const npy_intp had = room_of(now), N = now->N;
+    const npy_intp had = room_of(was);
     const npy_intp twice = had > PY_SSIZE_T_MAX / 2 ? end : 2 * had;
     const npy_intp room = had >= end ? had : Py_MAX(twice, end);
-    const int lens = MEMORY_LENS;
-    *next = (py_memory){.N = N};
-    next->arrays[lens] = (PyArrayObject *)Py_XNewRef(had < 0 ? rows->arrays[lens]
-                                                             : now->arrays[lens]);
+    PyArrayObject *lens = (had < 0 ? rows : was)->arrays[MEMORY_LENS];
+    *next = (py_memory){.N = was->N};
+    next->arrays[MEMORY_LENS] = (PyArrayObject *)Py_XNewRef(lens);
     for (int i = 0; i < MEMORY_ROWS; i++) {
-        PyArrayObject *from = now->arrays[i];
-        if (from != NULL || rows->arrays[i] != NULL) {
-            next->arrays[i] = layer_memory_array(
-                rows->ndim, rows->dims, room, rows->widths[i],
-                i == MEMORY_MASK ? NPY_BOOL : NPY_FLOAT32);
-            if (next->arrays[i] == NULL) {
-                return -1;
-            }
-            put_rows(next->arrays[i], 0, N, from, had);
+        if (was->arrays[i] == NULL && rows->arrays[i] == NULL) {
+            continue;
+        }
+        next->arrays[i] = layer_memory_array(memory, room, memory->widths[i],
+                                             i == MEMORY_MASK ? NPY_BOOL : NPY_FLOAT32);
+        if (next->arrays[i] == NULL) {
+            return -1;
         }
     }
-    return make_prepared(core, next, room);
+    put_rows(memory, next, 0, was, was->N);
+    return make_prepared(memory, next, room);
 }
 
 /* Are keys and values, which may be anybody's, still of the shape that was seen? */
-static bool
-are_what_they_were(const memory_rows *rows)
+static int
+check_rows(const memory_object *memory, const py_memory *rows)
 {
-    npy_intp dims[PY_MAX_AXES];
-    memcpy(dims, rows->dims, (size_t)rows->ndim * sizeof *dims);
     for (int i = MEMORY_KEYS; i <= MEMORY_VALUES; i++) {
-        dims[rows->ndim - 1] = rows->widths[i];
-        if (!py_shape_fits(rows->arrays[i], rows->ndim, dims)) {
-            PyErr_SetString(PyExc_ValueError,
-                            "keys or values changed shape in the call");
-            return false; /* in place, by code that ran where something was made */
+        npy_intp dims[PY_MAX_AXES];
+        const int ndim = layer_memory_shape(memory, rows->N, memory->widths[i], dims);
+        if (!py_shape_fits(rows->arrays[i], ndim, dims)) {
+            return py_wrong("other_rows",
+                            "()"); /* by code that ran meanwhile, in place */
         }
     }
-    return true;
+    return 0;
 }
 
-/* Rows from `at` to `end`, which *to has room for. In arrays that nobody else knows of, to
- * which it has moved, the GIL may be given up; else nothing here runs Python code: what is
+/* The rows behind the N that *to has, and has room for. In arrays that nobody else knows of,
+ * to which it has moved, the GIL may be given up; else nothing here runs Python code: what is
  * new is written where nobody reads or writes. */
 static int
-put(const attnext_state *state, const layer_core *core, const py_memory *to,
-    const memory_rows *rows, npy_intp at, npy_intp end, bool moved)
+put(const attnext_state *state, const memory_object *memory, py_memory *to,
+    const py_memory *rows, bool moved)
 {
-    if (!are_what_they_were(rows)) {
+    const npy_intp at = to->N, end = at + rows->N;
+    if (check_rows(memory, rows) < 0) {
         return -1;
     }
-    for (int i = 0; i < MEMORY_ROWS; i++) {
-        if (to->arrays[i] != NULL) {
-            put_rows(to->arrays[i], at, end - at, rows->arrays[i], end - at);
-        }
+    put_rows(memory, to, at, rows, rows->N);
+    if (to->arrays[MEMORY_PREPARED] != NULL &&
+        prepare(state, memory, to, moved ? 0 : at, end, moved) < 0) {
+        return -1;
     }
-    return to->arrays[MEMORY_PREPARED] == NULL
-               ? 0
-               : prepare(state, core, to, moved ? 0 : at, end, moved);
-}
-
-static bool
-is_same(const py_memory *a, const py_memory *b)
-{
-    return a->N == b->N && a->arrays[MEMORY_KEYS] == b->arrays[MEMORY_KEYS];
+    to->N = end;
+    return 0;
 }
 
 /* Making arrays may run Python code, a finaliser, say, and other threads run while moved
  * keys are projected. Where one of them has appended to this memory what was made is of
  * no use, and it starts again behind the rows that came. */
 int
-layer_memory_extend(const attnext_state *state, const layer_core *core, py_memory *now,
-                    const memory_rows *rows)
+layer_memory_extend(const attnext_state *state, memory_object *memory,
+                    const py_memory *rows)
 {
-    const bool masked = rows->arrays[MEMORY_MASK] != NULL;
-    int result = 0;
-    for (bool done = false; result == 0 && !done;) {
-        const npy_intp at = now->N;
+    py_memory *now = &memory->now, was, next;
+    for (;;) {
         npy_intp end;
-        py_memory was, next;
-        if (__builtin_add_overflow(at, rows->dims[rows->ndim - 2], &end)) {
-            PyErr_SetString(PyExc_ValueError, "keys are more than a memory can have");
-            return -1;
+        if (__builtin_add_overflow(now->N, rows->N, &end)) {
+            return py_wrong("too_many_rows", "()");
         }
-        if (room_of(now) >= end && (!masked || now->arrays[MEMORY_MASK] != NULL)) {
-            result = put(state, core, now, rows, at, end, false);
-            now->N = result == 0 ? end : at;
-            return result;
+        if (room_of(now) >= end &&
+            (rows->arrays[MEMORY_MASK] == NULL || now->arrays[MEMORY_MASK] != NULL)) {
+            return put(state, memory, now, rows, false);
         }
         layer_memory_share(&was, now);
-        result = make_room(core, &was, rows, end, &next);
-        if (result == 0 && is_same(now, &was)) {
-            result = put(state, core, &next, rows, at, end, true);
-        }
-        done = result == 0 && is_same(now, &was);
-        if (done) {
+        const int result = make_room(memory, &was, rows, end, &next) < 0
+                               ? -1
+                               : put(state, memory, &next, rows, true);
+        const bool same = now->N == was.N &&
+                          now->arrays[MEMORY_KEYS] == was.arrays[MEMORY_KEYS];
+        if (result == 0 && same) {
             const py_memory old = *now;
             *now = next;
-            now->N = end;
             next = old;
         }
         layer_memory_release(&was);
         layer_memory_release(&next);
+        if (result < 0 || same) {
+            return result;
+        }
     }
-    return result;
 }

@@ -209,6 +209,7 @@ check_variants(source *s, const problem *c, const results *r)
     if (c->modest) {
         check_definition(c, r);
     }
+    check_key_mask(s, c, r);
 }
 
 static void

@@ -45,16 +45,19 @@ is_valid(const attn_masks *masks, int64_t b, int64_t m, int64_t j)
            (masks->mask.data == NULL || byte_at(&masks->mask, b, m, j));
 }
 
-/* Do lengths, mask and band? */
+/* Do lengths, masks and band? */
 static bool
 is_allowed(const attn_masks *masks, int64_t b, int64_t m, int64_t j)
 {
+    const attn_key_mask *keys = &masks->keys;
     const attn_band *band = &masks->band;
     int64_t i = m;
     if (band->offset != NULL) {
         i += band->offset[b / band->heads];
     }
-    return is_valid(masks, b, m, j) && (!band->has_left || i - band->left <= j) &&
+    return (keys->allowed == NULL ||
+            keys->allowed[b / keys->heads * keys->stride + j]) &&
+           is_valid(masks, b, m, j) && (!band->has_left || i - band->left <= j) &&
            (!band->has_right || j <= i + band->right);
 }
 

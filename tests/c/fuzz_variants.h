@@ -319,10 +319,12 @@ check_prepared(const problem *c, const results *r)
     }
     attn_run run = {.threads = c->threads};
     problem prepared = *c;
+    attn_problem every_key = *p;
     void *memory = nan_bytes(size);
+    every_key.masks = (attn_masks){0};
     attn_keys_of_score.start(memory, p, capacity);
-    attn_keys_of_score.make(memory, &in, NULL, half, p->N, p, &run);
-    attn_keys_of_score.make(memory, &in, NULL, 0, half, p, &run);
+    attn_keys_of_score.make(memory, &in, half, p->N, &every_key, &run);
+    attn_keys_of_score.make(memory, &in, 0, half, &every_key, &run);
     void *before = memcpy(nan_bytes(size), memory, size);
     prepared.p.prepared = memory;
     const results once = compute(&prepared, r->set);
@@ -339,6 +341,40 @@ check_prepared(const problem *c, const results *r)
     check_same(c, &direct, &again, 0, RESULTS, "of other queries, not the same bits");
     check(memcmp(before, memory, size) == 0, c, r->set, SCORES,
           "a call wrote to prepared keys");
+}
+
+/* Keys that are left out for good, for all heads that share them: the bits of masks written
+ * out; and nothing is prepared of them, or read. */
+static void
+check_key_mask(source *s, const problem *c, const results *r)
+{
+    const attn_problem *p = &c->p;
+    const int64_t room = p->N + 3, entries = p->B / p->group;
+    attn_run run = {.threads = c->threads};
+    problem keys = *c;
+    keys.p.masks.keys = (attn_key_mask){random_flags(s, entries * room), p->group,
+                                        room};
+    keys.pairs = pairs_of(p, &keys.p.masks, takes_part);
+    problem full = keys, prepared = keys;
+    full.p.masks = (attn_masks){
+        .mask = full_view(p, pairs_of(p, &keys.p.masks, is_allowed)),
+        .bias = p->masks.bias,
+    };
+    const results k = compute(&keys, r->set), f = compute(&full, r->set);
+    check_same(c, &f, &k, 0, SCORES, "not the bits of a mask of keys written out");
+
+    const size_t size = attn_keys_of_score.size(p, room);
+    const attn_inputs in = inputs_of(c);
+    if (size != 0) {
+        attn_problem lasting = *p;
+        void *memory = nan_bytes(size);
+        lasting.masks = (attn_masks){.keys = keys.p.masks.keys};
+        attn_keys_of_score.start(memory, p, room);
+        attn_keys_of_score.make(memory, &in, 0, p->N, &lasting, &run);
+        prepared.p.prepared = memory;
+        const results once = compute(&prepared, r->set);
+        check_same(c, &k, &once, 0, SCORES, "reads what is not prepared");
+    }
 }
 
 /* A cap far above all scores changes no bit: not of them, and not of the gradients but

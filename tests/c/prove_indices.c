@@ -7,6 +7,7 @@
  * Of views and operands it is taken for granted that the array exists: its axes reach no
  * further than memory does, in either direction. Lengths make the keys of a row only fewer.
  */
+#include "../../csrc/core/kv_cache.c"
 #include "../../csrc/core/mask.c"
 #include "../../csrc/core/operand.h"
 #include "../../csrc/core/view.c"
@@ -103,6 +104,25 @@ prove_operand(void)
     step(e % heads, heads, length(x.head));
     step(j, rows, length(x.row));
     assert_inside(attn_at(&x, e, j));
+    return 0;
+}
+
+/* ---- rows with room -------------------------------------------------------------- */
+
+int
+prove_room(void)
+{
+    const int64_t entries = any_size(1, INT64_MAX), rows = any_size(1, INT64_MAX);
+    const int64_t size = any_size(1, INT64_MAX), e = any_size(0, entries - 1);
+    const int64_t at = any_size(0, rows - 1), n = any_size(1, rows - at);
+    const prove_wide all = (prove_wide)entries * (prove_wide)rows;
+    __ESBMC_assume(all <= (prove_wide)INT64_MAX);
+    __ESBMC_assume(all * (prove_wide)size <= (prove_wide)INT64_MAX);
+    step(e, entries, rows);
+    step(e * rows + at + n - 1, (int64_t)all, size);
+    const prove_wide end = (prove_wide)row_at(rows, e, at, (size_t)size) +
+                           (prove_wide)n * (prove_wide)size;
+    __ESBMC_assert(end + MORE <= all * (prove_wide)size, "inside");
     return 0;
 }
 
