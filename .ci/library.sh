@@ -186,7 +186,13 @@ fused() {
 # a file, one compiles it.
 strict=(-std=c11 -Wall -Wextra -Werror -O3)
 
-# Objects of these C files, two at a time, into the current directory.
+# Of clang what nobody runs: it warns of as much, and at -O0 zig would put in checks for undefined behaviour,
+# which takes three times as long.
+unused=(-O0 -fno-sanitize=undefined)
+
+# Objects of these C files, two at a time, into the current directory. So many for each call of the compiler:
+# ccache knows calls for one alone.
+files=1
 compile() { # FLAG... -- FILE...
     local flags=()
     while [ "$1" != -- ]; do
@@ -194,7 +200,12 @@ compile() { # FLAG... -- FILE...
         shift
     done
     shift
-    printf '%s\n' "$@" | xargs -P 2 -I FILE "${flags[@]}" -c FILE
+    printf '%s\n' "$@" | xargs -d '\n' -P 2 -n "$files" "${flags[@]}" -c
+}
+
+# The program of the package ziglang; python -m ziglang is a Python beside each.
+zig() {
+    python -P -c 'import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).with_name("zig"))'
 }
 
 # The bits of so many random problems on this machine, as fuzz_main.c prints them.
@@ -277,12 +288,30 @@ END
     echo "$work/$name-cc"
 }
 
+# A compiler that hears what a Python says to it for what includes Python.h alone. The core knows no Python:
+# without those words it is compiled for one, and there for the others.
+compiler_of_the_door() { # NAME
+    cat >"$work/$1-cc" <<'END'
+#!/bin/sh
+case "$*" in
+*" -c csrc/python/"* | *" -c csrc/tensors/"*) exec gcc "$@" -O0 ;;
+*" -c "*)
+    while [ "$1" != -c ]; do shift; done
+    exec gcc -fPIC -fwrapv "$@" -Og
+    ;;
+*) exec gcc "$@" ;;
+esac
+END
+    chmod +x "$work/$1-cc"
+    echo "$work/$1-cc"
+}
+
 # attnext beside the newest NumPy and what its tests need without PyTorch, in $work/NAME.
 made_for() { # NAME PYTHON
     "$2" -m venv --without-pip "$work/$1"
     uv pip install -q --python "$work/$1/bin/python" numpy pytest pytest-xdist hypothesis 'setuptools>=77'
     copy_clone "$work/$1-source"
-    CC=$(compiler_with "$1" '*' -O1) uv pip install -q --python "$work/$1/bin/python" \
+    CC=$(compiler_of_the_door "$1") uv pip install -q --python "$work/$1/bin/python" \
         --no-build-isolation --no-deps "$work/$1-source"
     "$work/$1/bin/python" -P -c 'import sys, numpy; print("CPython", sys.version, "numpy", numpy.__version__)'
 }
@@ -292,5 +321,5 @@ instrumented() { # NAME SETS FLAG...
     side_env "$1"
     copy_clone "$work/$1-source"
     cd "$work/$1-source"
-    CC=$(compiler_with "$@") python -m pip install -q --no-build-isolation --no-deps -I .
+    CC=$(compiler_with "$@") install --no-build-isolation --no-deps .
 }

@@ -359,7 +359,7 @@ def test_every_allocation_may_fail(case: str, counted: None) -> None:
             assert repr(result) == expected, nth
         del result
         nth += 1
-    if lost(call, range(nth), 3) != (0, 0):  # all of them at once, then which it is
+    if lost(call, range(nth), 2) != (0, 0):  # all of them at once, then which it is
         for one in range(nth):
             assert lost(call, range(one, one + 1), REPEATS) == (0, 0), one
     takes_arguments = call.func is not getattr and (call.args or call.keywords)
@@ -435,23 +435,33 @@ def large_result():
     attnext.empty_cache()
     return attnext.masked_softmax(of_large)
 
+def result_of(call, nth):
+    return run(call, nth, library.fail_at, lambda: library.fail_at(-1))
+
+def lost(call, nths, repeats):
+    # whether so many more of the same failures leave blocks behind; caches take some
+    for _ in range(3):
+        before = library.blocks()
+        for nth in nths:
+            for _ in range(repeats):
+                result_of(call, nth)
+        if abs(library.blocks() - before) < repeats:
+            return False
+    return True
+
 failures = 0
 for call in [large_result, *(call for call in CASES.values() if call.func is not getattr)]:
     nth, last, expected = 0, 0, repr(call())
     while nth < last + 5:
-        for _ in range(3):  # caches take some
-            before = library.blocks()
-            for _ in range(REPEATS):
-                result = run(call, nth, library.fail_at, lambda: library.fail_at(-1))
-            if library.blocks() - before < REPEATS:
-                break
-        else:
-            raise AssertionError((call, nth, library.blocks() - before))
+        result = result_of(call, nth)
         if isinstance(result, Exception):
             failures, last = failures + 1, nth
         else:
             assert repr(result) == expected, (call, nth)
         nth += 1
+    if lost(call, range(nth), 2):  # all of them at once, then which it is
+        for one in range(nth):
+            assert not lost(call, [one], REPEATS), (call, one)
     assert failures > 0  # the block is one
 print(failures)
 """

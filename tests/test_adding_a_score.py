@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -442,8 +443,14 @@ def test_the_door_opens_by_itself(copy: Path) -> None:
         shutil.copy(REPOSITORY / name, copy / name)
     ignored = shutil.ignore_patterns("reference", "*.so", "__pycache__")
     shutil.copytree(REPOSITORY / "attnext", copy / "attnext", ignore=ignored, dirs_exist_ok=True)
+    # Quickly; but for kernels, which know no score, and may be there already.
+    quick, cc = copy / "cc", shlex.join(compiler())
+    kernels = f'case " $* " in *" csrc/simd/"*) exec {cc} "$@" ;; esac'
+    quick.write_text(f'#!/bin/sh\n{kernels}\nexec {cc} "$@" -O0\n')
+    quick.chmod(0o755)
     build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    done = subprocess.run(build, cwd=copy, capture_output=True, text=True)
+    own = {**os.environ, "CC": str(quick)}
+    done = subprocess.run(build, cwd=copy, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     command = [sys.executable, "-c", FROM_PYTHON]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True)

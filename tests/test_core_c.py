@@ -14,7 +14,7 @@ import pytest
 from compiling import compile_objects, link, run
 from helpers import REPOSITORY, TESTS, Once
 
-FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
+FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 TEXT = (TESTS / "c" / "test_core.c").read_text()
 CHECKS = re.findall(r'^    \{"(\w+)", check_\w+\}', TEXT, re.MULTILINE)
 
@@ -35,8 +35,11 @@ def programs(once: Once, c_objects: list[Path], fused: tuple[str, ...]) -> Path:
 
 
 def test_random_problems(programs: Path) -> None:
-    """Every score, option and instruction set: strides, prepared keys, masks, saved results."""
-    assert "500 problems" in run([str(programs / "fuzz"), "500"])
+    """Every score, option and instruction set: strides, prepared keys, masks, saved results.
+
+    `.ci/run coverage` has 500, and the step fuzz as many as come in a minute.
+    """
+    assert "200 problems" in run([str(programs / "fuzz"), "200"])
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from helpers import REPOSITORY, run_python
-from numpydoc.validate import validate
 from pairs import IN_CHINESE, destinations, without_blocks
 from public import public_modules, public_objects, resolve
 
@@ -123,6 +122,8 @@ def test_every_function_has_an_example() -> None:
 @pytest.mark.filterwarnings("ignore:Widget._?[a-z_]+ is deprecated")  # numpydoc looks at all it has
 @every_module
 def test_docstrings_are_numpydoc(module: str) -> None:
+    from numpydoc.validate import validate  # which imports Sphinx
+
     wrong = {}
     for name in public_objects(module):
         value = resolve(name)

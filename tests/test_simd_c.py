@@ -58,7 +58,8 @@ def test_every_kernel_has_a_test(program: Path) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_set_equals_scalar(kernel: str, program: Path, instruction_sets: list[str]) -> None:
-    lines = [line.split() for line in run([str(program), kernel]).splitlines()]
+    """In 2000 of up to 13,000 cases: every size with every option. `.ci/run fuzz` has them all."""
+    lines = [line.split() for line in run([str(program), kernel, "2000"]).splitlines()]
     assert [name for name, _, _ in lines] == instruction_sets
     for name, how, count in lines:
         assert how == "equal" or (name == "generic" and "avx2" not in instruction_sets)
