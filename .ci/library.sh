@@ -242,7 +242,7 @@ elsewhere() { # PLAYER FLAGS-OF-THE-LINKER COMPILER...
     mkdir "$work/$player"
     cd "$work/$player"
     compile "${compiler[@]}" -- "$root"/csrc/{core,os,simd}/*.c
-    for program in kernels memory core; do
+    for program in kernels memory core view kv_cache; do
         "${compiler[@]}" "$root/tests/c/test_$program.c" ./*.o* "${link[@]}" -o "test_$program"
     done
     "${compiler[@]}" "$root"/tests/c/fuzz_{attention,main}.c ./*.o* "${link[@]}" -o fuzz
@@ -251,7 +251,9 @@ elsewhere() { # PLAYER FLAGS-OF-THE-LINKER COMPILER...
         "$player" ./test_kernels "$kernel" 500
     done
     "$player" ./test_kernels accuracy 50000
-    "$player" ./test_memory
+    for program in memory view kv_cache; do
+        "$player" "./test_$program"
+    done
     for program in backward_memory prepared_memory overflow; do # sizes, as this machine counts them
         "$player" ./test_core "$program"
     done

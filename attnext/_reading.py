@@ -469,6 +469,9 @@ def plain(arguments: list[tuple[str | None, str, Any]]) -> tuple[Any, ...]:
 
     C asks until nothing is left to be read: each time code may have run that changed the others.
     """
+    readers = globals()
+    if len(arguments) == 1 and arguments[0][0] is not None:
+        return (readers[arguments[0][0]](*arguments[0][1:]),)
     given: dict[str, Any] = {}
     for _, name, value in arguments:
         given[name] = value
@@ -478,7 +481,7 @@ def plain(arguments: list[tuple[str | None, str, Any]]) -> tuple[Any, ...]:
         elif reader == "near_offset":
             given[name] = near_offset(given[name], given["window"], given.get("causal"))
         elif reader is not None:
-            given[name] = globals()[reader](name, value)
+            given[name] = readers[reader](name, value)
     if given.get("out") is not None:
         for name, value in given.items():
             if name != "out" and isinstance(value, np.ndarray):

@@ -12,6 +12,7 @@ else its backward's; IF_... is what the score has to be for it besides.
 """
 
 from collections import namedtuple
+from functools import cache
 from typing import Any
 
 _TAKERS = ("FORWARD", "BACKWARD", "LAYER", "SCORES", "SCALED")  # which Python sees
@@ -25,6 +26,7 @@ for _word in (
     _BITS[_word] = 1 << len(_BITS)
 
 
+@cache
 def _bits(words: str) -> int:
     found = 0
     for word in words.split():
@@ -52,7 +54,8 @@ _METHODS = ("__call__", "backward")
 
 _NUMBERS: dict[str | None, int] = {}  # of arguments, by name; None: of the first parameter
 _ARGUMENTS: dict[int, tuple[str | None, str | None, int]] = {}  # name, default, whose: bits
-_ATTENTIONS: dict[str, tuple[int, list[int], list[int]]] = {}  # bits, numbers of parameters
+# Bits; the arguments whose conditions it meets, and their takers; the numbers of its parameters.
+_ATTENTIONS: dict[str, tuple[int, list[tuple[int, int]], list[int], list[int]]] = {}
 _PARAMETERS: dict[str, list[tuple[str, str, bool, str]]] = {}
 
 _WORDS = {None: ..., "None": None, "True": True, "False": False}  # None: it is required
@@ -93,7 +96,7 @@ Signature = tuple[str, bytes, int, int, int]
 
 def signature(title: str, form: int) -> Signature:
     """Name, arguments, how many are required, how many by position, a keyword that is required."""
-    bits, needed, optional = _ATTENTIONS[title]
+    bits, rows, needed, optional = _ATTENTIONS[title]
     name, who = _FORMS[form]
     if who & _BITS["BACKWARDS"] and bits & _FACTORS:
         who |= _BITS["SCALED"]
@@ -103,8 +106,8 @@ def signature(title: str, form: int) -> Signature:
     inputs: list[int] = []
     others: list[int] = []  # of the score alone
     options: list[int] = []  # which all share
-    for i, (_, _, whose) in _ARGUMENTS.items():
-        if whose & who and not whose & _IFS & ~bits:
+    for i, whose in rows:
+        if whose & who:
             (inputs if i < lens else others if i < softcap else options).append(i)
     required = len(inputs) + len(needed)
     args = bytes(inputs + needed + others + optional + options)
@@ -133,7 +136,8 @@ def add_attention(core: Any, title: str, scale: int, has_eps: int, has_heads: in
     numbers: tuple[list[int], list[int]] = ([], [])  # of parameters: needed; optional
     for i, (_, _, optional, _) in enumerate(parameters):
         numbers[optional].append(_NUMBERS[None] + i)
-    _ATTENTIONS[title] = (bits, *numbers)
+    rows = [(i, whose) for i, (_, _, whose) in _ARGUMENTS.items() if not whose & _IFS & ~bits]
+    _ATTENTIONS[title] = (bits, rows, *numbers)
     names = tuple([row[0] for row in parameters])
     of_inputs = ("queries", "keys", "values", *names)
     keywords = _keywords(core, title, names)

@@ -306,7 +306,7 @@ static bool
 may_overlap(PyObject *out, PyObject *object)
 {
     const char *low, *high, *out_low, *out_high;
-    if (!PyArray_Check(out) || object == NULL || !PyArray_Check(object)) {
+    if (!PyArray_Check(out) || !PyArray_Check(object)) {
         return false;
     }
     extent((PyArrayObject *)object, &low, &high);
@@ -323,8 +323,10 @@ are_ready(const attnext_state *state, const py_signature *signature,
     PyObject *out = was_read ? NULL : given[ARG_OUT];
     bool ready = true;
     for (const unsigned char *arg = signature->args; ready && *arg != ARG_END; arg++) {
-        ready = is_ready(state, *arg, given[*arg], was_read) &&
-                (out == NULL || *arg == ARG_OUT || !may_overlap(out, given[*arg]));
+        PyObject *object = given[*arg];
+        ready = object == NULL || /* most are */
+                (is_ready(state, *arg, object, was_read) &&
+                 (out == NULL || *arg == ARG_OUT || !may_overlap(out, object)));
     }
     return ready &&
            (was_read || given[ARG_CAUSAL_OFFSET] == NULL || !is_far(given[ARG_WINDOW]));
