@@ -55,19 +55,6 @@ typedef struct {
     attn_call *call;
 } key_job;
 
-/* Of n keys from j on: those that lengths and the mask of keys leave to any query of entry e. */
-static void
-find_lasting(uint8_t use[TASK_KEYS], const attn_problem *p, int64_t e, int64_t j,
-             int64_t n)
-{
-    const uint8_t *allowed = attn_key_row(&p->masks.keys, e * p->group);
-    const int64_t limit = attn_limit(&p->masks.valid, e * p->group, 0, p->N);
-    for (int64_t i = 0; i < n; i++) {
-        const bool lasts = j + i < limit && (allowed == NULL || allowed[j + i] != 0);
-        use[i] = lasts ? 0 : ATTN_UNUSED;
-    }
-}
-
 /* Keys that no query needs are not read, and nothing is made of them; their gradient
  * is 0. */
 static void
@@ -84,7 +71,7 @@ key_task(void *ctx, int64_t task, int worker)
     uint8_t lasting[TASK_KEYS];
     (void)worker;
     if (use == NULL) {
-        find_lasting(lasting, p, e, j, end - j);
+        attn_lasting_keys(lasting, p, e * p->group, j, end - j);
         use = lasting;
         row = -j;
     }

@@ -39,6 +39,11 @@ attn_has_holes(const attn_masks *masks)
            masks->bias.data != NULL;
 }
 
+/* Of n keys from j on, ATTN_UNUSED those that lengths, the same for all its queries, and the mask
+ * of keys leave to no query of entry b, and 0 the others. */
+void attn_lasting_keys(uint8_t *use, const attn_problem *p, int64_t b, int64_t j,
+                       int64_t n);
+
 /* The sink of query m of entry b; -inf: it has none. */
 static inline float
 attn_sink_of(const attn_problem *p, int64_t b, int64_t m)

@@ -36,18 +36,28 @@ within(prove_wide at, prove_wide count, prove_wide room)
 
 #ifdef PROVE_KEYS
 static int64_t entries, keys, capacity;
+static const uint8_t in_use[1]; /* of all keys, if it is given */
 
 /* How many are alike is any number; after that, all. A third turn would be as the second. */
 int64_t
 attn_use_run(const uint8_t *use, int64_t at, int64_t end, bool *used)
 {
     static bool again;
-    within(at, end - at, (prove_wide)entries * (prove_wide)keys);
-    (void)use;
+    within(at, end - at,
+           use == in_use ? (prove_wide)entries * (prove_wide)keys : TASK_KEYS);
     *used = nondet_bool();
     const int64_t n = again ? end - at : any_size(1, end - at);
     again = true;
     return n;
+}
+
+void
+attn_lasting_keys(uint8_t *use, const attn_problem *p, int64_t b, int64_t j, int64_t n)
+{
+    (void)use;
+    within(b, 1, entries);
+    within(j, n, p->N);
+    within(0, n, TASK_KEYS);
 }
 
 static void
@@ -73,7 +83,7 @@ prove_keys(void)
     const attn_gradients d = {.keys = NULL};
     attn_prepared to = {.rows = NULL};
     key_job job = {.keys = &operand};
-    attn_problem p = {.score = &score};
+    attn_problem p = {.score = &score, .group = 1};
     attn_call call = {.p = &p, .d = &d};
 
     entries = any_size(1, MOST);
@@ -82,10 +92,11 @@ prove_keys(void)
     keys = job.end - job.first;
     to.capacity = capacity = any_size(job.end, MOST);
     job.p = &p;
+    job.use = nondet_bool() ? in_use : NULL;
+    p.N = any_size(job.end, MOST);
     if (nondet_bool()) {
         job.to = &to;
     } else {
-        p.N = any_size(job.end, MOST);
         job.call = &call;
     }
     __ESBMC_assume((prove_wide)entries * (prove_wide)capacity <= INT64_MAX);
