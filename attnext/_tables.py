@@ -54,8 +54,10 @@ _METHODS = ("__call__", "backward")
 
 _NUMBERS: dict[str | None, int] = {}  # of arguments, by name; None: of the first parameter
 _ARGUMENTS: dict[int, tuple[str | None, str | None, int]] = {}  # name, default, whose: bits
-# Bits; the arguments whose conditions it meets, and their takers; the numbers of its parameters.
-_ATTENTIONS: dict[str, tuple[int, list[tuple[int, int]], list[int], list[int]]] = {}
+# Arguments whose conditions are met, and their takers: inputs, others, what all attentions share.
+_Rows = tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]
+# Bits; arguments; the numbers of its parameters.
+_ATTENTIONS: dict[str, tuple[int, _Rows, list[int], list[int]]] = {}
 _PARAMETERS: dict[str, list[tuple[str, str, bool, str]]] = {}
 
 _WORDS = {None: ..., "None": None, "True": True, "False": False}  # None: it is required
@@ -102,13 +104,8 @@ def signature(title: str, form: int) -> Signature:
         who |= _BITS["SCALED"]
     if name in _METHODS:  # a layer has its parameters itself
         needed, optional = [], []
-    lens, heads, softcap = _NUMBERS["valid_lens"], _NUMBERS["num_heads"], _NUMBERS["softcap"]
-    inputs: list[int] = []
-    others: list[int] = []  # of the score alone
-    options: list[int] = []  # which all share
-    for i, whose in rows:
-        if whose & who:
-            (inputs if i < lens else others if i < softcap else options).append(i)
+    lens, heads = _NUMBERS["valid_lens"], _NUMBERS["num_heads"]
+    inputs, others, options = [[i for i, whose in some if whose & who] for some in rows]
     required = len(inputs) + len(needed)
     args = bytes(inputs + needed + others + optional + options)
     by_position = required + (lens in others)
@@ -136,7 +133,11 @@ def add_attention(core: Any, title: str, scale: int, has_eps: int, has_heads: in
     numbers: tuple[list[int], list[int]] = ([], [])  # of parameters: needed; optional
     for i, (_, _, optional, _) in enumerate(parameters):
         numbers[optional].append(_NUMBERS[None] + i)
-    rows = [(i, whose) for i, (_, _, whose) in _ARGUMENTS.items() if not whose & _IFS & ~bits]
+    lens, softcap = _NUMBERS["valid_lens"], _NUMBERS["softcap"]
+    rows: _Rows = ([], [], [])
+    for number, (_, _, whose) in _ARGUMENTS.items():
+        if not whose & _IFS & ~bits:
+            rows[(number >= lens) + (number >= softcap)].append((number, whose))
     _ATTENTIONS[title] = (bits, rows, *numbers)
     names = tuple([row[0] for row in parameters])
     of_inputs = ("queries", "keys", "values", *names)
