@@ -8,19 +8,6 @@
 
 #include "work.h"
 
-/* ---- keys alone ------------------------------------------------------------------ */
-
-void
-attn_lasting_keys(uint8_t *use, const attn_problem *p, int64_t b, int64_t j, int64_t n)
-{
-    const uint8_t *allowed = attn_key_row(&p->masks.keys, b);
-    const int64_t limit = attn_limit(&p->masks.valid, b, 0, p->N);
-    for (int64_t i = 0; i < n; i++) {
-        const bool lasts = j + i < limit && (allowed == NULL || allowed[j + i] != 0);
-        use[i] = lasts ? 0 : ATTN_UNUSED;
-    }
-}
-
 /* ---- one row --------------------------------------------------------------------- */
 
 /* Does element `at` of a mask (bytes) or a bias (floats) leave its pair in? */
@@ -438,4 +425,17 @@ attn_use_run(const uint8_t *use, int64_t at, int64_t end, bool *used)
         i++;
     }
     return i - at;
+}
+
+/* ---- keys alone ------------------------------------------------------------------ */
+
+void
+attn_lasting_keys(uint8_t *use, const attn_problem *p, int64_t b, int64_t j, int64_t n)
+{
+    const uint8_t *allowed = attn_key_row(&p->masks.keys, b);
+    const int64_t limit = attn_limit(&p->masks.valid, b, 0, p->N);
+    for (int64_t i = 0; i < n; i++) {
+        const bool lasts = j + i < limit && (allowed == NULL || allowed[j + i] != 0);
+        use[i] = lasts ? 0 : ATTN_UNUSED;
+    }
 }
