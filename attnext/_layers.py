@@ -413,7 +413,7 @@ def _given_to(self: Any, layer: object, /) -> tuple[Any, ...]:
     if self._layer is not None and (layer is None or self._layer() is not layer):
         from attnext import _wrong
 
-        raise _wrong.memory_of_another()
+        raise _wrong.sentence("memory_of_another")
     self._check()
     keys, values, lens, mask, N = self._parts()
     lens = lens if lens is None else lens.copy()

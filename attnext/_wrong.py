@@ -180,17 +180,6 @@ def pairs_of_heads(name: str, came: Array, dims: Dims) -> ValueError:
     return shape(name, came, pairs + hint)
 
 
-def changing() -> RuntimeError:
-    return RuntimeError("the arguments change whenever they are read")
-
-
-# ---- parts -------------------------------------------------------------------------------------
-
-
-def no_parts() -> ValueError:
-    return ValueError("outputs has no parts, expected one or more")
-
-
 def count_of_parts(name: str, came: int, expected: int) -> ValueError:
     return ValueError(f"{name} has {came} parts, expected {expected}, as outputs")
 
@@ -204,25 +193,8 @@ def not_made(kind: str) -> RuntimeError:
     return RuntimeError(f"{kind}.__init__() has not been called")
 
 
-def sizes() -> ValueError:
-    return ValueError("sizes are not those of such an object")
-
-
 def no_parameter(name: str) -> KeyError:
     return KeyError(name)
-
-
-def no_values() -> TypeError:
-    return TypeError("__call__() missing required argument 'values' (position 3)")
-
-
-def no_forward() -> RuntimeError:
-    return RuntimeError("backward() needs a forward before it: call the object first")
-
-
-def context_of_another() -> ValueError:
-    made = "context was saved by another object"
-    return ValueError(f"{made}, expected one of this object's own forwards")
 
 
 def features(name: str, came: Array, size: int) -> ValueError:
@@ -249,31 +221,41 @@ def changed(name: str, same_size: bool) -> RuntimeError:
     return RuntimeError(f"{name} {what}: make a new memory")
 
 
-def memory_of_another() -> ValueError:
-    made = "the memory was made by another object"
-    return ValueError(f"{made}, expected one that memory() of this object returned")
-
-
-def made_memory() -> TypeError:
-    return TypeError("a Memory is made by an object that reads it: attn.memory(keys, values)")
-
-
-def fixed_memory() -> TypeError:
-    return TypeError("nothing is appended to a memory as it was")
-
-
 def beside_memory(name: str) -> TypeError:
     return TypeError(f"{name} is given beside a memory, expected none: it has its own")
 
 
-def other_rows() -> ValueError:
-    return ValueError("keys or values changed shape in the call")
+# ---- whatever came -----------------------------------------------------------------------------
+
+_SENTENCES: dict[str, tuple[type[Exception], str]] = {
+    "changing": (RuntimeError, "the arguments change whenever they are read"),
+    "no_parts": (ValueError, "outputs has no parts, expected one or more"),
+    "sizes": (ValueError, "sizes are not those of such an object"),
+    "no_values": (TypeError, "__call__() missing required argument 'values' (position 3)"),
+    "no_forward": (RuntimeError, "backward() needs a forward before it: call the object first"),
+    "context_of_another": (
+        ValueError,
+        "context was saved by another object, expected one of this object's own forwards",
+    ),
+    "memory_of_another": (
+        ValueError,
+        "the memory was made by another object, expected one that memory() of this object returned",
+    ),
+    "made_memory": (
+        TypeError,
+        "a Memory is made by an object that reads it: attn.memory(keys, values)",
+    ),
+    "fixed_memory": (TypeError, "nothing is appended to a memory as it was"),
+    "other_rows": (ValueError, "keys or values changed shape in the call"),
+    "too_many_rows": (ValueError, "keys are more than a memory can have"),
+    "layer_is_gone": (
+        RuntimeError,
+        "the object that made this memory is gone, and its parameters with it",
+    ),
+}
 
 
-def too_many_rows() -> ValueError:
-    return ValueError("keys are more than a memory can have")
-
-
-def layer_is_gone() -> RuntimeError:
-    made = "the object that made this memory"
-    return RuntimeError(f"{made} is gone, and its parameters with it")
+def sentence(what: str) -> Exception:
+    """What is wrong whatever came."""
+    kind, text = _SENTENCES[what]
+    return kind(text)

@@ -3,9 +3,9 @@
  *
  *     py_module.c      the module: its state, start-up
  *     py_options.def   the table of arguments and options: names, defaults, takers
- *     py_signature.c   from a call's arguments to named slots
- *     py_tables.c      the tables of arguments and of scores, of which Python makes signatures;
- *                      what help() shows of these, and where docstrings are joined to them
+ *     py_signature.c   signatures; from a call's arguments to named slots
+ *     py_tables.c      the table of arguments, and rows for what Python sees of it; signatures
+ *                      for help(), and where docstrings are joined to them
  *     py_read.c        what is plain, and what is made so
  *     py_defer.c       the way to Python, which reads what is not, and says what is wrong
  *     py_arrays.c      from there to float32 arrays and bools of known shape; to integers,
@@ -164,6 +164,9 @@ void py_read_setting(void);
 PyObject *py_ask(const char *module, const char *function, const char *facts, ...);
 int py_tell(const char *module, const char *function, const char *facts, ...);
 
+/* Appends what was made, and gives up its reference; -1 if that is NULL. */
+int py_append(PyObject *list, PyObject *made);
+
 /* Something is wrong with an argument: raises what attnext._wrong.<what>(*facts) makes of
  * it, and returns -1. */
 int py_wrong(const char *what, const char *facts, ...);
@@ -305,10 +308,22 @@ int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
 
 /* ---- tables and docstrings (py_tables.c) ---------------------------------------- */
 
-/* What the table says of an argument: standard is its default, taken_by whose it is, both as
- * text. */
+/* Which forms of an attention take an argument of py_options.def: any that is named, and
+ * IF_ says what the score has to be for that. Python sees the TAKERS. SCALED: the backwards
+ * of a score whose scale is a factor. */
+enum { FORWARD = 1, BACKWARD = 2, LAYER_CALL = 4, LAYER_BACKWARD = 8, SCORES = 16 };
+enum { SCALED = 32, TAKERS = 63, FUNCTIONS = FORWARD | BACKWARD | SCORES };
+/* All but a layer's backward, whose inputs are in its context; of those, what has values. */
+enum { INPUTS = 1 << 6, POOLED = 1 << 7, BACKWARDS = 1 << 8 };
+enum { KEEPING = 1 << 9, KEEPING_BACKWARD = 1 << 10 };
+/* It makes heads itself, or not; and has eps, or an ATTN_SCALE_ROOT, ... */
+enum { IF_HEADS = 1 << 12, IF_WHOLE = 1 << 13, IF_EPS = 1 << 14 };
+enum { IF_ROOT = 1 << 15, IF_ONE = 1 << 16, IF_BANDWIDTH = 1 << 17, IFS = 63 << 12 };
+
+/* What the table says of an argument: standard is its default, as text. */
 typedef struct {
-    const char *name, *standard, *taken_by;
+    const char *name, *standard;
+    int taken_by;
     bool shared; /* an OPTION or an ARRAY of all attentions */
 } py_argument_row;
 
@@ -384,14 +399,15 @@ typedef struct {
     PyObject *Gradients; /* the named tuple of a score with parameters, else None */
 } py_score;
 
+/* Those of all forms, of a score with this number (py_signature.c). */
+void py_write_signatures(py_score *score, py_score_number number);
+
 /* Fills state->scores, and adds their functions and tables to the module. */
 int py_scores_exec(PyObject *module, attnext_state *state);
 
-/* py_tables.c. Has attnext/_tables.py make what Python sees of the arguments; and then of a
- * score, and the named tuple of its gradients. Then it says a signature. */
-int py_tell_arguments(PyObject *module);
-int py_tell_score(PyObject *module, py_score *score);
-int py_ask_signature(py_score *score, py_score_number number, py_form form);
+/* Has attnext/_tables.py make OPTIONS, SCORES, ATTENTIONS and the named tuples of
+ * gradients, of which the scores are told (py_tables.c). */
+int py_fill_tables(PyObject *module, attnext_state *state);
 
 /* ---- the module (py_module.c) ---------------------------------------------------- */
 

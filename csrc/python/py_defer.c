@@ -50,6 +50,14 @@ py_tell(const char *module, const char *function, const char *facts, ...)
 }
 
 int
+py_append(PyObject *list, PyObject *made)
+{
+    int result = made == NULL ? -1 : PyList_Append(list, made);
+    Py_XDECREF(made);
+    return result;
+}
+
+int
 py_wrong(const char *what, const char *facts, ...)
 {
     va_list list;

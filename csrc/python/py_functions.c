@@ -82,10 +82,10 @@ static const PyCFunction functions[SCORE_COUNT][PY_FORMS] = {
 
 /* ---- the module ------------------------------------------------------------------ */
 
-/* What state->scores[number] is. */
+/* What state->scores[number] is, but for the named tuple. */
 static int
-describe_score(PyObject *module, attnext_state *state, py_score_number number,
-               const attn_score *which, const attn_score_info *about)
+describe_score(attnext_state *state, py_score_number number, const attn_score *which,
+               const attn_score_info *about)
 {
     py_score *score = &state->scores[number];
     const attn_parameter *parameter;
@@ -102,7 +102,8 @@ describe_score(PyObject *module, attnext_state *state, py_score_number number,
         state->parameter_names[number][score->parameters] = name;
         score->own_key_size = score->own_key_size || strchr(parameter->shape, 'K');
     }
-    return py_tell_score(module, score);
+    py_write_signatures(score, number);
+    return 0;
 }
 
 int
@@ -114,24 +115,21 @@ py_scores_exec(PyObject *module, attnext_state *state)
         ATTN_SCORES(ADDRESS_OF) & attn_score_dot};
     PyMethodDef *method = methods;
 
-    if (py_tell_arguments(module) < 0) {
-        return -1;
-    }
     for (int i = 0; i < SCORE_COUNT; i++) {
         const attn_score_info *about = i == SCORE_multi_head ? &attn_multi_head
                                                              : attn_about(scores[i]);
-        if (describe_score(module, state, (py_score_number)i, scores[i], about) < 0) {
+        if (describe_score(state, (py_score_number)i, scores[i], about) < 0) {
             return -1;
         }
         for (int j = 0; j < PY_FORMS; j++) {
-            py_score *score = &state->scores[i];
-            const py_function function = {&score->signatures[j], functions[i][j]};
+            const py_function function = {&state->scores[i].signatures[j],
+                                          functions[i][j]};
             if (function.function != NULL &&
-                (py_ask_signature(score, (py_score_number)i, (py_form)j) < 0 ||
-                 py_fill_method(state, &function, 0, method++) < 0)) {
+                py_fill_method(state, &function, 0, method++) < 0) {
                 return -1;
             }
         }
     }
-    return PyModule_AddFunctions(module, methods);
+    return PyModule_AddFunctions(module, methods) < 0 ? -1
+                                                      : py_fill_tables(module, state);
 }

@@ -60,7 +60,7 @@ check_sizes(const layer_core *core)
         fit = fit && core->num_heads > 0 && core->num_hiddens % core->num_heads == 0 &&
               core->num_kv_heads > 0 && core->num_heads % core->num_kv_heads == 0;
     }
-    return fit ? 0 : py_wrong("sizes", "()");
+    return fit ? 0 : py_wrong("sentence", "(s)", "sizes");
 }
 
 /* _install(): the layer becomes what a constructor or a copy has read, with an identity
@@ -137,32 +137,27 @@ dealloc(PyObject *self)
 
 /* ---- what every layer has -------------------------------------------------------- */
 
+/* An attribute, by its number in the core; parameters and gradients are there once __init__ has
+ * run. Whoever gets a parameter may write into it. */
 static PyObject *
-get_object(PyObject *self, void *offset)
+get_object(PyObject *self, void *which)
 {
+    layer_object *layer = (layer_object *)self;
+    const intptr_t i = (intptr_t)which;
     PyObject *object;
+    bool made;
     Py_BEGIN_CRITICAL_SECTION(self);
-    object = *(PyObject **)((char *)self + (size_t)offset);
+    layer->revision += i < CORE_GRADS;
+    made = layer->core.identity != NULL;
+    object = layer->core.objects[i];
     object = Py_NewRef(object == NULL ? Py_None : object);
     Py_END_CRITICAL_SECTION();
-    return object;
-}
-
-/* The gradients or a parameter, of an object whose __init__ has run. */
-static PyObject *
-get_learned(PyObject *self, void *which)
-{
-    layer_core held;
-    if (layer_hold((layer_object *)self, false, &held) < 0) {
-        return NULL;
+    if (!made && i <= CORE_GRADS) {
+        py_wrong("not_made", "(s)", Py_TYPE(self)->tp_name);
+        Py_CLEAR(object);
     }
-    PyObject *object = held.objects[(intptr_t)which];
-    object = Py_NewRef(object == NULL ? Py_None : object);
-    layer_core_clear(&held);
     return object;
 }
-
-#define OBJECT(FIELD) get_object, NULL, NULL, (void *)offsetof(layer_object, core.FIELD)
 
 static PyObject *
 set_training(PyObject *self, PyObject *training)
@@ -283,15 +278,16 @@ fill_properties(const py_score *score, PyGetSetDef *to)
     if (to->name != NULL) {
         return; /* imported before in this process */
     }
-    *to++ = (PyGetSetDef){"context", OBJECT(context)};
-    *to++ = (PyGetSetDef){"attention_weights", OBJECT(weights)};
-    *to++ = (PyGetSetDef){"_rng", OBJECT(rng)};
+    *to++ = (PyGetSetDef){"context", get_object, .closure = (void *)CORE_CONTEXT};
+    *to++ = (PyGetSetDef){"attention_weights", get_object,
+                          .closure = (void *)CORE_WEIGHTS};
+    *to++ = (PyGetSetDef){"_rng", get_object, .closure = (void *)CORE_RNG};
     if (score->parameters == 0) {
-        *to++ = (PyGetSetDef){"scale", OBJECT(scale)};
+        *to++ = (PyGetSetDef){"scale", get_object, .closure = (void *)CORE_SCALE};
     }
-    *to++ = (PyGetSetDef){"grads", get_learned, NULL, NULL, (void *)CORE_GRADS};
+    *to++ = (PyGetSetDef){"grads", get_object, .closure = (void *)CORE_GRADS};
     for (int i = 0; i < score->parameters; i++) {
-        *to++ = (PyGetSetDef){score->about->parameters[i].name, get_learned,
+        *to++ = (PyGetSetDef){score->about->parameters[i].name, get_object,
                               layer_set_parameter, NULL, (void *)(intptr_t)i};
     }
 }
@@ -312,11 +308,7 @@ fill_methods(const attnext_state *state, py_score *score, PyMethodDef *to)
     if (others->ml_name == NULL) { /* else imported before in this process */
         memcpy(others, methods_of_all, sizeof methods_of_all);
     }
-    const py_score_number number = (py_score_number)(score - state->scores);
-    return py_ask_signature(score, number, OF_LAYER) < 0 ||
-                   py_ask_signature(score, number, OF_LAYER_BACKWARD) < 0
-               ? -1
-               : py_fill_methods(state, functions, METH_COEXIST, to);
+    return py_fill_methods(state, functions, METH_COEXIST, to);
 }
 
 /* *type = the type of this spec, which becomes an attribute of the module */

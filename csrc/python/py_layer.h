@@ -27,7 +27,15 @@
 /* ---- a layer (py_layer.c) -------------------------------------------------------- */
 
 /* What a constructor makes and a copy takes over; and the last forward. */
-enum { CORE_GRADS = ATTN_PARAMETERS, CORE_OBJECTS = CORE_GRADS + 6 };
+enum {
+    CORE_GRADS = ATTN_PARAMETERS,
+    CORE_RNG,
+    CORE_SCALE,
+    CORE_CONTEXT,
+    CORE_WEIGHTS,
+    CORE_IDENTITY,
+    CORE_OBJECTS
+};
 typedef struct {
     const py_score *score;
     Py_ssize_t key_size, query_size, num_hiddens;   /* with parameters: Dk, Dq, H */

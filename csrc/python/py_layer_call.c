@@ -135,7 +135,8 @@ read_keys(const attnext_state *state, const layer_object *layer, const layer_cor
     if (Py_IS_TYPE(keys, state->Memory)) {
         return layer_memory_read(layer, held, keys, call, memory);
     }
-    return call->given[ARG_VALUES] == NULL ? py_wrong("no_values", "()") : 0;
+    return call->given[ARG_VALUES] == NULL ? py_wrong("sentence", "(s)", "no_values")
+                                           : 0;
 }
 
 PyObject *

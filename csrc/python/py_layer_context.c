@@ -131,7 +131,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
     PyObject *object = call->given[ARG_CONTEXT];
     object = py_is_given(object) ? object : core->context;
     if (object == NULL) {
-        return py_wrong("no_forward", "()");
+        return py_wrong("sentence", "(s)", "no_forward");
     }
     if (!Py_IS_TYPE(object, state->Context)) {
         return py_wrong("kind", "(sOs)", "context", object,
@@ -139,7 +139,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
     }
     context_object *context = (context_object *)object;
     if (context->identity != core->identity) {
-        return py_wrong("context_of_another", "()");
+        return py_wrong("sentence", "(s)", "context_of_another");
     }
     for (int i = ARG_QUERIES; i < context->end; i++) {
         if (!is_parameter(i)) {

@@ -246,7 +246,7 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (memory->fixed) {
-        py_wrong("fixed_memory", "()");
+        py_wrong("sentence", "(s)", "fixed_memory");
         return NULL;
     }
     return fill(state, memory, &append_signature, given) < 0 ? NULL
@@ -282,7 +282,7 @@ static PyObject *
 memory_new(PyTypeObject *Py_UNUSED(type), PyObject *Py_UNUSED(args),
            PyObject *Py_UNUSED(kwargs))
 {
-    py_wrong("made_memory", "()");
+    py_wrong("sentence", "(s)", "made_memory");
     return NULL;
 }
 

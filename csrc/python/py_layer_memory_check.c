@@ -70,7 +70,7 @@ check(const layer_object *layer, const layer_core *core, memory_object *memory)
     const Py_ssize_t references = core == &layer->core ? 1 : 2;
     bool nobody_elses = true;
     if (memory->core.identity != core->identity) {
-        return py_wrong("memory_of_another", "()");
+        return py_wrong("sentence", "(s)", "memory_of_another");
     }
     for (int i = 0; nobody_elses && i < core->score->parameters; i++) {
         nobody_elses = memory->core.parameters[i] == NULL ||
@@ -97,7 +97,7 @@ layer_memory_layer(memory_object *memory)
     layer_object *layer = (layer_object *)object;
     int result = -1;
     if (object == Py_None) {
-        py_wrong("layer_is_gone", "()");
+        py_wrong("sentence", "(s)", "layer_is_gone");
     } else if (object != NULL) {
         Py_BEGIN_CRITICAL_SECTION(object);
         result = check(layer, &layer->core, memory);
@@ -155,7 +155,7 @@ py_read_memory(const attnext_state *state, py_call *call)
     if (memory->core.score != call->score ||
         memory->core.num_heads != call->options.num_heads ||
         memory->core.num_kv_heads != call->options.num_kv_heads) {
-        return py_wrong("memory_of_another", "()");
+        return py_wrong("sentence", "(s)", "memory_of_another");
     }
     return check_parameters(memory, call->given + ARG_PARAMETER_0) < 0
                ? -1

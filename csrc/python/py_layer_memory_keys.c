@@ -266,7 +266,7 @@ layer_memory_extend(const attnext_state *state, memory_object *memory,
     for (;;) {
         npy_intp end;
         if (__builtin_add_overflow(now->N, rows->N, &end)) {
-            return py_wrong("too_many_rows", "()");
+            return py_wrong("sentence", "(s)", "too_many_rows");
         }
         if (room_of(now) >= end &&
             (rows->arrays[MEMORY_MASK] == NULL || now->arrays[MEMORY_MASK] != NULL)) {

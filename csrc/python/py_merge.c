@@ -76,7 +76,7 @@ read_parts(merge_call *m, merge_parts *parts, PyObject *object, const char *name
             return -1;
         }
     }
-    return m->count > 0 ? 0 : py_wrong("no_parts", "()");
+    return m->count > 0 ? 0 : py_wrong("sentence", "(s)", "no_parts");
 }
 
 /* What flows in: one array of the shape of a part. */

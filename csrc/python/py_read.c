@@ -332,15 +332,6 @@ are_ready(const attnext_state *state, const py_signature *signature,
            (was_read || given[ARG_CAUSAL_OFFSET] == NULL || !is_far(given[ARG_WINDOW]));
 }
 
-static int
-add_row(PyObject *rows, const char *reader, PyObject *name, PyObject *object)
-{
-    PyObject *row = Py_BuildValue("(zOO)", reader, name, object);
-    int result = row == NULL ? -1 : PyList_Append(rows, row);
-    Py_XDECREF(row);
-    return result;
-}
-
 /* What attnext._reading.plain is told: of each argument that is to be read what reads it, its
  * name, and it; and where they are looked at together, of the others as well, with None.
  * *told, which ends with ARG_END: which they are. */
@@ -361,12 +352,14 @@ rows_of(const attnext_state *state, const py_signature *signature,
             result = py_wrong("lost_memory", "(O)", name);
         } else if (object != NULL && (beside || !ready)) {
             *told++ = *arg;
-            result = add_row(rows, ready ? NULL : readers[kinds[*arg]], name, object);
+            const char *reader = ready ? NULL : readers[kinds[*arg]];
+            result = py_append(rows, Py_BuildValue("(zOO)", reader, name, object));
         }
     }
     *told = ARG_END;
     if (result == 0 && !was_read && offset != NULL && py_is_given(given[ARG_WINDOW])) {
-        result = add_row(rows, "near_offset", state->names[ARG_CAUSAL_OFFSET], offset);
+        PyObject *name = state->names[ARG_CAUSAL_OFFSET];
+        result = py_append(rows, Py_BuildValue("(sOO)", "near_offset", name, offset));
     }
     if (result < 0) {
         Py_CLEAR(rows);
@@ -421,7 +414,7 @@ make_plain(const attnext_state *state, const py_signature *signature, PyObject *
             return -1;
         }
     }
-    return py_wrong("changing", "()");
+    return py_wrong("sentence", "(s)", "changing");
 }
 
 int

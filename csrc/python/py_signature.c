@@ -1,5 +1,6 @@
 /*
- * py_signature.c -- from the arguments of a call to named slots.
+ * py_signature.c -- from the arguments of a call to named slots; and the signatures of
+ * what each score is exposed as.
  *
  * One parser serves every function: a py_signature says which names a function takes,
  * and the call is sorted into given[], indexed by name. Names of keywords are almost
@@ -105,4 +106,83 @@ py_call_body(PyObject *module, const py_signature *signature, py_body *body,
     }
     Py_XDECREF(owned);
     return result;
+}
+
+/* ---- what a score is exposed as -------------------------------------------------- */
+
+/* What of the table is for whom. */
+static const struct {
+    const char *name;
+    int takes;
+} forms[PY_FORMS] = {
+    [OF_ATTENTION] = {"%s_attention", FORWARD | INPUTS | POOLED},
+    [OF_ATTENTION_BACKWARD] = {"%s_attention_backward", BACKWARD | INPUTS | POOLED},
+    [OF_SCORES] = {"%s_scores", SCORES | INPUTS},
+    [OF_SCORES_BACKWARD] = {"%s_scores_backward", SCORES | INPUTS},
+    [OF_KEEPING] = {"_%s_attention", FORWARD | INPUTS | POOLED | KEEPING},
+    [OF_KEEPING_BACKWARD] = {"_%s_attention_backward",
+                             BACKWARD | INPUTS | POOLED | KEEPING_BACKWARD},
+    [OF_LAYER] = {"__call__", INPUTS | POOLED | LAYER_CALL},
+    [OF_LAYER_BACKWARD] = {"backward", LAYER_BACKWARD},
+};
+
+/* Of the table, and of what the score has to do with it; `by`: who takes it. */
+static bool
+takes(const attn_score_info *about, py_form form, int by)
+{
+    static const int of_scale[] = {[ATTN_SCALE_ROOT] = IF_ROOT,
+                                   [ATTN_SCALE_ONE] = IF_ONE,
+                                   [ATTN_SCALE_BANDWIDTH] = IF_BANDWIDTH};
+    const int ifs = (about->has_heads ? IF_HEADS : IF_WHOLE) |
+                    (about->has_eps ? IF_EPS : 0) | of_scale[about->scale];
+    const int scaled = ifs & (IF_ROOT | IF_ONE) ? SCALED : 0;
+    const int who = forms[form].takes | (py_is_backward(form) ? BACKWARDS | scaled : 0);
+    return (who & by) != 0 && (by & IFS & ~ifs) == 0;
+}
+
+static unsigned char *
+add_parameters(unsigned char *to, const py_score *score, bool optional)
+{
+    for (int i = 0; i < score->parameters; i++) {
+        if (score->about->parameters[i].optional == optional) {
+            *to++ = (unsigned char)(ARG_PARAMETER_0 + i);
+        }
+    }
+    return to;
+}
+
+/* A layer has parameters itself, and may have a memory in the place of values. */
+static void
+write_signature(py_signature *signature, const py_score *score, py_form form)
+{
+    const bool layer = form >= OF_LAYER;
+    unsigned char *to = signature->args;
+    for (int arg = ARG_END + 1; arg < ARG_COUNT; arg++) {
+        if (arg == ARG_VALID_LENS) { /* behind them all is optional */
+            to = layer ? to : add_parameters(to, score, false);
+            signature->required = (int)(to - signature->args) - (form == OF_LAYER);
+        } else if (arg == ARG_VALID_LENS + 1) { /* ... and by keyword */
+            signature->positional = (int)(to - signature->args);
+        } else if (arg == ARG_SOFTCAP && !layer) {
+            to = add_parameters(to, score, true);
+        }
+        if (takes(score->about, form, py_argument_rows[arg].taken_by)) {
+            *to++ = (unsigned char)arg;
+        }
+    }
+    signature->method = layer;
+    signature->keyword = score->about->has_heads && !layer ? ARG_NUM_HEADS : ARG_END;
+}
+
+void
+py_write_signatures(py_score *score, py_score_number number)
+{
+    static char names[SCORE_COUNT][PY_FORMS][48]; /* functions point there */
+    for (int form = 0; form < PY_FORMS; form++) {
+        char *name = names[number][form];
+        PyOS_snprintf(name, sizeof names[number][form], forms[form].name,
+                      score->about->name);
+        score->signatures[form] = (py_signature){.function = name, .score = number};
+        write_signature(&score->signatures[form], score, (py_form)form);
+    }
 }

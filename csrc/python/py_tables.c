@@ -1,7 +1,8 @@
 /*
  * py_tables.c -- the table of arguments, of py_options.def, and that of the scores, of which
- * attnext/_tables.py is told, which makes of them signatures and what Python sees. And what
- * help() shows: these signatures as text, and behind them the words of attnext/_docs.
+ * attnext/_tables.py is told, which makes of them what Python sees. And what help() shows:
+ * signatures, made of the table of arguments; and behind them, when the module is imported,
+ * the words of attnext/_docs.
  */
 #include "py_attnext.h"
 
@@ -10,26 +11,44 @@
 
 const py_argument_row py_argument_rows[ARG_COUNT] = {
 #define ARGUMENT(ID, NAME, DEFAULT, TAKEN_BY, ...) \
-    [ARG_##ID] = {NAME, DEFAULT, #TAKEN_BY, false},
+    [ARG_##ID] = {NAME, DEFAULT, TAKEN_BY, false},
 #define ARRAY(ID, NAME, DEFAULT, TAKEN_BY, ...) \
-    [ARG_##ID] = {NAME, DEFAULT, #TAKEN_BY, true},
+    [ARG_##ID] = {NAME, DEFAULT, TAKEN_BY, true},
 #define OPTION(...) ARRAY(__VA_ARGS__)
 #include "py_options.def"
 };
 
-static const char TABLES[] = "attnext._tables";
-
+/* What attentions share, one by one; and of each attention its parameters, and then it. */
 int
-py_tell_arguments(PyObject *module)
+py_fill_tables(PyObject *module, attnext_state *state)
 {
-    int result = 0;
-    for (int i = ARG_END + 1; result == 0 && i < ARG_COUNT; i++) {
+    static const char TABLES[] = "attnext._tables";
+    for (int i = 0; i < ARG_COUNT; i++) {
         const py_argument_row *row = &py_argument_rows[i];
-        result = py_tell(TABLES, "add_argument", "(Oizzsi)", module, i, row->name,
-                         row->standard, row->taken_by, row->shared);
+        if (row->shared && py_tell(TABLES, "add_option", "(Ossi)", module, row->name,
+                                   row->standard, row->taken_by & TAKERS) < 0) {
+            return -1;
+        }
     }
-    return result;
+    for (int i = 0; i < SCORE_COUNT; i++) {
+        py_score *score = &state->scores[i];
+        const char *name = score->about->name;
+        for (int j = 0; j < score->parameters; j++) {
+            const attn_parameter *p = &score->about->parameters[j];
+            if (py_tell(TABLES, "add_parameter", "(OsssiC)", module, name, p->name,
+                        p->shape, p->optional, p->fan_in) < 0) {
+                return -1;
+            }
+        }
+        score->Gradients = py_ask(TABLES, "add_attention", "(Os)", module, name);
+        if (score->Gradients == NULL) {
+            return -1;
+        }
+    }
+    return 0;
 }
+
+/* ---- signatures ------------------------------------------------------------------ */
 
 /* A copy that stays for good: functions point to it. */
 static char *
@@ -41,45 +60,6 @@ lasting(const char *before, const char *text)
         return NULL;
     }
     return strcat(strcpy(copy, before), text);
-}
-
-/* Its parameters, and then it. */
-int
-py_tell_score(PyObject *module, py_score *score)
-{
-    const attn_score_info *about = score->about;
-    for (int i = 0; i < score->parameters; i++) {
-        const attn_parameter *p = &about->parameters[i];
-        if (py_tell(TABLES, "add_parameter", "(OsssiC)", module, about->name, p->name,
-                    p->shape, p->optional, p->fan_in) < 0) {
-            return -1;
-        }
-    }
-    score->Gradients = py_ask(TABLES, "add_attention", "(Osiii)", module, about->name,
-                              about->scale, about->has_eps, about->has_heads);
-    return score->Gradients == NULL ? -1 : 0;
-}
-
-/* ---- signatures ------------------------------------------------------------------ */
-
-/* What is said of it: its name, its arguments, how many are required, how many may be given by
- * position, the keyword that is required. */
-int
-py_ask_signature(py_score *score, py_score_number number, py_form form)
-{
-    py_signature *signature = &score->signatures[form];
-    const char *name, *args;
-    Py_ssize_t count;
-    PyObject *said = py_ask(TABLES, "signature", "(si)", score->about->name, form);
-    *signature = (py_signature){.score = number, .method = form >= OF_LAYER};
-    if (said != NULL &&
-        PyArg_ParseTuple(said, "sy#iib", &name, &args, &count, &signature->required,
-                         &signature->positional, &signature->keyword)) {
-        memcpy(signature->args, args, (size_t)Py_MIN(count, ARG_COUNT));
-        signature->function = lasting(name, "");
-    }
-    Py_XDECREF(said);
-    return signature->function == NULL ? -1 : 0;
 }
 
 int
