@@ -17,6 +17,8 @@ from typing import NamedTuple
 import pytest
 from helpers import REPOSITORY
 
+from attnext import _wrong
+
 GATES = {"py_make_plain", "py_read_call"}
 # What calls the core, and what only such functions call: all of it is behind the gate.
 CORE = {"py_read_call", "py_attend", "py_run", "py_run_alone"}
@@ -185,6 +187,15 @@ def test_a_call_that_may_is_found(
     wrong = files | {file: files[file].replace(before, fault + before)}
     (name,) = CALL_OF_PYTHON.findall(fault)
     assert Door(wrong).forbidden().keys() == {name}
+
+
+def test_everything_that_is_wrong_has_words() -> None:
+    """What C raises by its name is there: functions of _wrong.py, and its sentences."""
+    text = "".join(file.read_text() for file in REPOSITORY.glob("csrc/*/*.c"))
+    named = set(re.findall(r'py_wrong\(\s*"(\w+)"', text))
+    sentences = re.findall(r'py_wrong\(\s*"sentence",\s*"\(s\)",\s*"(\w+)"', text)
+    assert len(named) > 15 and not [name for name in named if not hasattr(_wrong, name)]
+    assert set(sentences) == set(_wrong._SENTENCES)
 
 
 def test_nothing_leaves_a_critical_section_but_by_its_end(files: dict[str, str]) -> None:

@@ -220,7 +220,8 @@ make_room(const memory_object *memory, const py_memory *was, const py_memory *ro
     return make_prepared(memory, next, room);
 }
 
-/* Are keys and values, which may be anybody's, still of the shape that was seen? */
+/* Are keys and values, which may be anybody's, still of the shape that was seen? Code that ran
+ * meanwhile may have changed it in place. */
 static int
 check_rows(const memory_object *memory, const py_memory *rows)
 {
@@ -228,8 +229,7 @@ check_rows(const memory_object *memory, const py_memory *rows)
         npy_intp dims[PY_MAX_AXES];
         const int ndim = layer_memory_shape(memory, rows->N, memory->widths[i], dims);
         if (!py_shape_fits(rows->arrays[i], ndim, dims)) {
-            return py_wrong("other_rows",
-                            "()"); /* by code that ran meanwhile, in place */
+            return py_wrong("sentence", "(s)", "other_rows");
         }
     }
     return 0;
