@@ -4,11 +4,11 @@ Their call and backward, `memory`, `zero_grad` and the attributes are in C; and 
 functions here use, which does not see what a subclass may have changed:
 
     _install(...)               makes the layer what a constructor or a copy has read
-    _live(checked)              the parameters by name; are they still what they were made?
+    _live                       the parameters by name: the dict itself
     _bias, _rng                 has it the optional ones? and what draws seeds
     _write(values)              copies values into these of them, or into none
     _read(value, name, shape)   as float32 in this shape (that of any)
-    _set_training(mode)         whether dropout acts
+    _training                   whether dropout acts
 
 Nothing here is captured by a comprehension: where there is no memory for a cell of an argument,
 CPython 3.11 loses the argument.
@@ -67,22 +67,41 @@ def train(self: Any, mode: Any = True) -> Any:
         from attnext import _reading  # not at import: it is seldom needed
 
         mode = _reading.flag("mode", mode)
-    return self._set_training(mode)
+    self._training = mode
+    return self
 
 
 def eval(self: Any) -> Any:
-    return self._set_training(False)
+    self._training = False
+    return self
 
 
 def parameters(self: Any) -> Any:
-    return self._live(False)
+    return self._live.copy()
+
+
+def _checked(layer: Any) -> dict[str, Array]:
+    """The parameters, if they are still what they were made: users have the arrays."""
+    live: dict[str, Array] = layer._live
+    if live:
+        from attnext import _constructors, _wrong  # not at import: they are seldom needed
+
+        sizes = _constructors.no_sizes() | _own(layer, _SIZES)
+        score = _SCORES[_kind(type(layer))]
+        for name, shape, _ in _constructors.shapes(score, sizes, layer._bias):
+            array = live[name]
+            flags = array.flags
+            plain = array.dtype == np.float32 and flags.c_contiguous and flags.aligned
+            if not plain or array.shape != shape:
+                raise _wrong.live(name, array, shape)
+    return live.copy()
 
 
 def _set(self: Any, name: str, *value: Any) -> None:
     """An attribute that is a parameter gets its numbers, or is to be deleted."""
     if not value:
         raise AttributeError(f"{name} cannot be deleted")
-    if name not in self._live(False):
+    if name not in self._live:
         raise AttributeError(f"{name} cannot be set: this object was made with bias=False")
     self._write({name: value[0]})
 
@@ -114,7 +133,7 @@ def __reduce__(self: Any) -> tuple[Any, ...]:
     subclass, which may define ``__getstate__`` and ``__setstate__`` for them as usual. What belongs
     to the last call, `context` and `attention_weights`, stays behind.
     """
-    parameters = self._live(True)
+    parameters = _checked(self)
     saved: dict[str, Any] = dict.fromkeys(("key_size", "query_size", "num_hiddens"), 0)
     saved["scale"] = None
     saved |= _own(self, (*_SIZES, "dropout", "scale", "_bias", "training", "_rng", "grads"))
@@ -155,7 +174,7 @@ def _restored(
     for name, shape, _ in _constructors.shapes(score, sizes, bool(bias)):
         taken[name] = _core.AdditiveAttention._read(parameters[name], name, shape).copy()
         summed[name] = _core.AdditiveAttention._read(grads[name], f"grads[{name!r}]", shape).copy()
-    return tuple(sizes.values()), *options, bool(training), rng, taken, summed
+    return tuple(sizes.values()), *options, bool(training), rng, _constructors.live(taken), summed
 
 
 def _rebuild(cls: Any, saved: Any, /) -> Any:
@@ -263,7 +282,7 @@ def state_dict(self: Any) -> dict[str, Any]:
     >>> DotProductAttention().state_dict()
     {}
     """
-    live = self._live(True)
+    live = _checked(self)
     return _state(live, _entries(tuple(live), False, False))
 
 
@@ -306,7 +325,7 @@ def state_dict_of_heads(self: Any, layout: str = "d2l") -> dict[str, Any]:
     {'in_proj_weight': (24, 8), 'out_proj.weight': (8, 8)}
     """
     torch = _layouts.is_torch(layout)
-    live = self._live(True)
+    live = _checked(self)
     return _state(live, _entries(tuple(live), torch, torch and _is_packed(self, live)))
 
 
@@ -345,7 +364,7 @@ def load_state_dict(self: Any, state_dict: Any, /) -> None:
     >>> np.array_equal(a.W_q, b.W_q)
     True
     """
-    live = self._live(True)
+    live = _checked(self)
     if not isinstance(state_dict, dict) and not hasattr(state_dict, "keys"):
         from attnext import _wrong
 
@@ -384,12 +403,15 @@ def _of(
     mask: Any,
     /,
 ) -> Any:
+    from attnext import _constructors  # not at import: it is seldom needed
+
     kind: Any
     for kind, name in _SCORES.items():
         if name == score:
             H, Dk, Dv, *heads = sizes
             layer = kind.__new__(kind)
-            layer._install((Dk, 0, Dv, H, *heads), 0.0, None, False, None, parameters, {})
+            live = _constructors.live(parameters)
+            layer._install((Dk, 0, Dv, H, *heads), 0.0, None, False, None, live, {})
             return layer.memory(keys, values, valid_lens, mask=mask)
     raise ValueError(f"score is {score!r}, expected the name of one")
 

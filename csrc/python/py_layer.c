@@ -63,6 +63,19 @@ check_sizes(const layer_core *core)
     return fit ? 0 : py_wrong("sentence", "(s)", "sizes");
 }
 
+/* core->parameters = the arrays of core->live, each a view, which NumPy refuses to resize. */
+static int
+take_live(const attnext_state *state, layer_core *core)
+{
+    bool views = layer_take_parameters(state, core, core->live) == 0;
+    for (int i = 0; views && i < ATTN_PARAMETERS; i++) {
+        PyArrayObject *live = core->parameters[i]; /* what was converted is none */
+        views = live == NULL || PyArray_BASE(live) != NULL;
+    }
+    return views || PyErr_Occurred() ? -!views
+                                     : py_wrong("sentence", "(s)", "not_live");
+}
+
 /* _install(): the layer becomes what a constructor or a copy has read, with an identity
  * of its own; what it was before, its last forward included, is given up. On failure it
  * is as it was. */
@@ -71,23 +84,23 @@ install(PyObject *self, PyObject *args)
 {
     layer_object *layer = (layer_object *)self;
     layer_core core = {.score = layer->core.score};
-    PyObject *scale, *parameters, *result = NULL;
+    PyObject *scale, *result = NULL;
     int training;
 
     if (!PyArg_ParseTuple(args, "(nnnnnn)dOpOO!O!:_install", &core.key_size,
                           &core.query_size, &core.value_size, &core.num_hiddens,
                           &core.num_heads, &core.num_kv_heads, &core.dropout, &scale,
-                          &training, &core.rng, &PyDict_Type, &parameters, &PyDict_Type,
+                          &training, &core.rng, &PyDict_Type, &core.live, &PyDict_Type,
                           &core.grads)) {
         return NULL;
     }
     Py_INCREF(core.rng);
+    Py_INCREF(core.live);
     Py_INCREF(core.grads);
     core.training = training != 0;
     core.scale = scale == Py_None ? NULL : PyNumber_Float(scale);
     if (!PyErr_Occurred() && check_sizes(&core) == 0 &&
-        layer_take_parameters(py_state_of_type(Py_TYPE(self)), &core, parameters,
-                              true) == 0) {
+        take_live(py_state_of_type(Py_TYPE(self)), &core) == 0) {
         core.identity = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
     }
     if (core.identity != NULL) {
@@ -147,7 +160,7 @@ get_object(PyObject *self, void *which)
     PyObject *object;
     bool made;
     Py_BEGIN_CRITICAL_SECTION(self);
-    layer->revision += i < CORE_GRADS;
+    layer->revision += i <= CORE_LIVE;
     made = layer->core.identity != NULL;
     object = layer->core.objects[i];
     object = Py_NewRef(object == NULL ? Py_None : object);
@@ -159,25 +172,14 @@ get_object(PyObject *self, void *which)
     return object;
 }
 
-static PyObject *
-set_training(PyObject *self, PyObject *training)
-{
-    Py_BEGIN_CRITICAL_SECTION(self);
-    ((layer_object *)self)->core.training = training == Py_True;
-    Py_END_CRITICAL_SECTION();
-    return Py_NewRef(self);
-}
-
 static const PyMethodDef methods_of_all[] = {
     {"zero_grad", layer_zero_grad, METH_NOARGS, "zero_grad($self)\n--\n\n"},
     /* For attnext/_layers.py. */
-    {"_live", layer_live, METH_O, "_live($self, checked, /)\n--\n\n"},
     {"_write", layer_write, METH_O, "_write($self, values, /)\n--\n\n"},
     {"_read", layer_read, METH_VARARGS | METH_STATIC,
      "_read(value, name, shape, /)\n--\n\n"},
-    {"_set_training", set_training, METH_O, "_set_training($self, mode, /)\n--\n\n"},
     {"_install", install, METH_VARARGS,
-     "_install($self, sizes, dropout, scale, training, rng, parameters, grads, "
+     "_install($self, sizes, dropout, scale, training, rng, live, grads, "
      "/)\n--\n\n"},
 };
 
@@ -255,13 +257,14 @@ init(PyObject *self, PyObject *args, PyObject *kwargs)
 #define SIZE(NAME) MEMBER(#NAME, T_PYSSIZET, core.NAME)
 
 /* Of all, then of those that have sizes. */
-enum { MEMBERS_OF_ALL = 5 };
+enum { MEMBERS_OF_ALL = 6 };
 static const PyMemberDef members[] = {
     MEMBER("__vectorcalloffset__", T_PYSSIZET, vectorcall),
     MEMBER("__weaklistoffset__", T_PYSSIZET, weakrefs),
     MEMBER("dropout", T_DOUBLE, core.dropout),
     MEMBER("training", T_BOOL, core.training),
     MEMBER("_bias", T_BOOL, core.has_bias),
+    {"_training", T_BOOL, offsetof(layer_object, core.training), 0, NULL},
     SIZE(key_size),
     SIZE(query_size),
     SIZE(num_hiddens),
@@ -282,6 +285,7 @@ fill_properties(const py_score *score, PyGetSetDef *to)
     *to++ = (PyGetSetDef){"attention_weights", get_object,
                           .closure = (void *)CORE_WEIGHTS};
     *to++ = (PyGetSetDef){"_rng", get_object, .closure = (void *)CORE_RNG};
+    *to++ = (PyGetSetDef){"_live", get_object, .closure = (void *)CORE_LIVE};
     if (score->parameters == 0) {
         *to++ = (PyGetSetDef){"scale", get_object, .closure = (void *)CORE_SCALE};
     }

@@ -28,7 +28,8 @@
 
 /* What a constructor makes and a copy takes over; and the last forward. */
 enum {
-    CORE_GRADS = ATTN_PARAMETERS,
+    CORE_LIVE = ATTN_PARAMETERS,
+    CORE_GRADS,
     CORE_RNG,
     CORE_SCALE,
     CORE_CONTEXT,
@@ -45,6 +46,7 @@ typedef struct {
     union {
         struct {
             PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where there is none */
+            PyObject *live;     /* dict: name -> parameter, for attnext/_layers.py */
             PyObject *grads;    /* dict: name -> array, open to the user */
             PyObject *rng;      /* numpy.random.Generator */
             PyObject *scale;    /* float; dot: NULL means 1/sqrt(D) */
@@ -96,10 +98,8 @@ PyObject *layer_name(const attnext_state *state, const layer_core *core, int whi
 const char *layer_text(const layer_core *core, int which);
 int layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES]);
 
-/* core->parameters = those that a dict has by name, as float32 in their shapes; live: as
- * arrays of its own. */
-int layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *dict,
-                          bool live);
+/* core->parameters = those that a dict has by name, as float32 in their shapes. */
+int layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *dict);
 
 /* Users hold the live arrays and can change more than their numbers: TypeError or
  * ValueError unless every parameter is still float32, C-contiguous and of its shape, and
@@ -111,7 +111,6 @@ int layer_check_parameters(const layer_core *core, const layer_core *values);
 int layer_set_parameter(PyObject *self, PyObject *value, void *which);
 
 /* For attnext/_layers.py. */
-PyObject *layer_live(PyObject *self, PyObject *checked);
 PyObject *layer_write(PyObject *self, PyObject *dict);
 PyObject *layer_read(PyObject *self, PyObject *args);
 

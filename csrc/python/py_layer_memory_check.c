@@ -21,8 +21,8 @@ is_nobody_elses(PyArrayObject *a, Py_ssize_t references)
     return Py_REFCNT(a) == references && *weak == NULL;
 }
 
-/* The live array, which the layer has and whoever holds its core, has its memory
- * (made_live), as whatever is made of it in NumPy, a view, say, does or has itself. */
+/* The live array, which the layer has and its dict, and whoever holds its core, has its memory
+ * (take_live), as whatever is made of it in NumPy, a view, say, does or has itself. */
 static bool
 is_the_layers(PyArrayObject *live, Py_ssize_t references)
 {
@@ -67,7 +67,7 @@ check_parameters(const memory_object *memory, PyObject *const *given)
 static int
 check(const layer_object *layer, const layer_core *core, memory_object *memory)
 {
-    const Py_ssize_t references = core == &layer->core ? 1 : 2;
+    const Py_ssize_t references = core == &layer->core ? 2 : 3;
     bool nobody_elses = true;
     if (memory->core.identity != core->identity) {
         return py_wrong("sentence", "(s)", "memory_of_another");

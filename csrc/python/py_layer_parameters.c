@@ -63,39 +63,25 @@ layer_shape(const layer_core *core, int which, npy_intp dims[PY_PARAMETER_AXES])
 
 /* ---- given by name --------------------------------------------------------------- */
 
-/* core->parameters[which] = what is given; w_v may come as (1, H) too. live: as the layer's
- * own, a view, which NumPy refuses to resize. */
-static int
-take(layer_core *core, int which, PyObject *given, bool live)
+int
+layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *dict)
 {
     npy_intp sizes[PY_LETTERS];
     sizes_of(core, sizes);
-    PyArrayObject *values = py_parameter(given, layer_text(core, which),
-                                         info(core, which)->shape, sizes);
-    if (values != NULL && live) {
-        Py_SETREF(values, (PyArrayObject *)PyArray_View(values, NULL, NULL));
-    }
-    core->parameters[which] = values;
-    return values == NULL ? -1 : 0;
-}
-
-int
-layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *dict,
-                      bool live)
-{
-    int result = 0;
     core->has_bias = core->score->parameters > 0;
-    for (int i = 0; result == 0 && i < core->score->parameters; i++) {
+    for (int i = 0; i < core->score->parameters; i++) {
         PyObject *given = py_item(dict, layer_name(state, core, i));
         core->has_bias = core->has_bias && given != NULL;
         if (given != NULL) {
-            result = take(core, i, given, live);
+            core->parameters[i] = py_parameter(given, layer_text(core, i),
+                                               info(core, i)->shape, sizes);
             Py_DECREF(given);
-        } else if (PyErr_Occurred()) {
-            result = -1;
+        }
+        if (PyErr_Occurred()) {
+            return -1;
         }
     }
-    return result;
+    return 0;
 }
 
 /* ---- the live arrays ------------------------------------------------------------- */
@@ -154,29 +140,6 @@ layer_set_parameter(PyObject *self, PyObject *value, void *which)
 /* ---- for attnext/_layers.py ------------------------------------------------------ */
 
 PyObject *
-layer_live(PyObject *self, PyObject *checked)
-{
-    const attnext_state *state = py_state_of_type(Py_TYPE(self));
-    PyObject *dict = NULL;
-    layer_core held;
-    if (layer_hold((layer_object *)self, false, &held) < 0) {
-        return NULL;
-    }
-    if (checked != Py_True || layer_check_parameters(&held, NULL) == 0) {
-        dict = PyDict_New();
-    }
-    for (int i = 0; dict != NULL && i < held.score->parameters; i++) {
-        PyObject *live = held.objects[i];
-        if (live != NULL &&
-            PyDict_SetItem(dict, layer_name(state, &held, i), live) < 0) {
-            Py_CLEAR(dict);
-        }
-    }
-    layer_core_clear(&held);
-    return dict;
-}
-
-PyObject *
 layer_write(PyObject *self, PyObject *dict)
 {
     PyObject *result = NULL;
@@ -189,8 +152,7 @@ layer_write(PyObject *self, PyObject *dict)
         return NULL;
     }
     layer_core values = layer_sizes(&held);
-    if (layer_take_parameters(py_state_of_type(Py_TYPE(self)), &values, dict, false) ==
-            0 &&
+    if (layer_take_parameters(py_state_of_type(Py_TYPE(self)), &values, dict) == 0 &&
         set_all(self, &held, &values) == 0) {
         result = Py_NewRef(Py_None);
     }
