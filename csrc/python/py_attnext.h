@@ -396,7 +396,6 @@ typedef struct {
     int parameters;    /* how many it has */
     bool own_key_size; /* Dk may differ from Dq */
     py_signature signatures[PY_FORMS];
-    PyObject *Gradients; /* the named tuple of a score with parameters, else None */
 } py_score;
 
 /* Those of all forms, of a score with this number (py_signature.c). */
@@ -411,12 +410,15 @@ int py_fill_tables(PyObject *module, attnext_state *state);
 
 /* ---- the module (py_module.c) ---------------------------------------------------- */
 
-enum { STATE_OBJECTS = ARG_COUNT + SCORE_COUNT * (ATTN_PARAMETERS + 1) + 2 };
+enum { STATE_OBJECTS = ARG_COUNT + SCORE_COUNT * (ATTN_PARAMETERS + 2) + 2 };
 struct attnext_state {
     union {
         struct {
             PyObject *names[ARG_COUNT]; /* interned, to compare by identity */
             PyObject *parameter_names[SCORE_COUNT][ATTN_PARAMETERS];
+
+            /* The named tuple of a score with parameters, else None. */
+            PyObject *gradients[SCORE_COUNT];
 
             /* Made by py_layer.c: the layers of those attentions that have one, Context,
              * the type of their .context, and Memory, that of what their memory() makes. */

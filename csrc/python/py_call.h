@@ -8,7 +8,7 @@
  *     py_attend(state, &call)                      # the core: py_call.c
  *         read the inputs                          # py_inputs.c
  *         make what it returns                     # py_results.c
- *     py_pack_outputs(&call) or py_pack_gradients(&call)
+ *     py_pack_outputs(&call) or py_pack_gradients(state, &call)
  *     py_end(&call);
  *
  * A layer's call is a function's whose parameters and some of its options the object has
@@ -207,7 +207,7 @@ int py_make_gradients(py_call *call);
 /* What a call returns: the output, or a tuple of it and what was asked for: weights, lse,
  * kept; a tuple of gradients. */
 PyObject *py_pack_outputs(const py_call *call);
-PyObject *py_pack_gradients(const py_call *call);
+PyObject *py_pack_gradients(const attnext_state *state, const py_call *call);
 
 void py_made_clear(py_made *made, int count);
 

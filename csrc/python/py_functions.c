@@ -49,7 +49,8 @@ attend(PyObject *module, py_score_number number, py_form form, PyObject *const *
     if (py_is_backward(form) && call.memory != NULL) {
         py_clear_unused(&call.made);
     }
-    result = py_is_backward(form) ? py_pack_gradients(&call) : py_pack_outputs(&call);
+    result = py_is_backward(form) ? py_pack_gradients(state, &call)
+                                  : py_pack_outputs(&call);
 done:
     py_end(&call);
     return result;

@@ -185,7 +185,7 @@ layer_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
 static PyObject *
 finish_backward(const attnext_state *state, const layer_core *held, py_call *call)
 {
-    PyObject *result = py_pack_gradients(call);
+    PyObject *result = py_pack_gradients(state, call);
     if (result != NULL && layer_add_gradients(state, held, &call->made) < 0) {
         Py_CLEAR(result);
     }

@@ -108,9 +108,6 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     for (int i = 0; i < STATE_OBJECTS; i++) {
         Py_VISIT(state->objects[i]);
     }
-    for (int i = 0; i < SCORE_COUNT; i++) {
-        Py_VISIT(state->scores[i].Gradients);
-    }
     return 0;
 }
 
@@ -120,9 +117,6 @@ module_clear(PyObject *module)
     attnext_state *state = py_state_of_module(module);
     for (int i = 0; i < STATE_OBJECTS; i++) {
         Py_CLEAR(state->objects[i]);
-    }
-    for (int i = 0; i < SCORE_COUNT; i++) {
-        Py_CLEAR(state->scores[i].Gradients);
     }
     return 0;
 }

@@ -6,30 +6,12 @@
 #include "py_run.h"
 
 #ifndef NDEBUG
-static _Thread_local unsigned long long runs, runs_at_the_gate;
-
-unsigned long long
-py_quiet_runs(void)
-{
-    return runs - runs_at_the_gate;
-}
-
-void
-py_quiet_forget(unsigned long long before)
-{
-    runs_at_the_gate = runs - before; /* which a call in between may have passed */
-}
-
-void
-py_quiet_begin(void)
-{
-    runs_at_the_gate = runs;
-}
+_Thread_local unsigned long py_quiet_runs;
 
 int
 py_quiet_end(int result)
 {
-    if (result == 0 && runs != runs_at_the_gate) {
+    if (result == 0 && py_quiet_runs != 0) {
         Py_FatalError("Python code ran, or the collector, between the last reading of "
                       "the arguments and the end of the core");
     }
@@ -39,7 +21,7 @@ py_quiet_end(int result)
 static PyObject *
 evaluate(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throws)
 {
-    runs++;
+    py_quiet_runs++;
     return _PyEval_EvalFrameDefault(thread, frame, throws);
 }
 
@@ -47,7 +29,7 @@ evaluate(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throws)
 static PyObject *
 collecting(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
 {
-    runs++;
+    py_quiet_runs++;
     return Py_NewRef(Py_None);
 }
 

@@ -187,30 +187,6 @@ convert_flows(py_call *call)
 
 /* ---- gradients ------------------------------------------------------------------- */
 
-/* The parameters' gradients, each in the shape in which the parameter came. */
-static int
-make_parameter_gradients(py_call *call)
-{
-    const py_score *score = call->score;
-    py_made *d = &call->made;
-    for (int i = 0; i < score->parameters; i++) {
-        PyArrayObject *parameter = call->arrays[ARG_PARAMETER_0 + i];
-        npy_intp dims[PY_PARAMETER_AXES];
-        if (parameter == NULL ||
-            (call->memory != NULL && py_keys_of(score)->has(score->score, i))) {
-            continue;
-        }
-        const char *letters = score->about->parameters[i].shape;
-        int ndim = py_letter_shape(letters, call->sizes, dims);
-        int missing = letters[0] == '1' && PyArray_NDIM(parameter) < ndim;
-        d->parameters[i] = py_new_float32(ndim - missing, dims + missing);
-        if (d->parameters[i] == NULL) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 /* A new array of shape (..., rows, columns) with the leading axes of keys. Key heads
  * that no query has (enable_gqa with 0 query heads) get their zeros here: the core does
  * not know of them. */
@@ -258,6 +234,21 @@ make_if_wanted(const py_call *call, bool wanted, py_arg which, PyArrayObject **t
         return *to == NULL ? -1 : 0;
     }
     return 0;
+}
+
+/* Those of the parameters, but of those that project the keys of a memory. */
+static int
+make_parameter_gradients(py_call *call)
+{
+    const py_score *score = call->score;
+    int result = 0;
+    for (int i = 0; result == 0 && i < score->parameters; i++) {
+        const bool wanted = call->memory == NULL ||
+                            !py_keys_of(score)->has(score->score, i);
+        result = make_if_wanted(call, wanted, ARG_PARAMETER_0 + i,
+                                &call->made.parameters[i]);
+    }
+    return result;
 }
 
 static int
@@ -319,12 +310,13 @@ float32_of(float x)
  * alone; for a function dk and dv are those of what is projected, and who projects gets
  * None. How many parts these are, or 0; *named, NULL before, is such a tuple. */
 static int
-first_parts(const py_call *call, PyObject **parts, PyObject **named)
+first_parts(const attnext_state *state, const py_call *call, PyObject **parts,
+            PyObject **named)
 {
     const py_score *score = call->score;
     const py_made *d = &call->made;
     const bool layer = call->form == OF_LAYER_BACKWARD;
-    const bool names = score->Gradients != Py_None && !layer;
+    const bool names = score->parameters > 0 && !layer;
     int count = layer && call->memory != NULL ? 1 : d->values != NULL || names ? 3 : 2;
     parts[0] = (PyObject *)d->queries;
     parts[1] = (PyObject *)(call->memory == NULL ? d->keys : d->projected);
@@ -335,7 +327,8 @@ first_parts(const py_call *call, PyObject **parts, PyObject **named)
     for (int i = 0; i < score->parameters; i++) {
         parts[count++] = py_or_none(d->parameters[i]);
     }
-    *named = PyObject_Vectorcall(score->Gradients, parts, (size_t)count, NULL);
+    PyObject *kind = state->gradients[score - state->scores];
+    *named = PyObject_Vectorcall(kind, parts, (size_t)count, NULL);
     parts[0] = *named;
     return *named != NULL;
 }
@@ -343,7 +336,7 @@ first_parts(const py_call *call, PyObject **parts, PyObject **named)
 /* Behind them that of a bandwidth; and what was asked for: those of bias and sink, None
  * without one, and of a scale that is a factor. */
 PyObject *
-py_pack_gradients(const py_call *call)
+py_pack_gradients(const attnext_state *state, const py_call *call)
 {
     PyObject *parts[3 + ATTN_PARAMETERS + 3], *named = NULL, *result = NULL;
     const py_made *d = &call->made;
@@ -353,7 +346,7 @@ py_pack_gradients(const py_call *call)
     PyObject *scale = !scaled             ? NULL
                       : d->scales != NULL ? Py_NewRef(d->scales)
                                           : float32_of(call->scale);
-    int count = scaled && scale == NULL ? 0 : first_parts(call, parts, &named);
+    int count = scaled && scale == NULL ? 0 : first_parts(state, call, parts, &named);
     if (count > 0) {
         if (bandwidth) {
             parts[count++] = scale;

@@ -26,7 +26,7 @@ interrupted(void *arg)
     released_run *r = arg;
     PyEval_RestoreThread(r->thread);
     int collects = PyGC_Disable(); /* or CPython 3.12 runs finalisers here */
-    const unsigned long long runs = py_quiet_runs();
+    const unsigned long runs = py_quiet_runs;
     r->raised = PyErr_CheckSignals() < 0;
     py_quiet_forget(runs);
     if (collects) {

@@ -38,20 +38,20 @@ void py_give_scratch(void *scratch, size_t bytes);
  *     py_quiet_end(X)     X, what the core's call gave (py_run); if that is 0, what this
  *                         thread ran since then is a fatal error. What raises may run what
  *                         it likes.
- *     py_quiet_runs()     how much did; py_quiet_forget() of that number leaves out what ran
- *                         since then: handlers of signals, and calls in them */
+ *     py_quiet_runs       how much did, frames and collections; py_quiet_forget() leaves
+ *                         out what did since it was so many: handlers of signals */
 #ifdef NDEBUG
 #define py_quiet_exec() 0
 #define py_quiet_begin() ((void)0)
 #define py_quiet_end(X) (X)
-#define py_quiet_runs() 0
+#define py_quiet_runs 0
 #define py_quiet_forget(RUNS) ((void)(RUNS))
 #else
+extern _Thread_local unsigned long py_quiet_runs;
 int py_quiet_exec(void);
-void py_quiet_begin(void);
 int py_quiet_end(int result);
-unsigned long long py_quiet_runs(void); /* frames and collections */
-void py_quiet_forget(unsigned long long before);
+#define py_quiet_begin() ((void)(py_quiet_runs = 0))
+#define py_quiet_forget(RUNS) ((void)(py_quiet_runs = (RUNS)))
 #endif
 
 #endif

@@ -31,7 +31,7 @@ py_fill_tables(PyObject *module, attnext_state *state)
         }
     }
     for (int i = 0; i < SCORE_COUNT; i++) {
-        py_score *score = &state->scores[i];
+        const py_score *score = &state->scores[i];
         const char *name = score->about->name;
         for (int j = 0; j < score->parameters; j++) {
             const attn_parameter *p = &score->about->parameters[j];
@@ -40,8 +40,8 @@ py_fill_tables(PyObject *module, attnext_state *state)
                 return -1;
             }
         }
-        score->Gradients = py_ask(TABLES, "add_attention", "(Os)", module, name);
-        if (score->Gradients == NULL) {
+        state->gradients[i] = py_ask(TABLES, "add_attention", "(Os)", module, name);
+        if (state->gradients[i] == NULL) {
             return -1;
         }
     }
