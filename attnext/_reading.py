@@ -445,13 +445,11 @@ def rule(name: str, value: Any) -> str:
 FAR = 2**60  # further than any key is from any query
 
 
-def near_offset(offset: Any, window: tuple[int, int], causal: object) -> Any:
+def near_offset(offset: Any, window: tuple[int, ...], causal: object) -> Any:
     """The offset that gives the same band if a far end of the window is moved to 2 * `FAR`.
 
     A band that wide has at most one of its ends in reach; the offset puts that where it belongs.
     """
-    if max(window) <= 2 * FAR:
-        return offset
     left, right = window
     right = 0 if causal is True else right
     exact = np.array(offset, dtype=object)  # Python ints, of any size
@@ -464,24 +462,32 @@ def near_offset(offset: Any, window: tuple[int, int], causal: object) -> Any:
     return near
 
 
+def _move_near(name: str, given: dict[str, Any]) -> None:
+    """A window no further than C adds, and an offset beside it."""
+    left, right = given[name]
+    if max(left, right) > 2 * FAR:
+        for beside in given:
+            if beside.endswith("_offset"):
+                given[beside] = near_offset(given[beside], (left, right), given.get("causal"))
+        given[name] = min(left, 2 * FAR), min(right, 2 * FAR)
+
+
 def plain(arguments: list[tuple[str | None, str, Any]]) -> tuple[Any, ...]:
     """The arguments of a call in their order, those with a reader read.
 
     C asks until nothing is left to be read: each time code may have run that changed the others.
     """
     readers = globals()
-    if len(arguments) == 1 and arguments[0][0] is not None:
-        return (readers[arguments[0][0]](*arguments[0][1:]),)
     given: dict[str, Any] = {}
     for _, name, value in arguments:
         given[name] = value
     for reader, name, value in arguments:
         if reader == "integers" and "X" in given:
             given[name] = integers(name, value, given["X"])
-        elif reader == "near_offset":
-            given[name] = near_offset(given[name], given["window"], given.get("causal"))
         elif reader is not None:
             given[name] = readers[reader](name, value)
+        if reader == "window":
+            _move_near(name, given)
     if given.get("out") is not None:
         for name, value in given.items():
             if name != "out" and isinstance(value, np.ndarray):

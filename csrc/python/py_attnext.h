@@ -294,17 +294,10 @@ void py_view_clear(attn_view *view);
 /* Twice as far as any key is from any query, and so small that the core can add. */
 static const int64_t PY_FAR = (int64_t)1 << 61;
 
-/* i - left <= j <= i + right; -1: no bound on that side. */
-typedef struct {
-    bool given;
-    int64_t left, right; /* at most PY_FAR */
-} py_window;
-
-/* Fills *band from window, causal, and their offset, an int or integers of shape
- * rows[:1], NULL if not given; *offsets is the private copy it points into, which may
- * be given again with the same window. */
-int py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
-            const npy_intp *rows, attn_band *band, PyArrayObject **offsets);
+/* The offsets of a band, an int or integers of shape rows[:1]: a private copy, which
+ * may be given again, and where *band reads them. */
+PyArrayObject *py_offsets(PyObject *object, int ndim, const npy_intp *rows,
+                          attn_band *band);
 
 /* ---- tables and docstrings (py_tables.c) ---------------------------------------- */
 

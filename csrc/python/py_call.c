@@ -12,59 +12,42 @@
 
 /* ---- options --------------------------------------------------------------------- */
 
-/* Those that say what the one number of the score is, if there is one, and how many heads. */
-static int
-read_score_options(py_call *call)
-{
-    PyObject *const *given = call->given;
-    py_options *o = &call->options;
-    PyObject *scale = py_given_scale(call), *w = given[ARG_W],
-             *sigma = given[ARG_SIGMA];
-    PyObject *heads = given[ARG_NUM_HEADS], *kv_heads = given[ARG_NUM_KV_HEADS];
-    if (scale != NULL) {
-        o->has_scale = !PyArray_Check(scale); /* an array is an input */
-        o->scale = o->has_scale ? (float)py_number(scale) : 0.0f;
-    }
-    if (py_is_given(w) && py_is_given(sigma)) {
-        return py_wrong("both", "(sss)", "w", "sigma", ": w = 1 / sigma");
-    }
-    if (py_is_given(w) || py_is_given(sigma)) {
-        o->has_scale = true;
-        o->scale = (float)(py_is_given(w) ? py_number(w) : 1.0 / py_number(sigma));
-    }
-    if (heads != NULL) {
-        o->num_heads = PyNumber_AsSsize_t(heads, NULL); /* NULL: clipped if too large */
-    }
-    if (py_is_given(kv_heads)) {
-        o->num_kv_heads = PyNumber_AsSsize_t(kv_heads, NULL);
-    }
-    if (given[ARG_EPS] != NULL) { /* > 0, or a vector of zeros would score NaN */
-        o->eps = (float)py_number(given[ARG_EPS]);
-    }
-    return 0;
-}
-
 /* Dropout needs the seed or the mask, and not both. */
 static int
-check_dropout(const py_call *call)
+check_options(const py_call *call)
 {
+    PyObject *const *given = call->given;
     const py_options *o = &call->options;
-    bool mask = py_is_given(call->given[ARG_DROPOUT_MASK]);
+    const bool mask = py_is_given(given[ARG_DROPOUT_MASK]);
+    if (py_is_given(given[ARG_W]) && py_is_given(given[ARG_SIGMA])) {
+        return py_wrong("both", "(sss)", "w", "sigma", ": w = 1 / sigma");
+    }
     if (mask && o->seed.given) {
         return py_wrong("both", "(sss)", "dropout_mask", "seed", "");
     }
     if (o->dropout_p > 0.0f && !mask && !o->seed.given) {
-        return py_wrong("no_seed", "(O)", call->given[ARG_DROPOUT_P]);
+        return py_wrong("no_seed", "(O)", given[ARG_DROPOUT_P]);
     }
     return 0;
 }
 
-static py_window
+/* An array is an input. */
+static py_scale
+scale_of(PyObject *object)
+{
+    return PyArray_Check(object) ? (py_scale){0}
+                                 : (py_scale){true, (float)py_number(object)};
+}
+
+/* (left, right), -1 for no bound on that side. */
+static attn_band
 window_of(PyObject *pair)
 {
     PyObject *const *ends = PySequence_Fast_ITEMS(pair);
-    return (py_window){true, py_clip_int(ends[0], -1, PY_FAR),
-                       py_clip_int(ends[1], -1, PY_FAR)};
+    const int64_t left = py_clip_int(ends[0], -1, PY_FAR);
+    const int64_t right = py_clip_int(ends[1], -1, PY_FAR);
+    return (attn_band){
+        .has_left = left >= 0, .has_right = right >= 0, .left = left, .right = right};
 }
 
 static int
@@ -79,15 +62,19 @@ read_options(py_call *call)
 #define AS_probability(OBJECT) (float)py_number(OBJECT)
 #define AS_seed(OBJECT) ((py_seed){true, PyLong_AsUnsignedLongLong(OBJECT)})
 #define AS_window(OBJECT) window_of(OBJECT)
+#define AS_scale(OBJECT) scale_of(OBJECT)
+#define AS_w(OBJECT) scale_of(OBJECT)
+#define AS_sigma(OBJECT) ((py_scale){true, (float)(1.0 / py_number(OBJECT))})
+#define AS_heads(OBJECT) \
+    PyNumber_AsSsize_t(OBJECT, NULL) /* NULL: clipped if too large */
 #define TAKE(ID, KIND, FIELD)                  \
     if (py_is_given(given[ARG_##ID])) {        \
         o->FIELD = AS_##KIND(given[ARG_##ID]); \
     }
 #define OPTION(ID, NAME, DEFAULT, TAKEN_BY, KIND, FIELD) TAKE(ID, KIND, FIELD)
+#define OWN(...) OPTION(__VA_ARGS__)
 #include "py_options.def"
-    TAKE(RETURN_KEPT, flag, return_kept)
-    TAKE(NEED_WEIGHTS, flag, return_weights)
-    return read_score_options(call) < 0 || check_dropout(call) < 0 ? -1 : 0;
+    return check_options(call);
 }
 
 /* ---- shapes ---------------------------------------------------------------------- */

@@ -26,17 +26,22 @@ typedef struct {
     uint64_t value;
 } py_seed;
 
+typedef struct {
+    bool given;
+    float value;
+} py_scale;
+
 /* The options that are no arrays. Every one is off at zero. */
 typedef struct {
     float softcap; /* 0: none */
     bool causal, enable_gqa;
-    py_window window;
-    float dropout_p; /* > 0 needs the seed or a dropout_mask */
+    attn_band window; /* without offsets */
+    float dropout_p;  /* > 0 needs the seed or a dropout_mask */
     py_seed seed;
     attn_empty_rows empty_rows;
-    bool has_scale;                     /* false: the score's default, or an array */
-    float scale;                        /* what it is: attn.h */
-    float eps;                          /* 0: the default */
+    py_scale
+        scale; /* what it is: attn.h; not given: the score's default, or an array */
+    float eps; /* 0: the default */
     Py_ssize_t num_heads, num_kv_heads; /* multi-head; 0: not given */
     bool return_weights, return_lse;
     bool return_kept; /* py_made.kept, which a backward may be given */

@@ -258,10 +258,9 @@ convert_pairs(py_call *call, const npy_intp *dims)
 {
     for (int i = 0; i < PAIR_INPUTS; i++) {
         const py_arg which = of_pairs[i].which;
-        PyObject *given = which != ARG_SCALE         ? call->given[which]
-                          : !call->options.has_scale ? py_given_scale(call)
-                                                     : NULL;
-        if (py_is_given(given) &&
+        PyObject *given = which == ARG_SCALE ? py_given_scale(call)
+                                             : call->given[which];
+        if (given != NULL && PyArray_Check(given) && /* a number is an option */
             py_keep(call, which,
                     py_pairs(given, which, call->problem.heads > 0, call->pair_ndim,
                              dims, view_of(call, i))) < 0) {
@@ -311,12 +310,14 @@ convert_masks(py_call *call)
                       call->keeps_inputs ? NULL : call->few_lens) < 0) {
         return -1;
     }
-    if (offset != NULL) {
-        call->end = ARG_CAUSAL_OFFSET + 1;
+    p->masks.band = o->window;
+    if (o->causal) {
+        p->masks.band.has_right = true;
+        p->masks.band.right = 0;
     }
-    bool band = o->causal || o->window.given || offset != NULL;
-    if (band && py_band(&o->window, o->causal, offset, call->ndim - 1, dims,
-                        &p->masks.band, &call->arrays[ARG_CAUSAL_OFFSET]) < 0) {
+    if (offset != NULL &&
+        py_keep(call, ARG_CAUSAL_OFFSET,
+                py_offsets(offset, call->ndim - 1, dims, &p->masks.band)) < 0) {
         return -1;
     }
     if (call->memory != NULL && offset == NULL) {
@@ -358,7 +359,7 @@ py_read_inputs(py_call *call)
         return -1;
     }
     int64_t D = p->heads > 0 ? p->H / p->heads : p->Dq;
-    p->scale = o->has_scale ? o->scale : default_scale(score->about->scale, D);
+    p->scale = o->scale.given ? o->scale.value : default_scale(score->about->scale, D);
     p->eps = o->eps > 0.0f ? o->eps : 1e-8f; /* torch's of cosine_similarity */
     if (convert_masks(call) < 0) {
         return -1;

@@ -64,8 +64,8 @@ begin_call(py_call *call, const attnext_state *state, const layer_core *held,
     }
     call->keeps_inputs = true;
     call->options = (py_options){
-        .has_scale = held->scale != NULL,
-        .scale = held->scale == NULL ? 0.0f : (float)PyFloat_AS_DOUBLE(held->scale),
+        .scale = {held->scale != NULL,
+                  held->scale == NULL ? 0.0f : (float)PyFloat_AS_DOUBLE(held->scale)},
         .num_heads = held->num_heads,
         .num_kv_heads = held->num_kv_heads,
         .return_weights = true,

@@ -105,47 +105,21 @@ py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
  * A window with an end further than that has an offset that goes with it (near_offset,
  * attnext/_reading.py). */
 
-/* The offsets, an int or integers of shape rows[:1]. */
-static PyArrayObject *
-read_offset(PyObject *object, int ndim, const npy_intp *rows, attn_band *band)
+PyArrayObject *
+py_offsets(PyObject *object, int ndim, const npy_intp *rows, attn_band *band)
 {
     const char *name = py_argument_rows[ARG_CAUSAL_OFFSET].name;
     PyArrayObject *a = py_int64_copy(object, -2 * PY_FAR, 2 * PY_FAR);
-    band->heads = INT64_MAX; /* one for all */
-    if (a == NULL || PyArray_NDIM(a) == 0) {
-        return a;
+    if (a == NULL) {
+        return NULL;
     }
-    if (ndim < 2 || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows[0]) {
+    const bool each = PyArray_NDIM(a) > 0;
+    if (each && (ndim < 2 || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows[0])) {
         py_wrong("offset", "(sON)", name, a, py_dims(ndim, rows));
         Py_DECREF(a);
         return NULL;
     }
-    band->heads = attn_sharers(ndim, rows);
+    band->offset = PyArray_DATA(a);
+    band->heads = each ? attn_sharers(ndim, rows) : INT64_MAX; /* one for all */
     return a;
-}
-
-int
-py_band(const py_window *window, bool causal, PyObject *offset, int ndim,
-        const npy_intp *rows, attn_band *band, PyArrayObject **offsets)
-{
-    *band = (attn_band){0};
-    if (window->given) {
-        band->has_left = window->left >= 0;
-        band->left = window->left;
-        band->has_right = window->right >= 0;
-        band->right = window->right;
-    }
-    if (causal) {
-        band->has_right = true;
-        band->right = 0;
-    }
-    if (offset == NULL) {
-        return 0;
-    }
-    *offsets = read_offset(offset, ndim, rows, band);
-    if (*offsets == NULL) {
-        return -1;
-    }
-    band->offset = PyArray_DATA(*offsets);
-    return 0;
 }

@@ -125,11 +125,12 @@ is_list_of_ints(PyObject *object, bool was_read)
     return all;
 }
 
-/* How far a window reaches. */
+/* How far a window reaches: no further than the core adds. */
 static bool
 is_end(PyObject *object)
 {
-    return is_int(object) && py_clip_int(object, -2, PY_FAR) >= -1;
+    const int64_t end = is_int(object) ? py_clip_int(object, -2, PY_FAR + 1) : -2;
+    return end >= -1 && end <= PY_FAR;
 }
 
 /* A list or tuple all of whose items are what `is` says. */
@@ -276,18 +277,6 @@ is_ready(const attnext_state *state, py_arg arg, PyObject *object, bool was_read
            kinds[arg] == READ_as_is;
 }
 
-/* A window one of whose ends is further than the core adds. */
-static bool
-is_far(PyObject *window)
-{
-    if (!py_is_given(window)) {
-        return false;
-    }
-    PyObject *const *ends = PySequence_Fast_ITEMS(window);
-    return py_clip_int(ends[0], 0, PY_FAR + 1) > PY_FAR ||
-           py_clip_int(ends[1], 0, PY_FAR + 1) > PY_FAR;
-}
-
 bool
 py_is_ready(const attnext_state *state, PyObject *name, PyObject *object)
 {
@@ -296,8 +285,7 @@ py_is_ready(const attnext_state *state, PyObject *name, PyObject *object)
         arg++;
     }
     return is_ready(state, arg == ARG_COUNT ? ARG_PARAMETER_0 : (py_arg)arg, object,
-                    false) &&
-           !(arg == ARG_WINDOW && is_far(object));
+                    false);
 }
 
 /* Extents that cross need not share an element (the even rows of an array and its third
@@ -314,8 +302,8 @@ may_overlap(PyObject *out, PyObject *object)
     return low < out_high && out_low < high && low != high && out_low != out_high;
 }
 
-/* Is nothing to be read, nor, unless that was done, to be looked at together: an out that may
- * have memory of another, an offset beside a window that is far? */
+/* Is nothing to be read, nor, unless that was done, an out to be looked at that may have memory
+ * of another? */
 static bool
 are_ready(const attnext_state *state, const py_signature *signature,
           PyObject *const *given, bool was_read)
@@ -328,20 +316,16 @@ are_ready(const attnext_state *state, const py_signature *signature,
                 (is_ready(state, *arg, object, was_read) &&
                  (out == NULL || *arg == ARG_OUT || !may_overlap(out, object)));
     }
-    return ready &&
-           (was_read || given[ARG_CAUSAL_OFFSET] == NULL || !is_far(given[ARG_WINDOW]));
+    return ready;
 }
 
-/* What attnext._reading.plain is told: of each argument that is to be read what reads it, its
- * name, and it; and where they are looked at together, of the others as well, with None.
- * *told, which ends with ARG_END: which they are. */
+/* What attnext._reading.plain is told: of each argument what reads it, None if nothing is to be
+ * read, its name, and it. *told, which ends with ARG_END: which they are. */
 static PyObject *
 rows_of(const attnext_state *state, const py_signature *signature,
         PyObject *const *given, bool was_read, unsigned char *told)
 {
-    PyObject *rows = PyList_New(0), *offset = given[ARG_CAUSAL_OFFSET];
-    const bool beside = given[ARG_OUT] != NULL || given[ARG_X] != NULL ||
-                        given[ARG_WINDOW] != NULL;
+    PyObject *rows = PyList_New(0);
     int result = rows == NULL ? -1 : 0;
     for (const unsigned char *arg = signature->args; result == 0 && *arg != ARG_END;
          arg++) {
@@ -350,17 +334,13 @@ rows_of(const attnext_state *state, const py_signature *signature,
         const bool ready = is_ready(state, *arg, object, was_read);
         if (object != NULL && is_lost(object)) {
             result = py_wrong("lost_memory", "(O)", name);
-        } else if (object != NULL && (beside || !ready)) {
+        } else if (object != NULL) {
             *told++ = *arg;
             const char *reader = ready ? NULL : readers[kinds[*arg]];
             result = py_append(rows, Py_BuildValue("(zOO)", reader, name, object));
         }
     }
     *told = ARG_END;
-    if (result == 0 && !was_read && offset != NULL && py_is_given(given[ARG_WINDOW])) {
-        PyObject *name = state->names[ARG_CAUSAL_OFFSET];
-        result = py_append(rows, Py_BuildValue("(sOO)", "near_offset", name, offset));
-    }
     if (result < 0) {
         Py_CLEAR(rows);
     }
