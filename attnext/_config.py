@@ -22,15 +22,17 @@ def _setting(name: str, standard: int, least: int, most: int) -> int:
     raise ImportError(f"{name}={text!r}: expected a whole number >= {least}")
 
 
-def settings(cpus: int, refused: str | None) -> tuple[int, int]:
-    """How many threads compute, and how many MiB of memory are kept for the next call.
+def settings(cpus: int, refused: str | None) -> tuple[int, int, bool]:
+    """How many threads compute, how many MiB of memory are kept for the next call, and whether
+    what needs no reading is read as well, in a run of the tests.
 
     refused: why not by the instruction set that ATTNEXT_CPU asks for.
     """
     if refused is not None:
         raise ImportError(f"ATTNEXT_CPU={os.environ.get('ATTNEXT_CPU')!r}: {refused}")
     threads = _setting("ATTNEXT_NUM_THREADS", cpus, 1, 2**31 - 1)
-    return threads, _setting("ATTNEXT_CACHE_MIB", _KEPT_MIB, 0, sys.maxsize >> 19)
+    kept = _setting("ATTNEXT_CACHE_MIB", _KEPT_MIB, 0, sys.maxsize >> 19)
+    return threads, kept, bool(os.environ.get("ATTNEXT_DEFER"))
 
 
 def show(mode: Any, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:

@@ -89,14 +89,6 @@ def shapes(
             yield name, tuple(map(letters.__getitem__, shape.lstrip("1"))), letters[fan_in]
 
 
-def live(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Arrays that nobody else has as those of a layer: views, which NumPy refuses to resize."""
-    views = {}
-    for name, array in parameters.items():
-        views[name] = array.view()
-    return views
-
-
 # ---- the constructors --------------------------------------------------------------------------
 
 
@@ -117,7 +109,7 @@ def _drawn(
         drawn = _core.AdditiveAttention._read(rng.uniform(-bound, bound, shape), name, shape)
         parameters[name] = drawn.copy()  # where somebody's own generator has kept it
         grads[name] = np.zeros(shape, np.float32)
-    return tuple(sizes.values()), *options, True, rng, live(parameters), grads
+    return tuple(sizes.values()), *options, True, rng, parameters, grads
 
 
 def additive(

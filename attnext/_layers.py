@@ -174,7 +174,7 @@ def _restored(
     for name, shape, _ in _constructors.shapes(score, sizes, bool(bias)):
         taken[name] = _core.AdditiveAttention._read(parameters[name], name, shape).copy()
         summed[name] = _core.AdditiveAttention._read(grads[name], f"grads[{name!r}]", shape).copy()
-    return tuple(sizes.values()), *options, bool(training), rng, _constructors.live(taken), summed
+    return tuple(sizes.values()), *options, bool(training), rng, taken, summed
 
 
 def _rebuild(cls: Any, saved: Any, /) -> Any:
@@ -403,14 +403,12 @@ def _of(
     mask: Any,
     /,
 ) -> Any:
-    from attnext import _constructors  # not at import: it is seldom needed
-
     kind: Any
     for kind, name in _SCORES.items():
         if name == score:
             H, Dk, Dv, *heads = sizes
             layer = kind.__new__(kind)
-            live = _constructors.live(parameters)
+            live = parameters.copy()
             layer._install((Dk, 0, Dv, H, *heads), 0.0, None, False, None, live, {})
             return layer.memory(keys, values, valid_lens, mask=mask)
     raise ValueError(f"score is {score!r}, expected the name of one")

@@ -231,7 +231,6 @@ _SENTENCES: dict[str, tuple[type[Exception], str]] = {
     "changing": (RuntimeError, "the arguments change whenever they are read"),
     "no_parts": (ValueError, "outputs has no parts, expected one or more"),
     "sizes": (ValueError, "sizes are not those of such an object"),
-    "not_live": (ValueError, "parameters are not float32 views, C-contiguous"),
     "no_values": (TypeError, "__call__() missing required argument 'values' (position 3)"),
     "no_forward": (RuntimeError, "backward() needs a forward before it: call the object first"),
     "context_of_another": (

@@ -153,9 +153,9 @@ int py_make_plain(const attnext_state *state, const py_signature *signature,
  * name is a parameter of a score. */
 bool py_is_ready(const attnext_state *state, PyObject *name, PyObject *object);
 
-/* Reads the environment variable ATTNEXT_DEFER: if it is set, what fits is read too, so
- * that a run of the tests tries every reader. */
-void py_read_setting(void);
+/* Is what fits read too? ATTNEXT_DEFER in the environment, so that a run of the tests tries
+ * every reader. */
+extern bool py_defers;
 
 /* ---- the way to Python (py_defer.c) ---------------------------------------------- */
 

@@ -63,17 +63,24 @@ check_sizes(const layer_core *core)
     return fit ? 0 : py_wrong("sentence", "(s)", "sizes");
 }
 
-/* core->parameters = the arrays of core->live, each a view, which NumPy refuses to resize. */
+/* core->parameters = the arrays of core->live as the layer's own: views, which NumPy refuses to
+ * resize. */
 static int
 take_live(const attnext_state *state, layer_core *core)
 {
-    bool views = layer_take_parameters(state, core, core->live) == 0;
-    for (int i = 0; views && i < ATTN_PARAMETERS; i++) {
-        PyArrayObject *live = core->parameters[i]; /* what was converted is none */
-        views = live == NULL || PyArray_BASE(live) != NULL;
+    int result = layer_take_parameters(state, core, core->live);
+    for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
+        PyArrayObject *a = core->parameters[i];
+        if (a != NULL) {
+            core->parameters[i] = (PyArrayObject *)PyArray_View(a, NULL, NULL);
+            Py_DECREF(a);
+            result = core->objects[i] == NULL
+                         ? -1
+                         : PyDict_SetItem(core->live, layer_name(state, core, i),
+                                          core->objects[i]);
+        }
     }
-    return views || PyErr_Occurred() ? -!views
-                                     : py_wrong("sentence", "(s)", "not_live");
+    return result;
 }
 
 /* _install(): the layer becomes what a constructor or a copy has read, with an identity

@@ -13,7 +13,7 @@
  *     class MultiHeadAttention: ...
  *
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
- *     threads, kept = attnext._config.settings(cpus)                 # or ImportError
+ *     threads, kept, defers = attnext._config.settings(cpus)                 # or ImportError
  *     attnext._layers.fill(...)                          # cold methods of the classes
  *     attnext._docs.join(...)                            # docstrings: py_tables.c
  *
@@ -54,18 +54,19 @@ read_settings(attnext_state *state)
                            * of the module made are laid out for the kernels of then */
     const char *refused = selected ? NULL : attn_cpu_select(getenv("ATTNEXT_CPU"));
     unsigned long long mib;
-    int threads;
+    int threads, defers;
     PyObject *found = py_ask("attnext._config", "settings", "(is)", attn_cpu_count(),
                              refused);
-    int result = found != NULL && PyArg_ParseTuple(found, "iK", &threads, &mib) ? 0
-                                                                                : -1;
+    const bool read = found != NULL &&
+                      PyArg_ParseTuple(found, "iKp", &threads, &mib, &defers);
     selected = selected || refused == NULL;
-    if (result == 0) {
+    if (read) {
         state->threads = threads;
+        py_defers = defers;
         attn_memory_set_limit((size_t)mib << 20);
     }
     Py_XDECREF(found);
-    return result;
+    return read ? 0 : -1;
 }
 
 static int
@@ -89,7 +90,6 @@ module_exec(PyObject *module)
     attnext_state *state = py_state_of_module(module);
 
     import_array1(-1);
-    py_read_setting();
     if (py_quiet_exec() < 0 || read_settings(state) < 0 || py_intern_names(state) < 0 ||
         add_functions(module, state) < 0 || py_scores_exec(module, state) < 0 ||
         py_tensors_exec(module) < 0 || py_layers_exec(module, state) < 0 ||

@@ -12,7 +12,6 @@
 #include "py_run.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- what is plain --------------------------------------------------------------- */
@@ -247,14 +246,7 @@ py_read_real(PyObject *object, const char *name)
                : py_ask(READING, readers[READ_real], "(sO)", name, object);
 }
 
-static bool defers; /* everything is read there: ATTNEXT_DEFER, for tests */
-
-void
-py_read_setting(void)
-{
-    const char *wanted = getenv("ATTNEXT_DEFER");
-    defers = wanted != NULL && *wanted != '\0';
-}
+bool py_defers;
 
 /* Is it not given? None, where that is what is given by default. */
 static inline bool
@@ -271,7 +263,7 @@ static inline bool
 is_ready(const attnext_state *state, py_arg arg, PyObject *object, bool was_read)
 {
     return is_left_out(arg, object) ||
-           ((was_read || !defers) && fits(kinds[arg], object, was_read) &&
+           ((was_read || !py_defers) && fits(kinds[arg], object, was_read) &&
             !(PyArray_CheckExact(object) && is_lost(object))) ||
            (arg == ARG_KEYS && Py_IS_TYPE(object, state->Memory)) ||
            kinds[arg] == READ_as_is;
