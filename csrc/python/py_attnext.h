@@ -1,22 +1,5 @@
 /*
- * py_attnext.h -- what the files of the Python door share.
- *
- *     py_module.c      the module: its state, start-up
- *     py_options.def   the table of arguments and options: names, defaults, takers
- *     py_signature.c   signatures; from a call's arguments to named slots
- *     py_tables.c      the table of arguments, and rows for what Python sees of it; signatures
- *                      for help(), and where docstrings are joined to them
- *     py_read.c        what is plain, and what is made so
- *     py_defer.c       the way to Python, which reads what is not, and says what is wrong
- *     py_arrays.c      from there to float32 arrays and bools of known shape; to integers,
- *                      valid lengths in every shape they may come
- *     py_masks.c       mask, bias and dropout_mask; sink and scale; causal and window
- *     py_memory.c      where large arrays and large scratch lie
- *     py_run.h         one call into the core: threads, GIL, scratch, Ctrl-C; in a build with
- *                      assertions: from the gate to there nothing of Python
- *     py_config.c  py_softmax.c  py_merge.c    exposed functions that are no attention
- *     py_call.h        the attention functions, and the files they consist of
- *     py_layer.h       the exposed types, and theirs
+ * py_attnext.h -- what the files of the door share; which file does what: CONTRIBUTING.md.
  *
  * Conventions. `int` functions return 0, or -1 with a Python exception set; functions
  * that return a pointer return a new reference, or NULL with an exception set. A

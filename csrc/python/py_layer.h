@@ -2,16 +2,6 @@
  * py_layer.h -- what the files of the exposed types share. An object of any of them is
  * called a layer.
  *
- *     py_layer.c               the types of the layers; the life of one, from constructor to
- *                              garbage collector
- *     py_layer_call.c          what it does: call and backward
- *     py_layer_parameters.c    parameters: checking, reading and setting; their gradients
- *     py_layer_context.c       the type Context: what a forward keeps for its backward
- *     py_layer_memory.c        the type Memory: keys and values that stay; what appends
- *     py_layer_memory_check.c  who may use it, and what a call takes of it
- *     py_layer_memory_keys.c   what it has of them, and how it grows
- *     py_layer_memory_back.c   their gradients, added up over calls
- *
  * What need not be fast is in attnext/_layers.py: train, state dicts, pickle, repr;
  * and what a constructor is given, in attnext/_constructors.py.
  *
