@@ -478,6 +478,8 @@ def plain(arguments: list[tuple[str | None, str, Any]]) -> tuple[Any, ...]:
     C asks until nothing is left to be read: each time code may have run that changed the others.
     """
     readers = globals()
+    if len(arguments) == 1 and arguments[0][0] not in (None, "window"):
+        return (readers[arguments[0][0]](*arguments[0][1:]),)
     given: dict[str, Any] = {}
     for _, name, value in arguments:
         given[name] = value

@@ -16,13 +16,13 @@
 
 typedef struct {
     PyObject ob_base;
-    PyObject *identity; /* of the layer that made it */
+    PyObject *identity;                    /* of the layer that made it */
+    PyArrayObject *inputs[ARG_EMPTY_ROWS]; /* as the forward read them; no parameters */
+    int end;                               /* the inputs from here on are NULL */
     py_options options;
-    py_memory memory; /* without lengths, which arrays has; or all NULL */
-
-    /* What the forward read, but for parameters; and of what it made output and lse, if they
-     * are of use (attn_reads_saved), or what multi-head attention keeps in their place. */
-    PyArrayObject *arrays[ARG_COUNT];
+    py_memory memory;            /* without lengths, which inputs has; or all NULL */
+    PyArrayObject *output, *lse; /* NULL, both: of no use (attn_reads_saved) */
+    PyArrayObject *kept; /* of multi-head attention, which then needs no output */
 } context_object;
 
 static PyArrayObject *
@@ -104,21 +104,22 @@ layer_context_new(const attnext_state *state, const layer_core *core,
         return NULL;
     }
     context->identity = Py_NewRef(core->identity);
+    context->end = call->end; /* no more than inputs are */
     context->options = call->options;
     bool failed = false;
-    for (int i = ARG_QUERIES; !failed && i < call->end; i++) {
+    for (int i = ARG_QUERIES; !failed && i < context->end; i++) {
         PyArrayObject *input = is_parameter(i) ? NULL : call->arrays[i];
-        failed = input != NULL && (context->arrays[i] = kept_input(input)) == NULL;
+        failed = input != NULL && (context->inputs[i] = kept_input(input)) == NULL;
     }
     if (call->memory != NULL) {
         py_memory memory = *call->memory;
         memory.arrays[MEMORY_LENS] = NULL;
         layer_memory_share(&context->memory, &memory);
     }
-    context->arrays[ARG_LSE] = (PyArrayObject *)Py_XNewRef(made->lse);
-    context->arrays[ARG_KEPT] = (PyArrayObject *)Py_XNewRef(made->kept);
+    context->lse = (PyArrayObject *)Py_XNewRef(made->lse);
+    context->kept = (PyArrayObject *)Py_XNewRef(made->kept);
     if (failed || (made->lse != NULL && made->kept == NULL &&
-                   (context->arrays[ARG_OUTPUT] = copy_of(made->output)) == NULL)) {
+                   (context->output = copy_of(made->output)) == NULL)) {
         Py_CLEAR(context);
     }
     return (PyObject *)context;
@@ -140,13 +141,16 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
     if (context->identity != core->identity) {
         return py_wrong("sentence", "(s)", "context_of_another");
     }
-    for (int i = 0; i < ARG_COUNT; i++) {
-        if (context->arrays[i] != NULL) {
-            call->given[i] = (PyObject *)context->arrays[i];
+    for (int i = ARG_QUERIES; i < context->end; i++) {
+        if (!is_parameter(i)) {
+            call->given[i] = (PyObject *)context->inputs[i];
         }
     }
     call->options = context->options;
     call->memory = context->memory.owner == NULL ? NULL : &context->memory;
+    call->given[ARG_OUTPUT] = (PyObject *)context->output;
+    call->given[ARG_LSE] = (PyObject *)context->lse;
+    call->given[ARG_KEPT] = (PyObject *)context->kept;
     return 0;
 }
 
@@ -159,10 +163,13 @@ context_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
 
     Py_XDECREF(context->identity);
-    for (int i = 0; i < ARG_COUNT; i++) {
-        Py_XDECREF(context->arrays[i]);
+    for (int i = ARG_QUERIES; i < context->end; i++) {
+        Py_XDECREF(context->inputs[i]);
     }
     layer_memory_release(&context->memory);
+    Py_XDECREF(context->output);
+    Py_XDECREF(context->lse);
+    Py_XDECREF(context->kept);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -173,9 +180,9 @@ context_dealloc(PyObject *self)
 static PyMemberDef context_members[] = {
     MEMBER("dropout_p", T_FLOAT, options.dropout_p),
     MEMBER("_seed", T_ULONGLONG, options.seed.value),
-    MEMBER("_queries", T_OBJECT, arrays[ARG_QUERIES]),
-    MEMBER("_keys", T_OBJECT, arrays[ARG_KEYS]),
-    MEMBER("_values", T_OBJECT, arrays[ARG_VALUES]),
+    MEMBER("_queries", T_OBJECT, inputs[ARG_QUERIES]),
+    MEMBER("_keys", T_OBJECT, inputs[ARG_KEYS]),
+    MEMBER("_values", T_OBJECT, inputs[ARG_VALUES]),
     MEMBER("_memory", T_OBJECT, memory.owner),
     MEMBER("_N", T_PYSSIZET, memory.N),
     {0},

@@ -311,13 +311,16 @@ are_ready(const attnext_state *state, const py_signature *signature,
     return ready;
 }
 
-/* What attnext._reading.plain is told: of each argument what reads it, None if nothing is to be
- * read, its name, and it. *told, which ends with ARG_END: which they are. */
+/* What attnext._reading.plain is told: of each argument that is to be read what reads it, its
+ * name, and it; and where they are looked at together, of the others as well, with None.
+ * *told, which ends with ARG_END: which they are. */
 static PyObject *
 rows_of(const attnext_state *state, const py_signature *signature,
         PyObject *const *given, bool was_read, unsigned char *told)
 {
     PyObject *rows = PyList_New(0);
+    const bool beside = given[ARG_OUT] != NULL || given[ARG_X] != NULL ||
+                        given[ARG_WINDOW] != NULL;
     int result = rows == NULL ? -1 : 0;
     for (const unsigned char *arg = signature->args; result == 0 && *arg != ARG_END;
          arg++) {
@@ -326,7 +329,7 @@ rows_of(const attnext_state *state, const py_signature *signature,
         const bool ready = is_ready(state, *arg, object, was_read);
         if (object != NULL && is_lost(object)) {
             result = py_wrong("lost_memory", "(O)", name);
-        } else if (object != NULL) {
+        } else if (object != NULL && (beside || !ready)) {
             *told++ = *arg;
             const char *reader = ready ? NULL : readers[kinds[*arg]];
             result = py_append(rows, Py_BuildValue("(zOO)", reader, name, object));
