@@ -144,15 +144,17 @@ def _of_memory(
     return shape("queries", queries, of_memory)
 
 
-def lengths(came: Any, rows: Dims) -> ValueError:
+def lengths(name: str, came: Any, rows: Dims) -> ValueError:
     """Valid lengths fit none of the shapes that they may have: rows is queries.shape[:-1]."""
+    if name != "valid_lens":  # of sequence_mask
+        return shape(name, came, rows)
     texts = [_text(rows[:1]), _text((rows[0], rows[-1])), _text(rows)] if rows else ["an int"]
     if len(rows) == 1:
         texts = [texts[0], "an int"]
     elif len(rows) == 2:
         texts = texts[:2]
     *first, last = texts
-    return shape("valid_lens", came, f"{', '.join(first)} or {last}" if first else last)
+    return shape(name, came, f"{', '.join(first)} or {last}" if first else last)
 
 
 def negative_length(name: str, came: object, length: int) -> ValueError:

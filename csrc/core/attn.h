@@ -389,9 +389,9 @@ int attn_masked_softmax_backward(float *dX, const float *dweights, const float *
                                  const attn_masks *masks, attn_empty_rows empty_rows,
                                  attn_run *run);
 
-/* out (B, T, inner) = X, but `value` where t >= lens[b].  T steps of `inner` numbers
- * each. */
-int attn_sequence_mask(float *out, const float *X, const int64_t *lens, float value,
-                       int64_t B, int64_t T, int64_t inner, attn_run *run);
+/* out (B, T, inner) = X, but `value` behind the length of row b, of (B). T steps of `inner`
+ * numbers each. */
+int attn_sequence_mask(float *out, const float *X, const attn_valid_lens *lens,
+                       float value, int64_t B, int64_t T, int64_t inner, attn_run *run);
 
 #endif

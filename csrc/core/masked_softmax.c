@@ -213,7 +213,7 @@ attn_masked_softmax_backward(float *dX, const float *dweights, const float *weig
 typedef struct {
     float *out;
     const float *X;
-    const int64_t *lens;
+    const attn_valid_lens *lens;
     float value;
     int64_t T, inner;
 } sequence_job;
@@ -222,7 +222,8 @@ static void
 sequence_task(void *ctx, int64_t b, int worker)
 {
     const sequence_job *job = ctx;
-    int64_t valid = job->lens[b] * job->inner, all = job->T * job->inner;
+    const int64_t valid = attn_limit(job->lens, 0, b, job->T) * job->inner;
+    const int64_t all = job->T * job->inner;
     float *out = job->out + b * all;
     (void)worker;
     memcpy(out, job->X + b * all, (size_t)valid * sizeof(float));
@@ -230,7 +231,7 @@ sequence_task(void *ctx, int64_t b, int worker)
 }
 
 int
-attn_sequence_mask(float *out, const float *X, const int64_t *lens, float value,
+attn_sequence_mask(float *out, const float *X, const attn_valid_lens *lens, float value,
                    int64_t B, int64_t T, int64_t inner, attn_run *run)
 {
     sequence_job job = {out, X, lens, value, T, inner};

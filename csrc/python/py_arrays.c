@@ -282,8 +282,8 @@ copy_lens(int64_t *to, PyObject *object, npy_intp n, npy_intp N, const char *nam
 }
 
 int
-py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
-              attn_valid_lens *valid, PyArrayObject **lens, int64_t *few)
+py_valid_lens(PyObject *object, const char *name, int ndim, const npy_intp *rows,
+              npy_intp N, attn_valid_lens *valid, PyArrayObject **lens, int64_t *few)
 {
     *valid = (attn_valid_lens){.heads = 1};
     *lens = NULL;
@@ -293,7 +293,7 @@ py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
     npy_intp dims[PY_MAX_AXES];
     const int own = shape_of(object, dims);
     if (!attn_share_lens(valid, own, dims, ndim, rows)) {
-        return py_wrong("lengths", "(ON)", object, py_dims(ndim, rows));
+        return py_wrong("lengths", "(sON)", name, object, py_dims(ndim, rows));
     }
     npy_intp n = own == 1 ? dims[0] : PyArray_MultiplyList(dims, own);
     if (few == NULL || n > PY_FEW_LENS) {
@@ -301,28 +301,5 @@ py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
         few = *lens == NULL ? NULL : PyArray_DATA(*lens);
     }
     valid->lens = few;
-    return few == NULL ? -1 : copy_lens(few, object, n, N, "valid_lens");
-}
-
-PyArrayObject *
-py_lens_per_entry(PyObject *object, const char *name, npy_intp B, npy_intp N,
-                  bool expand)
-{
-    npy_intp dims[PY_MAX_AXES];
-    const int own = shape_of(object, dims);
-    if (own != 0 && !(own == 1 && dims[0] == B)) {
-        py_wrong("shape", "(sON)", name, object, py_dims(1, &B));
-        return NULL;
-    }
-    const int ndim = own == 0 && !expand ? 0 : 1;
-    PyArrayObject *a = (PyArrayObject *)PyArray_SimpleNew(ndim, &B, NPY_INT64);
-    int64_t *to = a == NULL ? NULL : PyArray_DATA(a);
-    npy_intp n = ndim == 0 ? 1 : B;
-    if (to != NULL && copy_lens(to, object, own == 0 && n > 1 ? 1 : n, N, name) < 0) {
-        Py_CLEAR(a);
-    }
-    for (npy_intp i = 1; a != NULL && own == 0 && i < n; i++) {
-        to[i] = to[0];
-    }
-    return a;
+    return few == NULL ? -1 : copy_lens(few, object, n, N, name);
 }

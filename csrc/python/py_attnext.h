@@ -250,18 +250,14 @@ int64_t py_clip_int(PyObject *integer, int64_t low, int64_t high);
 /* So many lengths need no array of their own. */
 enum { PY_FEW_LENS = 16 };
 
-/* The valid lengths of rows `rows` = queries.shape[:-1] with N keys: None, an int, or
- * integers of shape rows[:1], (rows[0], M) or rows. Fills *valid, and *lens with the
+/* Valid lengths, for rows `rows` = queries.shape[:-1], of N keys: None, an int, or integers
+ * of shape rows[:1], (rows[0], M) or rows. Fills *valid, and *lens with the
  * private int64 copy it points into (NULL if not given), in the shape given, every
  * length clipped to 0..N. few: NULL, or room for PY_FEW_LENS, where the copy may lie
  * instead; *lens is then NULL too. */
-int py_valid_lens(PyObject *object, int ndim, const npy_intp *rows, npy_intp N,
-                  attn_valid_lens *valid, PyArrayObject **lens, int64_t *few);
-
-/* One length in 0..N per entry of an axis of B: integers of shape (B,), or an int,
- * which is repeated B times if `expand` says so and else comes as a 0-d array. */
-PyArrayObject *py_lens_per_entry(PyObject *object, const char *name, npy_intp B,
-                                 npy_intp N, bool expand);
+int py_valid_lens(PyObject *object, const char *name, int ndim, const npy_intp *rows,
+                  npy_intp N, attn_valid_lens *valid, PyArrayObject **lens,
+                  int64_t *few);
 
 /* ---- masks (py_masks.c) ---------------------------------------------------------- */
 

@@ -305,8 +305,8 @@ convert_masks(py_call *call)
     npy_intp dims[PY_MAX_AXES];
     py_shape(call, OF_QUERIES, p->M, p->N, dims);
 
-    if (py_valid_lens(call->given[ARG_VALID_LENS], call->ndim - 1, dims, p->N,
-                      &p->masks.valid, &call->arrays[ARG_VALID_LENS],
+    if (py_valid_lens(call->given[ARG_VALID_LENS], "valid_lens", call->ndim - 1, dims,
+                      p->N, &p->masks.valid, &call->arrays[ARG_VALID_LENS],
                       call->keeps_inputs ? NULL : call->few_lens) < 0) {
         return -1;
     }

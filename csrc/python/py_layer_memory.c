@@ -73,20 +73,6 @@ read_mask(const memory_object *memory, PyObject *object, npy_intp n)
     return copy;
 }
 
-/* Lengths for all queries alike: an int, or one for each entry of the first axis. */
-static PyArrayObject *
-read_lens(const memory_object *memory, PyObject *object)
-{
-    const bool entries = memory->ndim > 2;
-    PyArrayObject *lens = py_lens_per_entry(
-        object, "valid_lens", entries ? memory->leading[0] : 1, PY_SSIZE_T_MAX, false);
-    if (lens != NULL && !entries && PyArray_NDIM(lens) > 0) {
-        py_shape_error(lens, "valid_lens", "an int");
-        Py_CLEAR(lens);
-    }
-    return lens;
-}
-
 /* *rows = what a call was given. While something is converted others may append, and the
  * arrays change: what is put (layer_memory_extend) is looked at again. */
 static int
@@ -102,11 +88,10 @@ read_rows(memory_object *memory, PyObject *const *given, py_memory *rows)
         (rows->arrays[MEMORY_MASK] = read_mask(memory, mask, rows->N)) == NULL) {
         return -1;
     }
-    if (py_is_given(lens) &&
-        (rows->arrays[MEMORY_LENS] = read_lens(memory, lens)) == NULL) {
-        return -1;
-    }
-    return 0;
+    /* Of all queries alike: one, or one for each entry of the first axis. */
+    attn_valid_lens valid;
+    return py_valid_lens(lens, "valid_lens", memory->ndim > 2, memory->leading,
+                         PY_SSIZE_T_MAX, &valid, &rows->arrays[MEMORY_LENS], NULL);
 }
 
 /* The first keys of a memory, with their lengths, or more: all or nothing. */

@@ -44,7 +44,7 @@ read_scores(softmax_call *c, PyObject *object, const char *name)
 static int
 read_masks(softmax_call *c, PyObject *const *given)
 {
-    if (py_valid_lens(given[ARG_VALID_LENS], c->ndim - 1, c->dims, c->N,
+    if (py_valid_lens(given[ARG_VALID_LENS], "valid_lens", c->ndim - 1, c->dims, c->N,
                       &c->masks.valid, &c->lens, c->few_lens) < 0) {
         return -1;
     }
@@ -118,6 +118,7 @@ PY_EXPOSED(masked_softmax_backward, softmax, 2, 3, ARG_GRAD_OUTPUT, ARG_WEIGHTS,
 
 typedef struct {
     PyArrayObject *copy, *X, *lens;
+    attn_valid_lens valid;
     float value;
     npy_intp B, T, inner;
 } sequence_context;
@@ -126,8 +127,8 @@ static int
 call_sequence_mask(const void *context, void *Py_UNUSED(scratch), attn_run *run)
 {
     const sequence_context *c = context;
-    return attn_sequence_mask(py_data(c->copy), py_data(c->X), PyArray_DATA(c->lens),
-                              c->value, c->B, c->T, c->inner, run);
+    return attn_sequence_mask(py_data(c->copy), py_data(c->X), &c->valid, c->value,
+                              c->B, c->T, c->inner, run);
 }
 
 static PyObject *
@@ -151,8 +152,9 @@ mask_sequences(attnext_state *state, PyObject *const *given)
     c.B = dims[0];
     c.T = dims[1];
     c.inner = PyArray_MultiplyList(dims + 2, ndim - 2);
-    c.lens = py_lens_per_entry(given[ARG_VALID_LEN], "valid_len", c.B, c.T, size > 0.0);
-    if (c.lens != NULL && (c.copy = py_new_float32(ndim, dims)) != NULL) {
+    if (py_valid_lens(given[ARG_VALID_LEN], "valid_len", 1, dims, c.T, &c.valid,
+                      &c.lens, NULL) == 0 &&
+        (c.copy = py_new_float32(ndim, dims)) != NULL) {
         result = size == 0.0 ? 0 : py_run(state, size, call_sequence_mask, &c);
     }
 done:
