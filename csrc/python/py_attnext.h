@@ -362,6 +362,12 @@ py_is_backward(py_form form)
     return form % 2 != 0;
 }
 
+static inline bool
+py_is_of_layer(py_form form)
+{
+    return form >= OF_LAYER;
+}
+
 typedef struct {
     const attn_score *score;
     const attn_score_info *about;

@@ -93,14 +93,11 @@ typedef struct {
 
     PyObject *plain; /* keeps those of given that were made plain; or NULL */
     py_options options;
-    bool keeps_inputs;       /* for a backward: lens has to be an array, and lse is made
-                              * only if it is of use there */
     const py_memory *memory; /* in the place of keys and values; NULL: they are given */
 
     /* The same arguments after conversion, owned, NULL where absent; keep what you like by
      * taking a reference. Any of them can be given to a later call. valid_lens: int64 in
-     * 0..N, in the shape given; NULL: every key, or, unless the caller keeps the inputs,
-     * few_lens. */
+     * 0..N, in the shape given; NULL: every key, or, but for a layer, few_lens. */
     PyArrayObject *arrays[ARG_COUNT];
     int end;              /* those from here on are NULL */
     attn_problem problem; /* points into the arrays above, and those below */

@@ -307,7 +307,7 @@ convert_masks(py_call *call)
 
     if (py_valid_lens(call->given[ARG_VALID_LENS], "valid_lens", call->ndim - 1, dims,
                       p->N, &p->masks.valid, &call->arrays[ARG_VALID_LENS],
-                      call->keeps_inputs ? NULL : call->few_lens) < 0) {
+                      py_is_of_layer(call->form) ? NULL : call->few_lens) < 0) {
         return -1;
     }
     p->masks.band = o->window;

@@ -62,7 +62,6 @@ begin_call(py_call *call, const attnext_state *state, const layer_core *held,
         0) {
         return -1;
     }
-    call->keeps_inputs = true;
     call->options = (py_options){
         .scale = {held->scale != NULL,
                   held->scale == NULL ? 0.0f : (float)PyFloat_AS_DOUBLE(held->scale)},

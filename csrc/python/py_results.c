@@ -90,7 +90,7 @@ py_make_outputs(py_call *call)
     const py_options *o = &call->options;
     py_made *to = &call->made;
     const bool lse = o->return_lse &&
-                     (!call->keeps_inputs || attn_reads_saved(&call->problem));
+                     (!py_is_of_layer(call->form) || attn_reads_saved(&call->problem));
     const npy_intp M = call->problem.M, width = output_width(call);
     npy_intp dims[PY_MAX_AXES];
     to->output = py_is_given(call->given[ARG_OUT])
@@ -315,7 +315,7 @@ first_parts(const attnext_state *state, const py_call *call, PyObject **parts,
 {
     const py_score *score = call->score;
     const py_made *d = &call->made;
-    const bool layer = call->form == OF_LAYER_BACKWARD;
+    const bool layer = py_is_of_layer(call->form);
     const bool names = score->parameters > 0 && !layer;
     int count = layer && call->memory != NULL ? 1 : d->values != NULL || names ? 3 : 2;
     parts[0] = (PyObject *)d->queries;

@@ -155,7 +155,7 @@ add_parameters(unsigned char *to, const py_score *score, bool optional)
 static void
 write_signature(py_signature *signature, const py_score *score, py_form form)
 {
-    const bool layer = form >= OF_LAYER;
+    const bool layer = py_is_of_layer(form);
     unsigned char *to = signature->args;
     for (int arg = ARG_END + 1; arg < ARG_COUNT; arg++) {
         if (arg == ARG_VALID_LENS) { /* behind them all is optional */
