@@ -5,6 +5,7 @@
 #include "multi_head.h"
 
 #include <limits.h>
+#include <string.h>
 
 #include "walk.h"
 #include "work.h"
@@ -41,7 +42,27 @@ attn_multi_head_kept(const attn_problem *p)
     attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_over(NULL);
     attn_take_between(&m.made, &m, &a);
-    return a.used;
+    return attn_arena_size(&a);
+}
+
+/* What is kept begins at a multiple of ATTN_ALIGN in the memory that a forward is given (of rows
+ * that do not it takes 4 to 8 % longer), and how far that is stands before it: a copy may lie
+ * elsewhere. */
+static char *
+kept_in(void *memory)
+{
+    const uint32_t skip = ATTN_ALIGN - (uint32_t)((uintptr_t)memory % ATTN_ALIGN);
+    memcpy(memory, &skip, sizeof skip);
+    return (char *)memory + skip;
+}
+
+const void *
+attn_multi_head_find_kept(const void *memory)
+{
+    uint32_t skip;
+    memcpy(&skip, memory, sizeof skip);
+    const bool written = skip <= ATTN_ALIGN && skip % sizeof(float) == 0;
+    return (const char *)memory + (written ? skip : ATTN_ALIGN);
 }
 
 static void
@@ -295,10 +316,11 @@ attn_multi_head_forward(float *output, float *weights, float *lse, void *kept,
 {
     attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_within(memory, run->room);
+    const char *base = kept == NULL ? NULL : kept_in(kept);
     if (p->B == 0 || p->M == 0) { /* however large the other sizes are */
         return 0;
     }
-    lay_out(&m, kept, kept != NULL, weights != NULL, run->threads, &a);
+    lay_out(&m, base, kept != NULL, weights != NULL, run->threads, &a);
     if (!attn_arena_fits(&a, &run->room)) {
         return ATTN_NO_ROOM;
     }

@@ -38,6 +38,7 @@ typedef struct {
 /* multi_head.c. A call, without memory yet; most of it, and what is kept. */
 attn_multi_head_call attn_multi_head_begin(const attn_problem *p);
 void attn_take_between(attn_between *x, const attn_multi_head_call *m, attn_arena *a);
+const void *attn_multi_head_find_kept(const void *memory);
 void attn_multi_head_lay_out(attn_multi_head_call *m, const void *kept, bool is_kept,
                              bool backward, attn_arena *a);
 

@@ -271,7 +271,8 @@ attn_multi_head_backward(const attn_gradients *d, const attn_grad_outputs *grad,
     attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_within(memory, run->room);
     attn_saved of_heads = *saved;
-    lay_out(&m, d, grad, kept, kept != NULL, run->threads, &a);
+    lay_out(&m, d, grad, kept == NULL ? NULL : attn_multi_head_find_kept(kept),
+            kept != NULL, run->threads, &a);
     if (!attn_arena_fits(&a, &run->room)) {
         return ATTN_NO_ROOM;
     }

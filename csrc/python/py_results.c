@@ -4,8 +4,6 @@
  */
 #include "py_call.h" /* Python.h is the first header of all */
 
-#include "../core/arena.h"
-
 #include <string.h>
 
 /* ---- heads that lie inside rows -------------------------------------------------- */
@@ -59,29 +57,15 @@ kept_size(const py_call *call)
     return (npy_intp)(attn_multi_head_kept(&call->problem) / sizeof(float));
 }
 
-/* Aligned, as a view: of rows that are not, multi-head attention takes 4 to 8 % longer. */
 static int
 make_kept(py_call *call)
 {
-    const npy_intp spare = ATTN_ALIGN / sizeof(float);
-    npy_intp size = kept_size(call), room = size + spare;
-    if (size > PY_SSIZE_T_MAX / (npy_intp)sizeof(float) - spare) {
+    const npy_intp size = kept_size(call);
+    if (size > PY_SSIZE_T_MAX / (npy_intp)sizeof(float)) {
         return py_wrong("arrays_too_large", "(s)", "that the projections need");
     }
-    PyArrayObject *memory = py_new_float32(1, &room);
-    if (memory == NULL) {
-        return -1;
-    }
-    npy_intp skip = (npy_intp)(-(uintptr_t)PyArray_DATA(memory) % ATTN_ALIGN);
-    skip /= (npy_intp)sizeof(float);
-    PyObject *kept = PyArray_New(&PyArray_Type, 1, &size, NPY_FLOAT32, NULL,
-                                 py_data(memory) + skip, 0, NPY_ARRAY_CARRAY, NULL);
-    if (kept == NULL) {
-        Py_DECREF(memory);
-        return -1;
-    }
-    call->made.kept = (PyArrayObject *)kept;
-    return PyArray_SetBaseObject(call->made.kept, (PyObject *)memory);
+    call->made.kept = py_new_float32(1, &size);
+    return call->made.kept == NULL ? -1 : 0;
 }
 
 int
