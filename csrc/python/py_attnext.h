@@ -316,7 +316,7 @@ PyObject *py_call_body(PyObject *module, const py_signature *signature, py_body 
                        PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 
 /* NAME, of these arguments, the first REQUIRED, the first POSITIONAL of which are so, as
- * CPython calls it; and its row in a table of functions. */
+ * CPython calls it: py_NAME. */
 #define PY_EXPOSED(NAME, BODY, REQUIRED, POSITIONAL, ...)                            \
     static const py_signature NAME##_signature = {.function = #NAME,                 \
                                                   .required = REQUIRED,              \
@@ -326,15 +326,13 @@ PyObject *py_call_body(PyObject *module, const py_signature *signature, py_body 
                           PyObject *kwnames)                                         \
     {                                                                                \
         return py_call_body(module, &NAME##_signature, BODY, args, nargs, kwnames);  \
-    }
-#define PY_ROW(NAME) {&NAME##_signature, PY_FASTCALL(NAME)}
+    }                                                                                \
+    const py_function py_##NAME = {&NAME##_signature, PY_FASTCALL(NAME)};
 
 /* *method = the function, with its signature for help(): METH_FASTCALL | METH_KEYWORDS |
- * flags. Of a table that ends with {0}, methods[]. Static: functions point there. */
+ * flags. Static: functions point there. */
 int py_fill_method(const attnext_state *state, const py_function *function, int flags,
                    PyMethodDef *method);
-int py_fill_methods(const attnext_state *state, const py_function *functions, int flags,
-                    PyMethodDef *methods);
 
 /* Gives everything exposed its words, attnext._docs.join(module, add). */
 int py_join_docs(PyObject *module);
@@ -413,9 +411,20 @@ struct attnext_state {
 attnext_state *py_state_of_module(PyObject *module);
 attnext_state *py_state_of_type(PyTypeObject *type);
 
-/* The functions each file exposes, ended by {0}. */
-extern const py_function py_config_functions[], py_softmax_functions[],
-    py_merge_functions[];
+/* The functions that are no attention. */
+#define PY_FUNCTIONS(ITEM)         \
+    ITEM(masked_softmax)           \
+    ITEM(masked_softmax_backward)  \
+    ITEM(sequence_mask)            \
+    ITEM(merge_attention)          \
+    ITEM(merge_attention_backward) \
+    ITEM(set_num_threads)          \
+    ITEM(get_num_threads)          \
+    ITEM(empty_cache)              \
+    ITEM(show_config)
+#define DECLARE(NAME) extern const py_function py_##NAME;
+PY_FUNCTIONS(DECLARE)
+#undef DECLARE
 
 /* py_layer.c: makes its types, puts them in *state and adds them to the module. The
  * state's references are visited and cleared by py_module.c. Sealed, types cannot be

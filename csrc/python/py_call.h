@@ -115,7 +115,6 @@ typedef struct {
 
     /* Long, read only as far as they were written, and so not set to zero first. */
     npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries; then heads */
-    npy_intp sizes[PY_LETTERS];    /* if the score has parameters: of their axes */
     int64_t few_lens[PY_FEW_LENS];
 } py_call;
 

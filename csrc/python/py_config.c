@@ -65,11 +65,3 @@ PY_EXPOSED(get_num_threads, get_threads, 0, 0, ARG_END)
 PY_EXPOSED(empty_cache, release_memory, 0, 0, ARG_END)
 
 PY_EXPOSED(show_config, show, 0, 1, ARG_MODE)
-
-const py_function py_config_functions[] = {
-    PY_ROW(set_num_threads),
-    PY_ROW(get_num_threads),
-    PY_ROW(empty_cache),
-    PY_ROW(show_config),
-    {0},
-};

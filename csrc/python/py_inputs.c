@@ -180,10 +180,10 @@ convert_values(py_call *call)
 /* Heads, once W_q has said how many hidden units there are: they are one more axis of
  * what belongs to pairs. */
 static int
-take_heads(py_call *call)
+take_heads(py_call *call, npy_intp sizes[PY_LETTERS])
 {
     attn_problem *p = &call->problem;
-    const npy_intp H = call->sizes['H' - 'A'], heads = call->options.num_heads;
+    const npy_intp H = sizes['H' - 'A'], heads = call->options.num_heads;
     const npy_intp given = call->options.num_kv_heads, kv = given > 0 ? given : heads;
     if (H % heads != 0) {
         return py_wrong("divisor", "(snsn)", "num_heads", heads, "the rows of W_q", H);
@@ -196,7 +196,7 @@ take_heads(py_call *call)
     }
     p->heads = heads;
     p->group = heads / kv;
-    call->sizes['G' - 'A'] = H / heads * kv;
+    sizes['G' - 'A'] = H / heads * kv;
     call->leading[call->ndim - 2] = heads;
     call->pair_ndim = call->ndim + 1;
     return 0;
@@ -206,11 +206,11 @@ static int
 convert_parameters(py_call *call)
 {
     attn_problem *p = &call->problem;
-    memset(call->sizes, 0, sizeof call->sizes);
-    call->sizes['H' - 'A'] = PY_H;
-    call->sizes['Q' - 'A'] = p->Dq;
-    call->sizes['K' - 'A'] = p->Dk;
-    call->sizes['V' - 'A'] = call->score->about->has_heads ? p->Dv : PY_DV;
+    npy_intp sizes[PY_LETTERS] = {0};
+    sizes['H' - 'A'] = PY_H;
+    sizes['Q' - 'A'] = p->Dq;
+    sizes['K' - 'A'] = p->Dk;
+    sizes['V' - 'A'] = call->score->about->has_heads ? p->Dv : PY_DV;
     for (int i = 0; i < call->score->parameters; i++) {
         const attn_parameter *parameter = &call->score->about->parameters[i];
         PyObject *given = call->given[ARG_PARAMETER_0 + i];
@@ -218,16 +218,16 @@ convert_parameters(py_call *call)
             continue;
         }
         PyArrayObject *a = py_parameter(given, parameter->name, parameter->shape,
-                                        call->sizes);
+                                        sizes);
         if (py_keep(call, ARG_PARAMETER_0 + i, a) < 0) {
             return -1;
         }
         p->parameters[i] = py_data(a);
-        if (i == 0 && call->score->about->has_heads && take_heads(call) < 0) {
+        if (i == 0 && call->score->about->has_heads && take_heads(call, sizes) < 0) {
             return -1;
         }
     }
-    p->H = Py_MAX(call->sizes['H' - 'A'], 0);
+    p->H = Py_MAX(sizes['H' - 'A'], 0);
     return 0;
 }
 

@@ -313,13 +313,15 @@ fill_methods(const attnext_state *state, py_score *score, PyMethodDef *to)
         {&layer_memory_signature, PY_FASTCALL(layer_memory)},
         {&score->signatures[OF_LAYER], PY_FASTCALL(layer_call)},
         {&score->signatures[OF_LAYER_BACKWARD], PY_FASTCALL(layer_backward)},
-        {0},
     };
-    PyMethodDef *others = to + Py_ARRAY_LENGTH(functions) - 1;
-    if (others->ml_name == NULL) { /* else imported before in this process */
-        memcpy(others, methods_of_all, sizeof methods_of_all);
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < Py_ARRAY_LENGTH(functions); i++) {
+        result = py_fill_method(state, &functions[i], METH_COEXIST, to++);
     }
-    return py_fill_methods(state, functions, METH_COEXIST, to);
+    if (to->ml_name == NULL) { /* else imported before in this process */
+        memcpy(to, methods_of_all, sizeof methods_of_all);
+    }
+    return result;
 }
 
 /* *type = the type of this spec, which becomes an attribute of the module */

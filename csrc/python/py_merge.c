@@ -206,9 +206,3 @@ PY_EXPOSED(merge_attention, merge, 2, 2, ARG_OUTPUTS, ARG_LSES)
 
 PY_EXPOSED(merge_attention_backward, merge, 3, 3, ARG_GRAD_OUTPUT, ARG_OUTPUTS,
            ARG_LSES, ARG_GRAD_LSE)
-
-const py_function py_merge_functions[] = {
-    PY_ROW(merge_attention),
-    PY_ROW(merge_attention_backward),
-    {0},
-};

@@ -72,16 +72,14 @@ read_settings(attnext_state *state)
 static int
 add_functions(PyObject *module, const attnext_state *state)
 {
-    static const py_function *const tables[] = {
-        py_config_functions, py_softmax_functions, py_merge_functions};
-    static PyMethodDef methods[3][8];
-    for (int i = 0; i < 3; i++) {
-        if (py_fill_methods(state, tables[i], 0, methods[i]) < 0 ||
-            PyModule_AddFunctions(module, methods[i]) < 0) {
-            return -1;
-        }
+#define ADDRESS(NAME) &py_##NAME,
+    static const py_function *const functions[] = {PY_FUNCTIONS(ADDRESS)};
+    static PyMethodDef methods[Py_ARRAY_LENGTH(functions) + 1];
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < Py_ARRAY_LENGTH(functions); i++) {
+        result = py_fill_method(state, functions[i], 0, &methods[i]);
     }
-    return 0;
+    return result < 0 ? -1 : PyModule_AddFunctions(module, methods);
 }
 
 static int

@@ -167,10 +167,3 @@ done:
 }
 
 PY_EXPOSED(sequence_mask, mask_sequences, 2, 3, ARG_X, ARG_VALID_LEN, ARG_VALUE)
-
-const py_function py_softmax_functions[] = {
-    PY_ROW(masked_softmax),
-    PY_ROW(masked_softmax_backward),
-    PY_ROW(sequence_mask),
-    {0},
-};

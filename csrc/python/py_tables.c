@@ -78,18 +78,6 @@ py_fill_method(const attnext_state *state, const py_function *function, int flag
     return method->ml_doc == NULL ? -1 : 0;
 }
 
-int
-py_fill_methods(const attnext_state *state, const py_function *functions, int flags,
-                PyMethodDef *methods)
-{
-    for (int i = 0; functions[i].signature != NULL; i++) {
-        if (py_fill_method(state, &functions[i], flags, &methods[i]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 /* ---- words ----------------------------------------------------------------------- */
 
 /* Where an object has its docstring; NULL: nowhere that can be written. */
