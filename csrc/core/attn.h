@@ -367,12 +367,11 @@ int attn_merge(float *output, float *lse, const float *const *outputs,
                const float *const *lses, int64_t parts, int64_t rows, int64_t Dv,
                void *workspace, attn_run *run);
 
-/* doutputs[i], dlses[i] as outputs[i], lses[i]; dlse may be NULL. */
-int attn_merge_backward(float *const *doutputs, float *const *dlses,
-                        const float *doutput, const float *dlse,
-                        const float *const *outputs, const float *const *lses,
-                        int64_t parts, int64_t rows, int64_t Dv, void *workspace,
-                        attn_run *run);
+/* doutputs (parts, rows, Dv), dlses (parts, rows); dlse may be NULL. */
+int attn_merge_backward(float *doutputs, float *dlses, const float *doutput,
+                        const float *dlse, const float *const *outputs,
+                        const float *const *lses, int64_t parts, int64_t rows,
+                        int64_t Dv, void *workspace, attn_run *run);
 
 /* ---- masked softmax and sequence mask on their own ------------------------------- */
 

@@ -27,7 +27,7 @@ typedef struct merge_job merge_job;
 struct merge_job {
     void (*merge)(const merge_job *, const merge_scratch *, int64_t row);
     float *output, *lse;
-    float *const *doutputs, *const *dlses;
+    float *doutputs, *dlses; /* (parts, rows, Dv), (parts, rows) */
     const float *doutput, *dlse;
     const float *const *outputs, *const *lses;
     int64_t parts, rows, Dv;
@@ -101,12 +101,13 @@ merge_row_backward(const merge_job *job, const merge_scratch *s, int64_t row)
     }
     for (int64_t i = 0; i < job->parts; i++) {
         bool live = job->lses[i][row] != -INFINITY;
-        float *doutput_i = job->doutputs[i] + row * Dv;
+        float *doutput_i = job->doutputs + (i * job->rows + row) * Dv;
         float dlse = job->dlse == NULL ? 0.0f : job->dlse[row];
         for (int64_t d = 0; d < Dv; d++) {
             doutput_i[d] = live ? s->w[i] * doutput[d] : 0.0f;
         }
-        job->dlses[i][row] = live ? s->w[i] * (s->dots[i] - mean + dlse) : 0.0f;
+        job->dlses[i * job->rows + row] = live ? s->w[i] * (s->dots[i] - mean + dlse)
+                                               : 0.0f;
     }
 }
 
@@ -173,7 +174,7 @@ attn_merge(float *output, float *lse, const float *const *outputs,
 }
 
 int
-attn_merge_backward(float *const *doutputs, float *const *dlses, const float *doutput,
+attn_merge_backward(float *doutputs, float *dlses, const float *doutput,
                     const float *dlse, const float *const *outputs,
                     const float *const *lses, int64_t parts, int64_t rows, int64_t Dv,
                     void *memory, attn_run *run)

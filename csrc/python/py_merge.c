@@ -11,6 +11,7 @@
 typedef struct {
     PyArrayObject **arrays; /* owned, so many of them */
     Py_ssize_t held;
+    const float **data; /* where each part lies */
 } merge_parts;
 
 /* A call of either function. All arrays are owned. */
@@ -18,7 +19,6 @@ typedef struct {
     merge_parts outputs, lses;
     PyArrayObject *output, *lse;       /* of the result; or what flows into it, */
     PyArrayObject *d_outputs, *d_lses; /* and then these are the result */
-    float **pointers;                  /* to each part: of outputs, of lses, of d_... */
     Py_ssize_t count;                  /* of parts */
     npy_intp rows, Dv;
     int ndim; /* of a part's output, (..., M, Dv); lse has no Dv */
@@ -26,6 +26,13 @@ typedef struct {
 } merge_call;
 
 /* ---- the arguments --------------------------------------------------------------- */
+
+static int
+no_memory(void)
+{
+    PyErr_NoMemory();
+    return -1;
+}
 
 /* Takes the first array of outputs for the shape of all. */
 static int
@@ -45,6 +52,22 @@ note_shape(merge_call *m, PyArrayObject *a, const char *name, bool stacked)
     return 0;
 }
 
+/* Without rows nothing is done, however many parts there are. */
+static int
+point_to(const merge_call *m, merge_parts *parts, bool stacked)
+{
+    const npy_intp size = parts == &m->lses ? m->rows : m->rows * m->Dv;
+    if (m->rows == 0) {
+        return 0;
+    }
+    parts->data = PyMem_Calloc((size_t)m->count, sizeof *parts->data);
+    for (Py_ssize_t i = 0; parts->data != NULL && i < m->count; i++) {
+        parts->data[i] = stacked ? py_data(parts->arrays[0]) + i * size
+                                 : py_data(parts->arrays[i]);
+    }
+    return parts->data == NULL ? no_memory() : 0;
+}
+
 /* first: their shape is the first to be known. */
 static int
 read_parts(merge_call *m, merge_parts *parts, PyObject *object, const char *name,
@@ -56,8 +79,7 @@ read_parts(merge_call *m, merge_parts *parts, PyObject *object, const char *name
         return py_wrong("count_of_parts", "(snn)", name, arrays, m->count);
     }
     if ((parts->arrays = PyMem_Calloc((size_t)arrays, sizeof *parts->arrays)) == NULL) {
-        PyErr_NoMemory();
-        return -1;
+        return no_memory();
     }
     parts->held = arrays;
     m->count = first ? arrays : m->count;
@@ -76,7 +98,8 @@ read_parts(merge_call *m, merge_parts *parts, PyObject *object, const char *name
             return -1;
         }
     }
-    return m->count > 0 ? 0 : py_wrong("sentence", "(s)", "no_parts");
+    return m->count > 0 ? point_to(m, parts, stacked)
+                        : py_wrong("sentence", "(s)", "no_parts");
 }
 
 /* What flows in: one array of the shape of a part. */
@@ -111,12 +134,12 @@ clear_parts(merge_parts *parts)
         Py_XDECREF(parts->arrays[i]);
     }
     PyMem_Free(parts->arrays);
+    PyMem_Free(parts->data);
 }
 
 static void
 clear_call(merge_call *m)
 {
-    PyMem_Free(m->pointers);
     clear_parts(&m->outputs);
     clear_parts(&m->lses);
     Py_XDECREF(m->output);
@@ -127,53 +150,28 @@ clear_call(merge_call *m)
 
 /* ---- the core -------------------------------------------------------------------- */
 
-enum { OUTPUTS, LSES, D_OUTPUTS, D_LSES, POINTERS };
-
-/* The addresses of the parts, of `size` numbers each, in so many arrays; NULL: none. */
-static void
-point_to(const merge_call *m, int which, PyArrayObject *const *arrays, Py_ssize_t held,
-         npy_intp size)
-{
-    float **to = m->pointers + which * m->count;
-    for (Py_ssize_t i = 0; i < m->count && *arrays != NULL; i++) {
-        to[i] = held == m->count ? py_data(arrays[i]) : py_data(*arrays) + i * size;
-    }
-}
-
 static int
 call_core(const void *context, void *scratch, attn_run *run)
 {
     const merge_call *m = context;
-    float **of = m->pointers, **d_outputs = of + D_OUTPUTS * m->count;
-    const float *const *outputs = (const float *const *)of;
-    const float *const *lses = outputs + m->count;
+    const float *const *outputs = m->outputs.data, *const *lses = m->lses.data;
     return m->d_outputs == NULL
                ? attn_merge(py_data(m->output), py_data(m->lse), outputs, lses,
                             m->count, m->rows, m->Dv, scratch, run)
-               : attn_merge_backward(d_outputs, d_outputs + m->count,
+               : attn_merge_backward(py_data(m->d_outputs), py_data(m->d_lses),
                                      py_data(m->output), py_data(m->lse), outputs, lses,
                                      m->count, m->rows, m->Dv, scratch, run);
 }
 
 /* Fills the arrays of the result. */
 static int
-run_merge(const attnext_state *state, merge_call *m)
+run_merge(const attnext_state *state, const merge_call *m)
 {
     /* multiply-adds: an exp for each row, and what becomes of each number */
     const double work = (double)m->count * (double)m->rows * (8.0 + (double)m->Dv);
-    if (m->rows == 0) {
-        return 0; /* nothing is done, however many parts there are */
-    }
-    m->pointers = PyMem_Calloc((size_t)m->count, POINTERS * sizeof *m->pointers);
-    if (m->pointers == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    point_to(m, OUTPUTS, m->outputs.arrays, m->outputs.held, m->rows * m->Dv);
-    point_to(m, LSES, m->lses.arrays, m->lses.held, m->rows);
-    point_to(m, D_OUTPUTS, &m->d_outputs, 1, m->rows * m->Dv);
-    point_to(m, D_LSES, &m->d_lses, 1, m->rows);
-    return py_run(state, m->d_outputs == NULL ? work : 2.0 * work, call_core, m);
+    return m->rows == 0
+               ? 0
+               : py_run(state, m->d_outputs == NULL ? work : 2.0 * work, call_core, m);
 }
 
 /* ---- the functions --------------------------------------------------------------- */

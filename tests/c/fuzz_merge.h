@@ -83,9 +83,11 @@ merge(const merge_problem *c, int threads)
 {
     merge_results r = {.output = nan_floats(c->rows * c->Dv),
                        .lse = nan_floats(c->rows)};
+    float *doutputs = nan_floats(c->parts * c->rows * c->Dv);
+    float *dlses = nan_floats(c->parts * c->rows);
     for (int64_t i = 0; i < c->parts; i++) {
-        r.doutputs[i] = nan_floats(c->rows * c->Dv);
-        r.dlses[i] = nan_floats(c->rows);
+        r.doutputs[i] = doutputs + i * c->rows * c->Dv;
+        r.dlses[i] = dlses + i * c->rows;
     }
     attn_run run = {.threads = threads};
     void *work = nan_bytes(attn_merge_workspace(c->parts, threads));
@@ -93,7 +95,7 @@ merge(const merge_problem *c, int threads)
                &run);
     run = (attn_run){.threads = threads};
     work = nan_bytes(attn_merge_workspace(c->parts, threads));
-    attn_merge_backward(r.doutputs, r.dlses, c->doutput, c->dlse, c->outputs, c->lses,
+    attn_merge_backward(doutputs, dlses, c->doutput, c->dlse, c->outputs, c->lses,
                         c->parts, c->rows, c->Dv, work, &run);
     return r;
 }
