@@ -113,7 +113,8 @@ def _fits(came: Array, dims: Dims) -> bool:
 
 
 def keys(came: Array, queries: Array, own_size: bool, enable_gqa: bool, N: int) -> ValueError:
-    """keys do not fit queries; N: so many of a memory's keys, or -1 for others."""
+    """keys do not fit queries; N: so many of a memory's keys, which came, or -1 for others."""
+    came = came if N < 0 else came._parts()[0]
     *leading, _, features = queries.shape
     dims = [*leading, _N, _DK if own_size else features]
     heads = leading[-1] if leading else 1

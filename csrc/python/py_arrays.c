@@ -14,17 +14,13 @@
 /* ---- shapes --------------------------------------------------------------------- */
 
 bool
-py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims)
+py_dims_fit(int own, const npy_intp *came, int ndim, const npy_intp *dims)
 {
-    if (PyArray_NDIM(a) != ndim) {
-        return false;
+    bool fits = own == ndim;
+    for (int i = 0; fits && i < ndim; i++) {
+        fits = dims[i] < 0 || came[i] == dims[i];
     }
-    for (int i = 0; i < ndim; i++) {
-        if (dims[i] >= 0 && PyArray_DIM(a, i) != dims[i]) {
-            return false;
-        }
-    }
-    return true;
+    return fits;
 }
 
 int

@@ -176,7 +176,13 @@ PyArrayObject *py_float32(PyObject *object, const char *name);
  * messages show it: "keys has shape (2, 3, 4), expected (2, N, 5)" (attnext/_wrong.py). */
 enum { PY_N = -2, PY_H = -3, PY_DK = -6, PY_DV = -7, PY_HEADS = -8 };
 
-bool py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims);
+bool py_dims_fit(int own, const npy_intp *came, int ndim, const npy_intp *dims);
+
+static inline bool
+py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims)
+{
+    return py_dims_fit(PyArray_NDIM(a), PyArray_DIMS(a), ndim, dims);
+}
 
 /* ValueError unless a has exactly this shape. */
 int py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims);

@@ -122,6 +122,7 @@ void
 py_end(py_call *call)
 {
     py_clear_inputs(call);
+    py_memory_clear(&call->memory);
     py_made_clear(&call->made, py_is_backward(call->form) ? PY_MADE : PY_OUTPUTS);
     Py_XDECREF(call->plain);
 }
@@ -138,10 +139,12 @@ static attn_inputs
 inputs_of(const py_call *call)
 {
     const attn_problem *p = &call->problem;
+    const attn_kv *kv = call->memory.kv;
     return (attn_inputs){
         .queries = py_operand(call, ARG_QUERIES, p->M, p->Dq),
-        .keys = py_operand(call, ARG_KEYS, call->key_rows, p->Dk),
-        .values = py_operand(call, ARG_VALUES, call->key_rows, p->Dv),
+        .keys = kv != NULL ? kv->in.keys : py_operand(call, ARG_KEYS, p->N, p->Dk),
+        .values = kv != NULL ? kv->in.values
+                             : py_operand(call, ARG_VALUES, p->N, p->Dv),
     };
 }
 

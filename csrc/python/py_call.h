@@ -19,6 +19,8 @@
 
 #include "py_attnext.h"
 
+#include "../core/kv_cache.h"
+
 /* ---- the call ------------------------------------------------------------------------ */
 
 typedef struct {
@@ -48,20 +50,11 @@ typedef struct {
     bool return_grad_bias, return_grad_sink, return_grad_scale;
 } py_options;
 
-/* Keys and values that stay (py_layer_memory.c), at one time: the first N rows of arrays
- * that may have room for more. NULL: no mask, no lengths, nothing to prepare. */
-enum {
-    MEMORY_KEYS,   /* (..., room, Dk) */
-    MEMORY_VALUES, /* (..., room, Dv) */
-    MEMORY_MASK,   /* (..., room, 1) of bools */
-    MEMORY_ROWS,
-    MEMORY_LENS = MEMORY_ROWS, /* int64, () or (B,), however long */
-    MEMORY_PREPARED,           /* bytes, of attn_key_maker */
-    MEMORY_ARRAYS
-};
+/* The first N keys and values of a Memory (py_layer_memory.c), with references of its own; or
+ * nothing, all 0. */
 typedef struct {
     PyObject *owner; /* the Memory; NULL where it is this one's own */
-    PyArrayObject *arrays[MEMORY_ARRAYS];
+    attn_kv *kv;
     npy_intp N;
 } py_memory;
 
@@ -93,7 +86,7 @@ typedef struct {
 
     PyObject *plain; /* keeps those of given that were made plain; or NULL */
     py_options options;
-    const py_memory *memory; /* in the place of keys and values; NULL: they are given */
+    py_memory memory; /* in the place of keys and values; nothing: they are given */
 
     /* The same arguments after conversion, owned, NULL where absent; keep what you like by
      * taking a reference. Any of them can be given to a later call. valid_lens: int64 in
@@ -104,7 +97,6 @@ typedef struct {
     int ndim;             /* of queries, keys, values and output */
     int pair_ndim;        /* of weights: one more if there are heads */
     npy_intp key_heads;   /* the last leading dim of keys and values */
-    npy_intp key_rows;    /* of an entry of keys and values: N, or a memory's room */
     int64_t last_offset;  /* where a memory's last key is the last query's */
     npy_intp beside; /* so many heads of results lie inside rows, (B, M, heads, D), as
                            * those of queries do: for attnext.torch; or 0 */
@@ -122,7 +114,7 @@ typedef struct {
 static inline bool
 py_is_of_scores(const py_call *call)
 {
-    return call->arrays[ARG_VALUES] == NULL;
+    return call->arrays[ARG_VALUES] == NULL && call->memory.kv == NULL;
 }
 
 /* ---- arguments and options (py_call.c) ----------------------------------------------- */
@@ -191,8 +183,14 @@ py_keys_of(const py_score *score)
  * (py_layer_memory_check.c). */
 int py_read_memory(const attnext_state *state, py_call *call);
 
+/* dims = (..., rows, width) of a Memory, in how many axes; and gives up references
+ * (py_layer_memory_keys.c). */
+int py_memory_shape(PyObject *memory, npy_intp rows, npy_intp width,
+                    npy_intp dims[PY_MAX_AXES]);
+void py_memory_clear(py_memory *memory);
+
 /* Arrays for the gradients of a memory's keys and values that an earlier backward has no
- * more use for, if there are any; written afresh they need no pages of the system's
+ * more use for, if there are any: to make three takes a tenth of a small one's time
  * (py_layer_memory_back.c). */
 void py_memory_spare(const py_memory *memory, py_made *d);
 

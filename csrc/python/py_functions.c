@@ -46,7 +46,7 @@ attend(PyObject *module, py_score_number number, py_form form, PyObject *const *
         py_attend(state, &call) < 0) {
         goto done;
     }
-    if (py_is_backward(form) && call.memory != NULL) {
+    if (py_is_backward(form) && call.memory.kv != NULL) {
         py_clear_unused(&call.made);
     }
     result = py_is_backward(form) ? py_pack_gradients(state, &call)

@@ -42,11 +42,6 @@ static int
 read_rows(py_call *call, py_arg which)
 {
     PyObject *object = call->given[which];
-    if (which != ARG_QUERIES && call->memory != NULL) {
-        const int of_memory = which == ARG_KEYS ? MEMORY_KEYS : MEMORY_VALUES;
-        return py_keep(call, which,
-                       (PyArrayObject *)Py_NewRef(call->memory->arrays[of_memory]));
-    }
     return py_keep(call, which,
                    has_rows(call, object)
                        ? (PyArrayObject *)Py_NewRef(object)
@@ -107,8 +102,10 @@ convert_queries(py_call *call)
 PY_COLD static int
 keys_error(const py_call *call)
 {
-    const long long N = call->memory != NULL ? call->memory->N : -1;
-    return py_wrong("keys", "(OOiiL)", call->arrays[ARG_KEYS],
+    PyObject *memory = call->memory.owner;
+    const long long N = memory != NULL ? call->memory.N : -1;
+    return py_wrong("keys", "(OOiiL)",
+                    memory != NULL ? memory : (PyObject *)call->arrays[ARG_KEYS],
                     call->arrays[ARG_QUERIES], call->score->own_key_size,
                     call->options.enable_gqa, N);
 }
@@ -116,10 +113,9 @@ keys_error(const py_call *call)
 /* How many query heads share one key head: the heads of keys are their last leading
  * axis, and divide those of queries. */
 static int
-read_group(py_call *call)
+read_group(py_call *call, npy_intp key_heads)
 {
     npy_intp heads = call->leading[call->ndim - 3];
-    npy_intp key_heads = PyArray_DIM(call->arrays[ARG_KEYS], call->ndim - 3);
     call->key_heads = key_heads;
     if (key_heads == heads) {
         return 0;
@@ -136,28 +132,31 @@ read_group(py_call *call)
 static int
 convert_keys(py_call *call)
 {
-    const py_memory *memory = call->memory;
+    const py_memory *memory = &call->memory;
     attn_problem *p = &call->problem;
-    npy_intp dims[PY_MAX_AXES];
+    npy_intp dims[PY_MAX_AXES], came[PY_MAX_AXES];
 
     if (call->options.enable_gqa) {
         call->key_heads = PY_HEADS;
     }
     py_shape(call, OF_KEYS, PY_N, call->score->own_key_size ? PY_DK : p->Dq, dims);
-    if (read_rows(call, ARG_KEYS) < 0) {
+    if (memory->kv == NULL && read_rows(call, ARG_KEYS) < 0) {
         return -1;
     }
-    if (!py_shape_fits(call->arrays[ARG_KEYS], call->ndim, dims)) {
+    const int ndim = memory->kv == NULL ? py_note_shape(call->arrays[ARG_KEYS], came)
+                                        : py_memory_shape(memory->owner, memory->N,
+                                                          memory->kv->p.Dk, came);
+    if (!py_dims_fit(ndim, came, call->ndim, dims)) {
         return keys_error(call);
     }
-    call->key_rows = PyArray_DIM(call->arrays[ARG_KEYS], call->ndim - 2);
-    p->N = memory != NULL ? memory->N : call->key_rows;
-    p->Dk = PyArray_DIM(call->arrays[ARG_KEYS], call->ndim - 1);
-    p->prepared = memory == NULL || memory->arrays[MEMORY_PREPARED] == NULL
-                      ? NULL
-                      : PyArray_DATA(memory->arrays[MEMORY_PREPARED]);
+    p->N = came[ndim - 2];
+    p->Dk = came[ndim - 1];
     p->group = 1;
-    return call->options.enable_gqa ? read_group(call) : 0;
+    if (memory->kv != NULL) {
+        p->prepared = memory->kv->prepared;
+        p->masks.keys = memory->kv->p.masks.keys;
+    }
+    return call->options.enable_gqa ? read_group(call, came[ndim - 3]) : 0;
 }
 
 /* values (..., N, Dv), with the leading axes of keys; those of a memory are. */
@@ -165,10 +164,13 @@ static int
 convert_values(py_call *call)
 {
     npy_intp dims[PY_MAX_AXES];
+    if (call->memory.kv != NULL) {
+        call->problem.Dv = call->memory.kv->p.Dv;
+        return 0;
+    }
     py_shape(call, OF_KEYS, call->problem.N, PY_DV, dims);
     if (read_rows(call, ARG_VALUES) < 0 ||
-        (call->memory == NULL &&
-         py_check_shape(call->arrays[ARG_VALUES], "values", call->ndim, dims) < 0)) {
+        py_check_shape(call->arrays[ARG_VALUES], "values", call->ndim, dims) < 0) {
         return -1;
     }
     call->problem.Dv = PyArray_DIM(call->arrays[ARG_VALUES], call->ndim - 1);
@@ -270,24 +272,12 @@ convert_pairs(py_call *call, const npy_intp *dims)
     return 0;
 }
 
-/* The mask of the memory, a byte for each key, which the heads that share keys share. */
-static void
-take_mask_of_memory(py_call *call)
-{
-    attn_problem *p = &call->problem;
-    PyArrayObject *mask = call->memory == NULL ? NULL
-                                               : call->memory->arrays[MEMORY_MASK];
-    if (mask != NULL) {
-        p->masks.keys = (attn_key_mask){.allowed = PyArray_DATA(mask),
-                                        .heads = p->heads > 0 ? p->heads : p->group,
-                                        .stride = call->key_rows};
-    }
-}
-
-/* Lengths and bands belong to queries, which heads share. */
+/* The mask of a memory is a byte for each key, which the heads that share keys share. Lengths
+ * and bands belong to queries, which heads share. */
 static void
 share_among_heads(attn_problem *p)
 {
+    p->masks.keys.heads = p->heads > 0 ? p->heads : p->group;
     if (p->heads > 0) {
         int64_t *lens = &p->masks.valid.heads, *offsets = &p->masks.band.heads;
         *lens *= p->heads;
@@ -320,13 +310,12 @@ convert_masks(py_call *call)
                 py_offsets(offset, call->ndim - 1, dims, &p->masks.band)) < 0) {
         return -1;
     }
-    if (call->memory != NULL && offset == NULL) {
+    if (call->memory.kv != NULL && offset == NULL) {
         call->last_offset = p->N - p->M;
         p->masks.band.offset = &call->last_offset;
         p->masks.band.heads = INT64_MAX;
     }
     share_among_heads(p);
-    take_mask_of_memory(call);
     py_shape(call, OF_PAIRS, p->M, p->N, dims);
     return convert_pairs(call, dims);
 }
@@ -353,7 +342,7 @@ py_read_inputs(py_call *call)
     p->dropout.p = o->dropout_p;
     p->dropout.seed = o->seed.value;
     if (convert_queries(call) < 0 || convert_keys(call) < 0 ||
-        ((call->given[ARG_VALUES] != NULL || call->memory != NULL) &&
+        ((call->given[ARG_VALUES] != NULL || call->memory.kv != NULL) &&
          convert_values(call) < 0) ||
         (score->parameters > 0 && convert_parameters(call) < 0)) {
         return -1;
@@ -364,7 +353,8 @@ py_read_inputs(py_call *call)
     if (convert_masks(call) < 0) {
         return -1;
     }
-    call->beside = is_for_torch(call) && call->memory == NULL ? heads_beside(call) : 0;
+    call->beside = is_for_torch(call) && call->memory.kv == NULL ? heads_beside(call)
+                                                                 : 0;
     p->heads = Py_MAX(p->heads, call->beside);
     return 0;
 }

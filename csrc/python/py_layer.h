@@ -128,10 +128,11 @@ int layer_context_read(const attnext_state *state, const layer_core *core,
 
 /* ---- memories (py_layer_memory.c) ------------------------------------------------ */
 
+enum { MEMORY_KEYS, MEMORY_VALUES, MEMORY_SIDES };
+
 /* Of its layer the core has the sizes, the identity, and copies of those of the parameters
- * that projected the keys. The sums are what several backwards left of the first keys, or
- * NULL: what flows to the projected keys and values, and in the place of a mask which keys
- * are used; the spare ones are such arrays, whatever they hold. */
+ * that projected the keys. The sums are projected, values and key_use of several backwards, of
+ * the first keys, or NULL; the spare ones are such arrays, whatever they hold. */
 typedef struct {
     PyObject ob_base;
     PyObject *weakrefs;
@@ -140,11 +141,13 @@ typedef struct {
     uint64_t checked; /* the layer's revision when it had these, and nobody else did */
     bool fixed;       /* nothing is appended to it */
 
-    /* Of all its arrays of rows, (..., rows, width), since the first keys came: how many
-     * axes, 0 before that; those in front, and all of these together; the last. */
+    /* Of keys and values, (..., rows, width), since the first came: how many axes, 0 before
+     * that; those in front; the last. */
     int ndim;
-    npy_intp leading[PY_MAX_AXES], entries, widths[MEMORY_ROWS];
-    py_memory now, sums, spare;
+    npy_intp leading[PY_MAX_AXES], widths[MEMORY_SIDES];
+    PyArrayObject *lens; /* int64, () or (B,), however long; NULL: none */
+    py_memory now;
+    py_made sums, spare;
 } memory_object;
 
 extern PyType_Spec layer_memory_spec;
@@ -159,16 +162,15 @@ layer_object *layer_memory_layer(memory_object *memory);
 /* The same of a memory that may have no layer. */
 int layer_memory_check_own(memory_object *memory);
 
-/* Fills *call with what the memory has, which goes into *held with references of its own.
- * TypeError if values or lengths are given; and as layer_memory_layer. */
+/* Fills *call with what the memory has. TypeError if values or lengths are given; and as
+ * layer_memory_layer. */
 int layer_memory_read(const layer_object *layer, const layer_core *core,
-                      PyObject *memory, py_call *call, py_memory *held);
+                      PyObject *memory, py_call *call);
 
 /* py_layer_memory_keys.c. *to = *from, with references of its own; *held = what the memory
- * has now; gives them up. */
+ * has now, for py_memory_clear. */
 void layer_memory_share(py_memory *to, const py_memory *from);
 void layer_memory_hold(memory_object *memory, py_memory *held);
-void layer_memory_release(py_memory *memory);
 
 /* How many rows an array (..., rows, width) has, and numbers in each. */
 static inline npy_intp
@@ -183,30 +185,13 @@ layer_width_of(PyArrayObject *a)
     return PyArray_DIM(a, PyArray_NDIM(a) - 1);
 }
 
-/* dims = (..., rows, width) of a memory, in how many axes; a new array of that shape. */
-int layer_memory_shape(const memory_object *memory, npy_intp rows, npy_intp width,
-                       npy_intp dims[PY_MAX_AXES]);
-PyArrayObject *layer_memory_array(const memory_object *memory, npy_intp rows,
-                                  npy_intp width, int type);
-
-/* What the core has to know of the first N keys of *now. */
-typedef struct {
-    const attn_key_maker *maker;
-    attn_problem p;
-    attn_inputs in;
-} memory_view;
-
-void layer_memory_look(memory_view *view, const memory_object *memory,
-                       const py_memory *now, npy_intp N);
-
-/* More of them, read: keys, values, mask and lengths or NULL, of rows->N keys. All or nothing,
- * whatever others append meanwhile. */
-int layer_memory_extend(const attnext_state *state, memory_object *memory,
-                        const py_memory *rows);
+/* The first keys of a memory, with their lengths, or more, plain: all or nothing. */
+int layer_memory_add_keys(const attnext_state *state, memory_object *memory,
+                          PyObject *const *given);
 
 /* py_layer_memory_back.c. Adds what a backward left, which cannot fail; *d has it no
  * longer. */
-void layer_memory_add(const attnext_state *state, PyObject *memory, py_made *d);
+void layer_memory_add(const attnext_state *state, const py_memory *held, py_made *d);
 
 /* memory.backward() */
 PyObject *layer_memory_backward(PyObject *self, PyObject *ignored);

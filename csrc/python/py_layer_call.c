@@ -117,7 +117,7 @@ forward(const attnext_state *state, const layer_core *held, py_call *call)
 static int
 check_inputs(const layer_core *held, const py_call *call)
 {
-    const int last = call->memory == NULL ? ARG_VALUES : ARG_QUERIES;
+    const int last = call->memory.kv == NULL ? ARG_VALUES : ARG_QUERIES;
     int result = 0;
     for (int which = ARG_QUERIES; result == 0 && which <= last; which++) {
         result = layer_check_features(held, (py_arg)which, call->given[which]);
@@ -125,14 +125,14 @@ check_inputs(const layer_core *held, const py_call *call)
     return result;
 }
 
-/* Keys and values, or a memory, which goes into *memory. */
+/* Keys and values, or a memory. */
 static int
 read_keys(const attnext_state *state, const layer_object *layer, const layer_core *held,
-          py_call *call, py_memory *memory)
+          py_call *call)
 {
     PyObject *keys = call->given[ARG_KEYS];
     if (Py_IS_TYPE(keys, state->Memory)) {
-        return layer_memory_read(layer, held, keys, call, memory);
+        return layer_memory_read(layer, held, keys, call);
     }
     return call->given[ARG_VALUES] == NULL ? py_wrong("sentence", "(s)", "no_values")
                                            : 0;
@@ -144,7 +144,6 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     layer_object *layer = (layer_object *)self;
     const attnext_state *state = py_state_of_type(Py_TYPE(self));
     PyObject *result = NULL;
-    py_memory memory = {0};
     layer_core held;
     py_call call;
 
@@ -152,14 +151,13 @@ layer_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
         return NULL;
     }
     if (begin_call(&call, state, &held, OF_LAYER, args, nargs, kwnames) == 0 &&
-        read_keys(state, layer, &held, &call, &memory) == 0 &&
+        read_keys(state, layer, &held, &call) == 0 &&
         py_read_call(state, &call, kwnames) == 0 && check_inputs(&held, &call) == 0 &&
         forward(state, &held, &call) == 0 &&
         remember(state, layer, &held, &call) == 0) {
         result = Py_NewRef(call.made.output);
     }
     py_end(&call);
-    layer_memory_release(&memory);
     layer_core_clear(&held);
     return result;
 }
@@ -188,8 +186,8 @@ finish_backward(const attnext_state *state, const layer_core *held, py_call *cal
     if (result != NULL && layer_add_gradients(state, held, &call->made) < 0) {
         Py_CLEAR(result);
     }
-    if (result != NULL && call->memory != NULL) {
-        layer_memory_add(state, call->memory->owner, &call->made);
+    if (result != NULL && call->memory.kv != NULL) {
+        layer_memory_add(state, &call->memory, &call->made);
     }
     return result;
 }

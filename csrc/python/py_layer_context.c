@@ -20,7 +20,7 @@ typedef struct {
     PyArrayObject *inputs[ARG_EMPTY_ROWS]; /* as the forward read them; no parameters */
     int end;                               /* the inputs from here on are NULL */
     py_options options;
-    py_memory memory;            /* without lengths, which inputs has; or all NULL */
+    py_memory memory;            /* in the place of keys and values */
     PyArrayObject *output, *lse; /* NULL, both: of no use (attn_reads_saved) */
     PyArrayObject *kept; /* of multi-head attention, which then needs no output */
 } context_object;
@@ -111,11 +111,7 @@ layer_context_new(const attnext_state *state, const layer_core *core,
         PyArrayObject *input = is_parameter(i) ? NULL : call->arrays[i];
         failed = input != NULL && (context->inputs[i] = kept_input(input)) == NULL;
     }
-    if (call->memory != NULL) {
-        py_memory memory = *call->memory;
-        memory.arrays[MEMORY_LENS] = NULL;
-        layer_memory_share(&context->memory, &memory);
-    }
+    layer_memory_share(&context->memory, &call->memory);
     context->lse = (PyArrayObject *)Py_XNewRef(made->lse);
     context->kept = (PyArrayObject *)Py_XNewRef(made->kept);
     if (failed || (made->lse != NULL && made->kept == NULL &&
@@ -147,7 +143,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
         }
     }
     call->options = context->options;
-    call->memory = context->memory.owner == NULL ? NULL : &context->memory;
+    layer_memory_share(&call->memory, &context->memory);
     call->given[ARG_OUTPUT] = (PyObject *)context->output;
     call->given[ARG_LSE] = (PyObject *)context->lse;
     call->given[ARG_KEPT] = (PyObject *)context->kept;
@@ -166,7 +162,7 @@ context_dealloc(PyObject *self)
     for (int i = ARG_QUERIES; i < context->end; i++) {
         Py_XDECREF(context->inputs[i]);
     }
-    layer_memory_release(&context->memory);
+    py_memory_clear(&context->memory);
     Py_XDECREF(context->output);
     Py_XDECREF(context->lse);
     Py_XDECREF(context->kept);

@@ -23,97 +23,7 @@
 #include <string.h>
 #include <structmember.h>
 
-/* ---- reading keys and values ----------------------------------------------------- */
-
-/* Keys or values, (..., rows->N, width), of the width that they have in the memory; the first
- * of all say which axes there are. */
-static int
-read_side(memory_object *memory, py_arg arg, PyObject *given, py_memory *rows)
-{
-    const int which = arg == ARG_KEYS ? MEMORY_KEYS : MEMORY_VALUES;
-    const char *name = py_argument_rows[arg].name;
-    npy_intp dims[PY_MAX_AXES];
-    PyArrayObject *a = rows->arrays[which] = py_float32(given, name);
-    if (a == NULL || layer_check_features(&memory->core, arg, (PyObject *)a) < 0) {
-        return -1;
-    }
-    if (memory->ndim == 0 && PyArray_NDIM(a) < 2) {
-        return py_shape_error(a, name, "two axes or more: (..., N, D)");
-    }
-    if (memory->ndim == 0) {
-        memory->ndim = py_note_shape(a, memory->leading);
-        memory->entries = PyArray_MultiplyList(memory->leading, memory->ndim - 2);
-    }
-    const int ndim = layer_memory_shape(memory, rows->N, memory->widths[which], dims);
-    if (py_check_shape(a, name, ndim, dims) < 0) {
-        return -1;
-    }
-    memory->widths[which] = layer_width_of(a);
-    rows->N = layer_rows_of(a);
-    return 0;
-}
-
-/* A mask that broadcasts to (..., 1, n), in this shape: a copy. */
-static PyArrayObject *
-read_mask(const memory_object *memory, PyObject *object, npy_intp n)
-{
-    npy_intp dims[PY_MAX_AXES];
-    const int ndim = layer_memory_shape(memory, 1, n, dims);
-    attn_view view = {0};
-    PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, &view);
-    PyArrayObject *copy = NULL;
-    py_view_clear(&view);
-    if (mask != NULL) {
-        copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
-    }
-    if (copy != NULL && PyArray_CopyInto(copy, mask) < 0) {
-        Py_CLEAR(copy);
-    }
-    Py_XDECREF(mask);
-    return copy;
-}
-
-/* *rows = what a call was given. While something is converted others may append, and the
- * arrays change: what is put (layer_memory_extend) is looked at again. */
-static int
-read_rows(memory_object *memory, PyObject *const *given, py_memory *rows)
-{
-    PyObject *mask = given[ARG_MASK], *lens = given[ARG_VALID_LENS];
-    *rows = (py_memory){.N = PY_N};
-    if (read_side(memory, ARG_KEYS, given[ARG_KEYS], rows) < 0 ||
-        read_side(memory, ARG_VALUES, given[ARG_VALUES], rows) < 0) {
-        return -1;
-    }
-    if (py_is_given(mask) &&
-        (rows->arrays[MEMORY_MASK] = read_mask(memory, mask, rows->N)) == NULL) {
-        return -1;
-    }
-    /* Of all queries alike: one, or one for each entry of the first axis. */
-    attn_valid_lens valid;
-    return py_valid_lens(lens, "valid_lens", memory->ndim > 2, memory->leading,
-                         PY_SSIZE_T_MAX, &valid, &rows->arrays[MEMORY_LENS], NULL);
-}
-
-/* The first keys of a memory, with their lengths, or more: all or nothing. */
-static int
-add(const attnext_state *state, memory_object *memory, PyObject *const *given)
-{
-    const bool first = memory->ndim == 0;
-    py_memory rows;
-    int result = read_rows(memory, given, &rows);
-    if (result == 0 && !first) {
-        result = layer_memory_check_own(memory);
-    }
-    if (result == 0) {
-        result = layer_memory_extend(state, memory, &rows);
-    }
-    layer_memory_release(&rows);
-    return result;
-}
-
 /* ---- what makes a memory --------------------------------------------------------- */
-
-static const npy_intp any_widths[MEMORY_ROWS] = {PY_DK, PY_DV, 1};
 
 /* A memory without keys, of the sizes of the core and with those of its parameters that
  * project keys, of a layer, unless that is NULL, with copies. */
@@ -127,7 +37,8 @@ new_memory(const attnext_state *state, const layer_core *core, PyObject *layer)
     }
     memory->core = layer_sizes(core);
     memory->core.identity = Py_XNewRef(core->identity);
-    memcpy(memory->widths, any_widths, sizeof any_widths);
+    memory->widths[MEMORY_KEYS] = PY_DK;
+    memory->widths[MEMORY_VALUES] = PY_DV;
     bool made = layer == NULL ||
                 (memory->layer = PyWeakref_NewRef(layer, NULL)) != NULL;
     for (int i = 0; made && i < core->score->parameters; i++) {
@@ -162,7 +73,7 @@ fill(const attnext_state *state, memory_object *memory, const py_signature *sign
     int result = py_make_plain(state, signature, given, &owned);
     Py_BEGIN_CRITICAL_SECTION(memory);
     if (result == 0) {
-        result = add(state, memory, given);
+        result = layer_memory_add_keys(state, memory, given);
     }
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(owned);
@@ -195,7 +106,8 @@ layer_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     return (PyObject *)memory;
 }
 
-/* The memory as it is now, for functions; nothing is appended to it. */
+/* The memory as it is now, for functions; nothing is appended to it. Its shape has been the same
+ * since the first keys came. */
 static PyObject *
 memory_now(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
@@ -204,6 +116,9 @@ memory_now(PyObject *self, PyObject *Py_UNUSED(ignored))
                                       NULL);
     if (fixed != NULL) {
         layer_memory_hold(memory, &fixed->now);
+        fixed->ndim = memory->ndim;
+        memcpy(fixed->leading, memory->leading, sizeof fixed->leading);
+        fixed->lens = (PyArrayObject *)Py_XNewRef(memory->lens);
         fixed->fixed = true;
     }
     return (PyObject *)fixed;
@@ -248,18 +163,38 @@ memory_check(PyObject *self, PyObject *Py_UNUSED(ignored))
                                                              : Py_NewRef(Py_None);
 }
 
-/* What the memory has, keys, values and mask with all their room,
- * and how many keys these are. */
+/* Of a memory as it is now, which stays as long as the array: keys, values or mask with all their
+ * room, to be read; None where there is none. */
 static PyObject *
-memory_parts(PyObject *self, PyObject *Py_UNUSED(ignored))
+part(const memory_object *fixed, void *data, npy_intp width, int type)
 {
-    py_memory now;
-    layer_memory_hold((memory_object *)self, &now);
-    PyObject *parts = Py_BuildValue("(OOOOn)", now.arrays[MEMORY_KEYS],
-                                    now.arrays[MEMORY_VALUES],
-                                    py_or_none(now.arrays[MEMORY_LENS]),
-                                    py_or_none(now.arrays[MEMORY_MASK]), now.N);
-    layer_memory_release(&now);
+    npy_intp dims[PY_MAX_AXES];
+    const int ndim = py_memory_shape((PyObject *)fixed, fixed->now.kv->p.N, width,
+                                     dims);
+    PyObject *a = data == NULL ? Py_NewRef(Py_None)
+                               : PyArray_New(&PyArray_Type, ndim, dims, type, NULL,
+                                             data, 0, NPY_ARRAY_CARRAY_RO, NULL);
+    if (data != NULL && a != NULL &&
+        PyArray_SetBaseObject((PyArrayObject *)a, Py_NewRef(fixed)) < 0) {
+        Py_CLEAR(a);
+    }
+    return a;
+}
+
+/* What the memory has, and how many keys these are. */
+static PyObject *
+memory_parts(PyObject *self, PyObject *ignored)
+{
+    memory_object *fixed = (memory_object *)memory_now(self, ignored);
+    if (fixed == NULL) {
+        return NULL;
+    }
+    const attn_kv *kv = fixed->now.kv;
+    PyObject *parts = Py_BuildValue(
+        "(NNONn)", part(fixed, kv->keys, kv->p.Dk, NPY_FLOAT32),
+        part(fixed, kv->values, kv->p.Dv, NPY_FLOAT32), py_or_none(fixed->lens),
+        part(fixed, kv->mask, 1, NPY_BOOL), fixed->now.N);
+    Py_DECREF(fixed);
     return parts;
 }
 
@@ -282,9 +217,10 @@ memory_dealloc(PyObject *self)
     }
     Py_XDECREF(memory->layer);
     layer_core_clear(&memory->core);
-    layer_memory_release(&memory->now);
-    layer_memory_release(&memory->sums);
-    layer_memory_release(&memory->spare);
+    Py_XDECREF(memory->lens);
+    py_memory_clear(&memory->now);
+    py_made_clear(&memory->sums, PY_MADE);
+    py_made_clear(&memory->spare, PY_MADE);
     type->tp_free(self);
     Py_DECREF(type);
 }

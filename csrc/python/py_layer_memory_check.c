@@ -122,27 +122,27 @@ layer_memory_check_own(memory_object *memory)
 /* The call has the memory in the place of keys. TypeError if what a memory has itself is
  * given beside it. */
 static int
-put_into(py_call *call, const py_memory *memory)
+put_into(py_call *call, PyObject *object)
 {
+    memory_object *memory = (memory_object *)object;
     const char *own = py_is_given(call->given[ARG_VALUES])       ? "values"
                       : py_is_given(call->given[ARG_VALID_LENS]) ? "valid_lens"
                                                                  : NULL;
     if (own != NULL) {
         return py_wrong("beside_memory", "(s)", own);
     }
-    call->given[ARG_VALID_LENS] = (PyObject *)memory->arrays[MEMORY_LENS];
-    call->memory = memory;
+    layer_memory_hold(memory, &call->memory);
+    call->memory.owner = Py_NewRef(object);
+    call->given[ARG_VALID_LENS] = (PyObject *)memory->lens;
     return 0;
 }
 
 int
 layer_memory_read(const layer_object *layer, const layer_core *core, PyObject *object,
-                  py_call *call, py_memory *held)
+                  py_call *call)
 {
-    memory_object *memory = (memory_object *)object;
-    layer_memory_hold(memory, held);
-    held->owner = Py_NewRef(object);
-    return put_into(call, held) < 0 ? -1 : check(layer, core, memory);
+    return put_into(call, object) < 0 ? -1
+                                      : check(layer, core, (memory_object *)object);
 }
 
 int
@@ -159,5 +159,5 @@ py_read_memory(const attnext_state *state, py_call *call)
     }
     return check_parameters(memory, call->given + ARG_PARAMETER_0) < 0
                ? -1
-               : put_into(call, &memory->now);
+               : put_into(call, call->given[ARG_KEYS]);
 }

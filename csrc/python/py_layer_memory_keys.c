@@ -1,63 +1,30 @@
 /*
- * py_layer_memory_keys.c -- what a memory has: keys, values, mask, and what the core made
- * of the keys once (attn_key_maker).
- *
- * Each is an array (..., room, width) of which the first N rows count. More rows are
- * written behind these, where no call reads; without room, all move to arrays of twice
- * the room, and the old ones live on for as long as calls and contexts use them. So what
- * somebody has seen of a memory never changes.
+ * py_layer_memory_keys.c -- how keys come into a memory: what is read of them, and the cache of
+ * the core's in which they stay (../core/kv_cache.h), for which memory is found here.
  */
 #include "py_layer.h"
 #include "py_run.h"
 
 #include <string.h>
 
-#include "../core/kv_cache.h"
+/* What is read of more keys: a mask or none, of N keys. */
+enum { MEMORY_MASK = MEMORY_SIDES, MEMORY_ROWS };
+typedef struct {
+    PyArrayObject *arrays[MEMORY_ROWS];
+    npy_intp N;
+} memory_rows;
 
-/* ---- arrays with room ------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------- */
 
 int
-layer_memory_shape(const memory_object *memory, npy_intp rows, npy_intp width,
-                   npy_intp dims[PY_MAX_AXES])
+py_memory_shape(PyObject *object, npy_intp rows, npy_intp width,
+                npy_intp dims[PY_MAX_AXES])
 {
+    const memory_object *memory = (memory_object *)object;
     memcpy(dims, memory->leading, (size_t)(memory->ndim - 2) * sizeof *dims);
     dims[memory->ndim - 2] = rows;
     dims[memory->ndim - 1] = width;
     return memory->ndim;
-}
-
-PyArrayObject *
-layer_memory_array(const memory_object *memory, npy_intp rows, npy_intp width, int type)
-{
-    npy_intp dims[PY_MAX_AXES];
-    const int ndim = layer_memory_shape(memory, rows, width, dims);
-    return type == NPY_FLOAT32 ? py_new_float32(ndim, dims)
-                               : (PyArrayObject *)PyArray_SimpleNew(ndim, dims, type);
-}
-
-/* How many rows it has room for; -1: it has no arrays yet. */
-static npy_intp
-room_of(const py_memory *memory)
-{
-    PyArrayObject *keys = memory->arrays[MEMORY_KEYS];
-    return keys == NULL ? -1 : layer_rows_of(keys);
-}
-
-/* Rows at .. of *to = the first n of *from, all true where that has no mask. */
-static void
-put_rows(const memory_object *memory, const py_memory *to, npy_intp at,
-         const py_memory *from, npy_intp n)
-{
-    for (int i = 0; i < MEMORY_ROWS; i++) {
-        PyArrayObject *a = to->arrays[i], *b = from->arrays[i];
-        if (a != NULL) {
-            const npy_intp bytes = memory->widths[i] * PyArray_ITEMSIZE(a);
-            const attn_rows_kept kept = {PyArray_DATA(a), room_of(to)};
-            const attn_rows_kept more = {b == NULL ? NULL : PyArray_DATA(b),
-                                         room_of(from)};
-            attn_put_rows(kept, at, n, more, memory->entries, (size_t)bytes);
-        }
-    }
 }
 
 /* ---- sharing --------------------------------------------------------------------- */
@@ -67,8 +34,8 @@ layer_memory_share(py_memory *to, const py_memory *from)
 {
     *to = *from;
     Py_XINCREF(to->owner);
-    for (int i = 0; i < MEMORY_ARRAYS; i++) {
-        Py_XINCREF(to->arrays[i]);
+    if (to->kv != NULL) {
+        attn_kv_hold(to->kv);
     }
 }
 
@@ -81,153 +48,123 @@ layer_memory_hold(memory_object *memory, py_memory *held)
 }
 
 void
-layer_memory_release(py_memory *memory)
+py_memory_clear(py_memory *memory)
 {
-    for (int i = 0; i < MEMORY_ARRAYS; i++) {
-        Py_CLEAR(memory->arrays[i]);
+    if (memory->kv != NULL) {
+        attn_kv_release(memory->kv, py_give_scratch);
+        memory->kv = NULL;
     }
     Py_CLEAR(memory->owner);
 }
 
-/* ---- what the core makes of the keys, and values --------------------------------- */
+/* ---- reading keys and values ----------------------------------------------------- */
 
-static attn_operand
-operand(PyArrayObject *a)
-{
-    return attn_dense(py_data(a), layer_rows_of(a), layer_width_of(a));
-}
-
-/* Of lengths there is one for each entry of the first axis, or one for all. */
-static void
-take_masks(attn_masks *masks, const memory_object *memory, const py_memory *now)
-{
-    PyArrayObject *lens = now->arrays[MEMORY_LENS], *mask = now->arrays[MEMORY_MASK];
-    if (lens != NULL && memory->entries > 0) {
-        masks->valid.lens = PyArray_DATA(lens);
-        masks->valid.heads = memory->entries / PyArray_SIZE(lens);
-        masks->valid.stride_b = 1;
-    }
-    if (mask != NULL) {
-        masks->keys = (attn_key_mask){PyArray_DATA(mask), 1, layer_rows_of(mask)};
-    }
-}
-
-/* B counts heads, too; more than there can be of elements are too many for the core, which
- * then says so. */
-void
-layer_memory_look(memory_view *view, const memory_object *memory, const py_memory *now,
-                  npy_intp N)
-{
-    const layer_core *core = &memory->core;
-    const int64_t entries = memory->entries, heads = core->num_heads;
-    view->maker = py_keys_of(core->score);
-    view->in = (attn_inputs){.keys = operand(now->arrays[MEMORY_KEYS]),
-                             .values = operand(now->arrays[MEMORY_VALUES])};
-    view->p = (attn_problem){
-        .B = heads > 0 ? heads * Py_MIN(entries, INT64_MAX / heads) : entries,
-        .N = N,
-        .Dk = memory->widths[MEMORY_KEYS],
-        .Dv = memory->widths[MEMORY_VALUES],
-        .H = core->num_hiddens,
-        .heads = heads,
-        .group = heads > 0 ? heads / core->num_kv_heads : 1,
-        .score = core->score->score,
-    };
-    take_masks(&view->p.masks, memory, now);
-    for (int i = 0; i < core->score->parameters; i++) {
-        view->p.parameters[i] = py_data(core->parameters[i]);
-    }
-}
-
-/* Room for prepared keys, where there is anything to prepare. */
+/* Keys or values, (..., rows->N, width), of the width that they have in the memory; the first
+ * of all say which axes there are. */
 static int
-make_prepared(const memory_object *memory, py_memory *next, npy_intp room)
+read_side(memory_object *memory, py_arg arg, PyObject *given, memory_rows *rows)
 {
-    memory_view of;
-    layer_memory_look(&of, memory, next, room);
-    const size_t size = of.maker->size(&of.p, room);
-    npy_intp bytes = (npy_intp)size;
-    if (size > (size_t)PY_SSIZE_T_MAX) {
-        return py_wrong("arrays_too_large", "(s)", "that the projected keys need");
-    }
-    if (size == 0) {
-        return 0;
-    }
-    PyArrayObject *made = (PyArrayObject *)PyArray_SimpleNew(1, &bytes, NPY_UINT8);
-    next->arrays[MEMORY_PREPARED] = made;
-    if (made == NULL) {
+    const int which = arg == ARG_KEYS ? MEMORY_KEYS : MEMORY_VALUES;
+    const char *name = py_argument_rows[arg].name;
+    npy_intp dims[PY_MAX_AXES];
+    PyArrayObject *a = rows->arrays[which] = py_float32(given, name);
+    if (a == NULL || layer_check_features(&memory->core, arg, (PyObject *)a) < 0) {
         return -1;
     }
-    of.maker->start(PyArray_DATA(made), &of.p, room);
+    if (memory->ndim == 0 && PyArray_NDIM(a) < 2) {
+        return py_shape_error(a, name, "two axes or more: (..., N, D)");
+    }
+    if (memory->ndim == 0) {
+        memory->ndim = py_note_shape(a, memory->leading);
+    }
+    const int ndim = py_memory_shape((PyObject *)memory, rows->N, memory->widths[which],
+                                     dims);
+    if (py_check_shape(a, name, ndim, dims) < 0) {
+        return -1;
+    }
+    memory->widths[which] = layer_width_of(a);
+    rows->N = layer_rows_of(a);
     return 0;
 }
 
-typedef struct {
-    memory_view of;
-    void *prepared;
-    npy_intp first;
-} preparation;
-
-static int
-call_prepare(const void *context, void *Py_UNUSED(scratch), attn_run *run)
+/* A mask that broadcasts to (..., 1, n), in this shape: a copy. */
+static PyArrayObject *
+read_mask(const memory_object *memory, PyObject *object, npy_intp n)
 {
-    const preparation *c = context;
-    return c->of.maker->make(c->prepared, &c->of.in, c->first, c->of.p.N, &c->of.p,
-                             run);
+    npy_intp dims[PY_MAX_AXES];
+    const int ndim = py_memory_shape((PyObject *)memory, 1, n, dims);
+    attn_view view = {0};
+    PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, &view);
+    PyArrayObject *copy = NULL;
+    py_view_clear(&view);
+    if (mask != NULL) {
+        copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_BOOL);
+    }
+    if (copy != NULL && PyArray_CopyInto(copy, mask) < 0) {
+        Py_CLEAR(copy);
+    }
+    Py_XDECREF(mask);
+    return copy;
 }
 
-/* Keys first <= j < end of *now. release: the GIL may be given up. */
+/* *rows = what a call was given; lengths come with the first alone. While something is
+ * converted others may append, and the arrays change: what is put is looked at again. */
 static int
-prepare(const attnext_state *state, const memory_object *memory, const py_memory *now,
-        npy_intp first, npy_intp end, bool release)
+read_rows(memory_object *memory, PyObject *const *given, memory_rows *rows)
 {
-    preparation c; /* long, and so not set to zero first */
-    c.prepared = PyArray_DATA(now->arrays[MEMORY_PREPARED]);
-    c.first = first;
-    layer_memory_look(&c.of, memory, now, end);
-    const attn_problem *p = &c.of.p;
-    const double work = (double)p->B * (double)(end - first) * (double)p->Dk *
-                        (double)c.of.maker->key_width(p);
-    py_quiet_begin();
-    return (release ? py_run : py_run_alone)(state, work, call_prepare, &c);
+    PyObject *mask = given[ARG_MASK], *lens = given[ARG_VALID_LENS];
+    if (read_side(memory, ARG_KEYS, given[ARG_KEYS], rows) < 0 ||
+        read_side(memory, ARG_VALUES, given[ARG_VALUES], rows) < 0) {
+        return -1;
+    }
+    if (py_is_given(mask) &&
+        (rows->arrays[MEMORY_MASK] = read_mask(memory, mask, rows->N)) == NULL) {
+        return -1;
+    }
+    /* Of all queries alike: one, or one for each entry of the first axis. */
+    attn_valid_lens valid;
+    return !py_is_given(lens)
+               ? 0
+               : py_valid_lens(lens, "valid_lens", memory->ndim > 2, memory->leading,
+                               PY_SSIZE_T_MAX, &valid, &memory->lens, NULL);
 }
 
 /* ---- growing --------------------------------------------------------------------- */
 
-/* *next = *was in arrays of its own, with room for rows up to `end`, and for a mask if
- * the rows have one. On failure, too, it is for layer_memory_release. */
-static int
-make_room(const memory_object *memory, const py_memory *was, const py_memory *rows,
-          npy_intp end, py_memory *next)
+/* What the first cache is made after. Of lengths there is one for each entry of the first axis,
+ * or one for all. */
+static attn_kv
+first_of(const memory_object *memory)
 {
-    const npy_intp had = room_of(was);
-    const npy_intp twice = had > PY_SSIZE_T_MAX / 2 ? end : 2 * had;
-    const npy_intp room = had >= end ? had : Py_MAX(twice, end);
-    PyArrayObject *lens = (had < 0 ? rows : was)->arrays[MEMORY_LENS];
-    *next = (py_memory){.N = was->N};
-    next->arrays[MEMORY_LENS] = (PyArrayObject *)Py_XNewRef(lens);
-    for (int i = 0; i < MEMORY_ROWS; i++) {
-        if (was->arrays[i] == NULL && rows->arrays[i] == NULL) {
-            continue;
-        }
-        next->arrays[i] = layer_memory_array(memory, room, memory->widths[i],
-                                             i == MEMORY_MASK ? NPY_BOOL : NPY_FLOAT32);
-        if (next->arrays[i] == NULL) {
-            return -1;
-        }
+    const layer_core *core = &memory->core;
+    const int64_t entries = PyArray_MultiplyList(memory->leading, memory->ndim - 2);
+    const int64_t heads = core->num_heads;
+    attn_kv kv = {.maker = py_keys_of(core->score), .entries = entries};
+    kv.p = (attn_problem){.Dk = memory->widths[MEMORY_KEYS],
+                          .Dv = memory->widths[MEMORY_VALUES],
+                          .H = core->num_hiddens,
+                          .heads = heads,
+                          .group = heads > 0 ? heads / core->num_kv_heads : 1,
+                          .score = core->score->score};
+    if (memory->lens != NULL && entries > 0) {
+        kv.p.masks.valid = (attn_valid_lens){
+            PyArray_DATA(memory->lens), entries / PyArray_SIZE(memory->lens), 1, 0};
     }
-    put_rows(memory, next, 0, was, was->N);
-    return make_prepared(memory, next, room);
+    for (int i = 0; i < core->score->parameters; i++) {
+        kv.p.parameters[i] = py_data(core->parameters[i]);
+    }
+    return kv;
 }
 
 /* Are keys and values, which may be anybody's, still of the shape that was seen? Code that ran
  * meanwhile may have changed it in place. */
 static int
-check_rows(const memory_object *memory, const py_memory *rows)
+check_rows(const memory_object *memory, const memory_rows *rows)
 {
     for (int i = MEMORY_KEYS; i <= MEMORY_VALUES; i++) {
         npy_intp dims[PY_MAX_AXES];
-        const int ndim = layer_memory_shape(memory, rows->N, memory->widths[i], dims);
+        const int ndim = py_memory_shape((PyObject *)memory, rows->N, memory->widths[i],
+                                         dims);
         if (!py_shape_fits(rows->arrays[i], ndim, dims)) {
             return py_wrong("sentence", "(s)", "other_rows");
         }
@@ -235,58 +172,89 @@ check_rows(const memory_object *memory, const py_memory *rows)
     return 0;
 }
 
-/* The rows behind the N that *to has, and has room for. In arrays that nobody else knows of,
- * to which it has moved, the GIL may be given up; else nothing here runs Python code: what is
- * new is written where nobody reads or writes. */
 static int
-put(const attnext_state *state, const memory_object *memory, py_memory *to,
-    const py_memory *rows, bool moved)
+call_prepare(const void *kv, void *Py_UNUSED(scratch), attn_run *run)
 {
-    const npy_intp at = to->N, end = at + rows->N;
-    if (check_rows(memory, rows) < 0) {
-        return -1;
-    }
-    put_rows(memory, to, at, rows, rows->N);
-    if (to->arrays[MEMORY_PREPARED] != NULL &&
-        prepare(state, memory, to, moved ? 0 : at, end, moved) < 0) {
-        return -1;
-    }
-    to->N = end;
-    return 0;
+    return attn_kv_prepare((attn_kv *)kv, run);
 }
 
-/* Making arrays may run Python code, a finaliser, say, and other threads run while moved
- * keys are projected. Where one of them has appended to this memory what was made is of
- * no use, and it starts again behind the rows that came. */
-int
-layer_memory_extend(const attnext_state *state, memory_object *memory,
-                    const py_memory *rows)
+/* The rows behind others. In a cache that nobody else knows of, to which these have moved, the
+ * GIL may be given up; else nothing here runs Python code, or can fail: what is new is written
+ * where nobody reads or writes. */
+static int
+put(const attnext_state *state, attn_kv *kv, const memory_rows *rows, bool is_new)
 {
-    py_memory *now = &memory->now, was, next;
-    for (;;) {
-        npy_intp end;
-        if (__builtin_add_overflow(now->N, rows->N, &end)) {
+    PyArrayObject *const *a = rows->arrays, *mask = a[MEMORY_MASK];
+    const attn_kv_rows from = {py_data(a[MEMORY_KEYS]), py_data(a[MEMORY_VALUES]),
+                               mask == NULL ? NULL : PyArray_DATA(mask), rows->N};
+    attn_kv_append(kv, rows->N, &from);
+    if (kv->prepared == NULL) {
+        return 0;
+    }
+    py_quiet_begin();
+    return (is_new ? py_run : py_run_alone)(state, attn_kv_work(kv), call_prepare, kv);
+}
+
+/* All keys move to another cache, with the rows. Others run while they are projected: where one
+ * of them has appended to this memory, what was made is of no use, and the result 1. */
+static int
+move(const attnext_state *state, memory_object *memory, const memory_rows *rows)
+{
+    py_memory *now = &memory->now, was, next = {.N = now->N + rows->N};
+    const attn_kv none = now->kv == NULL ? first_of(memory) : (attn_kv){0};
+    size_t bytes;
+    layer_memory_share(&was, now);
+    next.kv = attn_kv_moved(was.kv == NULL ? &none : was.kv, rows->N,
+                            rows->arrays[MEMORY_MASK] != NULL, py_take_scratch, &bytes);
+    const int result = next.kv == NULL
+                           ? py_refuse(bytes, "that the projected keys need")
+                           : put(state, next.kv, rows, true);
+    const bool same = now->N == was.N && now->kv == was.kv;
+    if (result == 0 && same) {
+        const py_memory old = *now;
+        *now = next;
+        next = old;
+    }
+    py_memory_clear(&was);
+    py_memory_clear(&next);
+    return result == 0 ? !same : -1;
+}
+
+/* All or nothing, whatever others append meanwhile. */
+static int
+extend(const attnext_state *state, memory_object *memory, const memory_rows *rows)
+{
+    py_memory *now = &memory->now;
+    int result = 1;
+    while (result > 0) {
+        if (check_rows(memory, rows) < 0) {
+            return -1;
+        }
+        if (rows->N > PY_SSIZE_T_MAX - now->N) {
             return py_wrong("sentence", "(s)", "too_many_rows");
         }
-        if (room_of(now) >= end &&
-            (rows->arrays[MEMORY_MASK] == NULL || now->arrays[MEMORY_MASK] != NULL)) {
-            return put(state, memory, now, rows, false);
-        }
-        layer_memory_share(&was, now);
-        const int result = make_room(memory, &was, rows, end, &next) < 0
-                               ? -1
-                               : put(state, memory, &next, rows, true);
-        const bool same = now->N == was.N &&
-                          now->arrays[MEMORY_KEYS] == was.arrays[MEMORY_KEYS];
-        if (result == 0 && same) {
-            const py_memory old = *now;
-            *now = next;
-            next = old;
-        }
-        layer_memory_release(&was);
-        layer_memory_release(&next);
-        if (result < 0 || same) {
-            return result;
+        if (now->kv == NULL ||
+            !attn_kv_takes(now->kv, rows->N, rows->arrays[MEMORY_MASK] != NULL)) {
+            result = move(state, memory, rows);
+        } else if ((result = put(state, now->kv, rows, false)) == 0) {
+            now->N += rows->N;
         }
     }
+    return result;
+}
+
+int
+layer_memory_add_keys(const attnext_state *state, memory_object *memory,
+                      PyObject *const *given)
+{
+    const bool first = memory->ndim == 0;
+    memory_rows rows = {.N = PY_N};
+    const int result = read_rows(memory, given, &rows) < 0 ||
+                               (!first && layer_memory_check_own(memory) < 0)
+                           ? -1
+                           : extend(state, memory, &rows);
+    for (int i = 0; i < MEMORY_ROWS; i++) {
+        Py_XDECREF(rows.arrays[i]);
+    }
+    return result;
 }

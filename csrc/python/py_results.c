@@ -191,7 +191,7 @@ make_key_gradients(py_call *call)
     const attn_problem *p = &call->problem;
     py_made *d = &call->made;
     npy_intp dims[PY_MAX_AXES];
-    if (call->memory == NULL) {
+    if (call->memory.kv == NULL) {
         d->keys = make_key_gradient(call, p->N, p->Dk);
         return d->keys == NULL ? -1 : 0;
     }
@@ -227,7 +227,7 @@ make_parameter_gradients(py_call *call)
     const py_score *score = call->score;
     int result = 0;
     for (int i = 0; result == 0 && i < score->parameters; i++) {
-        const bool wanted = call->memory == NULL ||
+        const bool wanted = call->memory.kv == NULL ||
                             !py_keys_of(score)->has(score->score, i);
         result = make_if_wanted(call, wanted, ARG_PARAMETER_0 + i,
                                 &call->made.parameters[i]);
@@ -263,14 +263,14 @@ py_make_gradients(py_call *call)
     if (convert_flows(call) < 0) {
         return -1;
     }
-    if (call->memory != NULL && p->B > 0) {
-        py_memory_spare(call->memory, d);
+    if (call->memory.kv != NULL && p->B > 0) {
+        py_memory_spare(&call->memory, d);
     }
     d->queries = new_result(call, OF_QUERIES, p->M, p->Dq);
     if (d->queries != NULL && d->values == NULL && values) {
         d->values = make_key_gradient(
             call, p->N,
-            call->memory == NULL ? p->Dv : py_keys_of(call->score)->value_width(p));
+            call->memory.kv == NULL ? p->Dv : py_keys_of(call->score)->value_width(p));
     }
     return d->queries == NULL || (values && d->values == NULL) ||
                    make_key_gradients(call) < 0 || make_shared_gradients(call) < 0 ||
@@ -301,9 +301,11 @@ first_parts(const attnext_state *state, const py_call *call, PyObject **parts,
     const py_made *d = &call->made;
     const bool layer = py_is_of_layer(call->form);
     const bool names = score->parameters > 0 && !layer;
-    int count = layer && call->memory != NULL ? 1 : d->values != NULL || names ? 3 : 2;
+    int count = layer && call->memory.kv != NULL ? 1
+                : d->values != NULL || names     ? 3
+                                                 : 2;
     parts[0] = (PyObject *)d->queries;
-    parts[1] = (PyObject *)(call->memory == NULL ? d->keys : d->projected);
+    parts[1] = (PyObject *)(call->memory.kv == NULL ? d->keys : d->projected);
     parts[2] = py_or_none(d->values);
     if (!names) {
         return count;

@@ -85,11 +85,11 @@ run_in_frame(released_run *r, py_core_call *call, const void *context)
     return run_core(r, scratch, FRAME, call, context);
 }
 
-PY_COLD static int
-refuse(size_t bytes)
+PY_COLD int
+py_refuse(size_t bytes, const char *what)
 {
     if (bytes > PY_SSIZE_T_MAX) {
-        return py_wrong("arrays_too_large", "(s)", "this call needs");
+        return py_wrong("arrays_too_large", "(s)", what);
     }
     PyErr_NoMemory();
     return -1;
@@ -117,7 +117,7 @@ run(const attnext_state *state, double work, bool release, py_core_call *call,
             PyEval_RestoreThread(r.thread);
         }
     }
-    return result == ATTN_NO_ROOM ? refuse(r.run.room) : result;
+    return result == ATTN_NO_ROOM ? py_refuse(r.run.room, "this call needs") : result;
 }
 
 int

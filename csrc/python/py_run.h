@@ -28,6 +28,9 @@ int py_run_alone(const attnext_state *state, double work, py_core_call *call,
 void *py_take_scratch(size_t bytes);
 void py_give_scratch(void *scratch, size_t bytes);
 
+/* There is no memory of so many bytes, or they cannot be counted: what needs it. */
+int py_refuse(size_t bytes, const char *what);
+
 /* In a build with assertions (py_quiet.c): no Python code runs, and no collection starts,
  * between the last reading of the arguments and the end of the core. In any other build
  * this is nothing.
