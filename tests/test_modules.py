@@ -25,6 +25,7 @@ from helpers import (
 )
 from layered import KINDS, SIZES, TAKEN, Layer, call, make_layer, problem_of, run
 from numpy.typing import DTypeLike, NDArray
+from wrong_calls import Call, Wrong, each, raised_by
 
 import attnext
 from attnext import AdditiveAttention, DotProductAttention, _options, reference
@@ -859,7 +860,7 @@ X = np.zeros((2, 3, 4))
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)  # NumPy alone ends the process
 
-MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
+MESSAGES: list[Wrong] = [
     (lambda: AdditiveAttention(2, 3), TypeError,
      "AdditiveAttention() missing required argument 'num_hiddens' (position 3)"),
     (lambda: AdditiveAttention(2, 3, 4, drop_out=0.1), TypeError,
@@ -936,11 +937,9 @@ def test_seeds_in_sequences() -> None:
         assert np.array_equal(AdditiveAttention(2, 3, 4, rng=rng).W_q, expected)
 
 
-@pytest.mark.parametrize(("action", "error", "message"), MESSAGES)
-def test_messages(action: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as raised:
-        action()
-    assert str(raised.value) == message
+@each(MESSAGES)
+def test_messages(call: Call, error: type[Exception], message: str) -> None:
+    assert raised_by(call, error) == message
 
 
 @pytest.mark.parametrize(

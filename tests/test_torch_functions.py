@@ -33,6 +33,7 @@ from helpers import (
 from numpy.typing import DTypeLike
 from sampling import cases
 from torch import Tensor
+from wrong_calls import BOTH, HALF, Call, Wrong, each, raised_by
 
 import attnext
 import attnext.torch as ours
@@ -916,9 +917,7 @@ dot, additive, gaussian = (
 )
 sparse = Q.to_sparse()
 
-HALF = ": .float() converts tensors and modules"
-BOTH = "expected one for all: .float() or .double() converts tensors and modules"
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+WRONG: list[Wrong] = [
     (
         lambda: dot(Q.double(), K, V),
         TypeError,
@@ -1138,8 +1137,6 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:.* nested tensors is in")
-@pytest.mark.parametrize(("wrong", "kind", "message"), WRONG, ids=[case[2] for case in WRONG])
-def test_wrong_calls(wrong: Callable[[], Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind) as caught:
-        wrong()
-    assert str(caught.value) == message
+@each(WRONG)
+def test_wrong_calls(call: Call, error: type[Exception], message: str) -> None:
+    assert raised_by(call, error) == message

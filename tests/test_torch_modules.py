@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
+from wrong_calls import BOTH, Call, Wrong, each, raised_by
 
 import attnext
 import attnext.torch as ours
@@ -664,9 +665,7 @@ def call_with(**changes: Any) -> Any:
     return layer(Q, K, V)
 
 
-HALF = ": .float() converts tensors and modules"
-BOTH = "expected one for all: .float() or .double() converts tensors and modules"
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+WRONG: list[Wrong] = [
     (
         lambda: additive(Q.double(), K, V),
         TypeError,
@@ -753,11 +752,9 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "kind", "message"), WRONG, ids=[case[2] for case in WRONG])
-def test_wrong_calls(wrong: Callable[[], Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind) as caught:
-        wrong()
-    assert str(caught.value) == message
+@each(WRONG)
+def test_wrong_calls(call: Call, error: type[Exception], message: str) -> None:
+    assert raised_by(call, error) == message
 
 
 @pytest.mark.parametrize(
