@@ -17,12 +17,7 @@ class AdditiveAttention(nn.Module):
     """With the bias b_h of attnext's, where asked for."""
 
     def __init__(
-        self,
-        key_size: int,
-        query_size: int,
-        num_hiddens: int,
-        dropout: float = 0.0,
-        bias: bool = False,
+        self, key_size: int, query_size: int, num_hiddens: int, dropout: float, bias: bool = False
     ) -> None:
         super().__init__()
         self.W_k = nn.Linear(key_size, num_hiddens, bias=False)

@@ -125,7 +125,8 @@ def run_torch(problem: Problem, dtype: DTypeLike) -> dict[str, Array]:
     x = {name: torch.from_numpy(np.array(a, dtype=dtype)) for name, a in problem.inputs.items()}
     g = {name: torch.from_numpy(np.array(a, dtype=dtype)) for name, a in problem.grads.items()}
     b_h = problem.options.get("b_h")
-    module = d2l_layers.AdditiveAttention(**SIZES, bias=b_h is not None).to(x["queries"].dtype)
+    module = d2l_layers.AdditiveAttention(**SIZES, dropout=0, bias=b_h is not None)
+    module.to(x["queries"].dtype)
     state = {"W_q.weight": x["W_q"], "W_k.weight": x["W_k"], "w_v.weight": x["w_v"][None]}
     module.load_state_dict(state | ({} if b_h is None else {"b_h": torch.from_numpy(b_h)}))
     leaves = [x[name].requires_grad_() for name in ("queries", "keys", "values")]
@@ -144,7 +145,7 @@ def run_torch(problem: Problem, dtype: DTypeLike) -> dict[str, Array]:
 def test_against_torch(bias: bool, rng: np.random.Generator) -> None:
     """Values and gradients of a PyTorch module whose state dict was loaded."""
     layer = AdditiveAttention(**SIZES, bias=bias)
-    layer.load_state_dict(d2l_layers.AdditiveAttention(**SIZES, bias=bias).state_dict())
+    layer.load_state_dict(d2l_layers.AdditiveAttention(**SIZES, dropout=0, bias=bias).state_dict())
     problem = problem_of(layer, rng, M=6, N=20).but(valid_lens=np.array([4, 17]))
     exact = run_torch(problem, np.float64)
     assert_all_accurate(run(layer, problem), exact, problem, run_torch)
@@ -153,7 +154,7 @@ def test_against_torch(bias: bool, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_state_dict_there_and_back(bias: bool) -> None:
     layer, other = (AdditiveAttention(**SIZES, bias=bias, rng=seed) for seed in (1, 2))
-    module = d2l_layers.AdditiveAttention(**SIZES, bias=bias)
+    module = d2l_layers.AdditiveAttention(**SIZES, dropout=0, bias=bias)
     module.load_state_dict({name: torch.from_numpy(x) for name, x in layer.state_dict().items()})
     other.load_state_dict(module.state_dict())
     assert_same_bits(other.state_dict(), layer.state_dict())
