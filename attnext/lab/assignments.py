@@ -205,12 +205,7 @@ def _asked(
 
 
 def _cell(
-    kind: str,
-    name: str,
-    source: str,
-    *,
-    points: int | None = None,
-    solution: bool = False,
+    kind: str, name: str, source: str, *, points: int | None = None, solution: bool = False
 ) -> Cell:
     """A cell with nbgrader's metadata, version 3, which is graded if it has points, be they 0."""
     of_grader: dict[str, Any] = {
