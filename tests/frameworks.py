@@ -9,7 +9,7 @@ out of lengths, or floats out of bools. What a framework has no argument for is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax_process
 import numpy as np
@@ -27,6 +27,17 @@ Array = NDArray[Any]
 Attend = Callable[..., dict[str, Array]]
 
 
+class Inputs(NamedTuple):
+    queries: Array
+    keys: Array
+    values: Array
+
+    @property
+    def share_keys(self) -> bool:
+        """Whether several heads have the same keys."""
+        return bool(self.queries.shape[1] != self.keys.shape[1])
+
+
 class NotThere(Exception):
     """The framework has no such argument."""
 
@@ -41,24 +52,22 @@ def none_of(options: dict[str, Any]) -> None:
 
 
 def by_attnext(
-    q: Array,
-    k: Array,
-    v: Array,
+    x: Inputs,
     *,
     lengths: Any = None,
     grad_output: Array | None = None,
     grad_lse: Array | None = None,
     **options: Any,
 ) -> dict[str, Array]:
-    options["enable_gqa"] = q.shape[1] != k.shape[1]
+    options["enable_gqa"] = x.share_keys
     output, weights, lse = attnext.dot_product_attention(
-        q, k, v, lengths, **options, return_weights=True, return_lse=True
+        *x, lengths, **options, return_weights=True, return_lse=True
     )
     result = {"output": output, "weights": weights, "lse": lse}
     if grad_output is None:
         return result
     gradients = attnext.dot_product_attention_backward(
-        grad_output, q, k, v, lengths, **options, grad_lse=grad_lse
+        grad_output, *x, lengths, **options, grad_lse=grad_lse
     )
     return result | dict(zip(("d_queries", "d_keys", "d_values"), gradients, strict=True))
 
@@ -76,9 +85,7 @@ def d2l_masked_softmax(X: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def by_d2l(
-    q: Array,
-    k: Array,
-    v: Array,
+    x: Inputs,
     *,
     lengths: Any = None,
     dropout_p: float = 0.0,
@@ -87,10 +94,10 @@ def by_d2l(
 ) -> dict[str, Array]:
     """The book's layer takes three axes: heads are sequences of their own."""
     none_of(others)
-    if q.shape[1] != k.shape[1]:
+    if x.share_keys:
         raise NotThere("heads that share keys")
-    B, heads = q.shape[:2]
-    queries, keys, values = (as_leaf(x.reshape(B * heads, *x.shape[2:])) for x in (q, k, v))
+    B, heads = x.queries.shape[:2]
+    queries, keys, values = (as_leaf(a.reshape(B * heads, *a.shape[2:])) for a in x)
     lens = None if lengths is None else torch.tensor(lengths).repeat_interleave(heads, dim=0)
     scores = torch.bmm(queries, keys.transpose(1, 2)) / queries.shape[-1] ** 0.5
     weights = d2l_masked_softmax(scores, lens)
@@ -99,16 +106,14 @@ def by_d2l(
     if grad_output is not None:
         output.backward(torch.tensor(grad_output).reshape(output.shape))
         result |= gradients_of(queries, keys, values)
-    return {name: x.detach().numpy().reshape(B, heads, *x.shape[1:]) for name, x in result.items()}
+    return {name: a.detach().numpy().reshape(B, heads, *a.shape[1:]) for name, a in result.items()}
 
 
 # ---- PyTorch: torch.nn.functional.scaled_dot_product_attention -----------------------------------
 
 
 def by_torch(
-    q: Array,
-    k: Array,
-    v: Array,
+    x: Inputs,
     *,
     mask: Any = None,
     bias: Any = None,
@@ -119,8 +124,8 @@ def by_torch(
 ) -> dict[str, Array]:
     """One argument, attn_mask, is both mask and bias."""
     none_of(others)
-    given = [x for x in (mask, bias) if x is not None]
-    queries, keys, values = (as_leaf(x) for x in (q, k, v))
+    given = [a for a in (mask, bias) if a is not None]
+    queries, keys, values = map(as_leaf, x)
     output = functional.scaled_dot_product_attention(
         queries,
         keys,
@@ -128,14 +133,14 @@ def by_torch(
         attn_mask=torch.tensor(given[0]) if given else None,
         is_causal=causal,
         dropout_p=dropout_p,
-        enable_gqa=q.shape[1] != k.shape[1],
+        enable_gqa=x.share_keys,
     )
     assert isinstance(output, Tensor)  # nothing besides
     result = {"output": output}
     if grad_output is not None:
         output.backward(torch.tensor(grad_output))
         result |= gradients_of(queries, keys, values)
-    return {name: x.detach().numpy() for name, x in result.items()}
+    return {name: a.detach().numpy() for name, a in result.items()}
 
 
 def as_leaf(x: Array) -> Tensor:
@@ -151,9 +156,9 @@ def gradients_of(queries: Tensor, keys: Tensor, values: Tensor) -> dict[str, Ten
 # ---- JAX: jax.nn.dot_product_attention -----------------------------------------------------------
 
 
-def by_jax(q: Array, k: Array, v: Array, **options: Any) -> dict[str, Array]:
-    none_of({name: x for name, x in options.items() if name not in jax_process.OPTIONS})
-    result: dict[str, Array] = jax_process.call("attention", q, k, v, options)
+def by_jax(x: Inputs, **options: Any) -> dict[str, Array]:
+    none_of({name: o for name, o in options.items() if name not in jax_process.OPTIONS})
+    result: dict[str, Array] = jax_process.call("attention", *x, options)
     return result
 
 
@@ -175,9 +180,7 @@ REFUSALS = (
 
 
 def by_onnxruntime(
-    q: Array,
-    k: Array,
-    v: Array,
+    x: Inputs,
     *,
     lengths: Any = None,
     mask: Any = None,
@@ -192,14 +195,14 @@ def by_onnxruntime(
     It is for inference: there are no gradients.
     """
     none_of(others)
-    feeds = {"Q": q, "K": k, "V": v}
-    for name, x, dtype in (
+    feeds = dict(zip("QKV", x, strict=True))
+    for name, a, dtype in (
         ("attn_mask", mask, None),
         ("attn_mask", bias, None),
         ("nonpad_kv_seqlen", lengths, np.int64),
     ):
-        if x is not None:
-            feeds[name] = np.asarray(x, dtype=dtype)
+        if a is not None:
+            feeds[name] = np.asarray(a, dtype=dtype)
     attributes: dict[str, Any] = {"is_causal": int(causal), "qk_matmul_output_mode": 3}
     attributes["softcap"] = softcap
     opset = OPSET

@@ -309,41 +309,47 @@ OTHER: dict[str, Word] = {
 
 
 class Acts:
-    """Whatever is read of it, the deed comes first."""
+    """A number, an array_like or an int that does a deed before its value is read."""
 
     def __init__(self, value: Any, deed: Callable[[], object]) -> None:
-        self.value, self.deed = value, deed
+        self._value, self.deed = value, deed
+
+    @property
+    def value(self) -> Any:
+        self.deed()
+        return self._value
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
-        self.deed()
         return np.asarray(self.value, dtype)
 
     def __index__(self) -> int:
-        self.deed()
         return int(self.value)
 
-    def __float__(self) -> float:
-        self.deed()
-        return float(self.value)
-
     def __len__(self) -> int:
-        self.deed()
         return len(self.value)
 
     def __getitem__(self, i: Any) -> Any:
-        self.deed()
         return self.value[i]
 
-    def __iter__(self) -> Iterator[Any]:
+    @property
+    def requires_grad(self) -> bool:
         self.deed()
+        return False
+
+
+class ActsAlways(Acts):
+    """Whatever is read of it, the deed comes first."""
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.value)
 
     def __bool__(self) -> bool:
-        self.deed()
         return bool(self.value)
 
     def __eq__(self, other: object) -> bool:
-        self.deed()
         return bool(self.value == other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -351,11 +357,6 @@ class Acts:
     def __repr__(self) -> str:
         self.deed()
         return "an object that acts"
-
-    @property
-    def requires_grad(self) -> bool:
-        self.deed()
-        return False
 
 
 class ActsInterface:
@@ -393,7 +394,7 @@ def acting(value: Any, deed: Callable[[], object], how: int) -> Any:
         number = ActsInt(value)
         number.deed = deed
         return number
-    return Acts(value, deed)
+    return ActsAlways(value, deed)
 
 
 def changed(value: Any, word: str, known: dict[str, Word]) -> Any:

@@ -34,6 +34,24 @@ def random_problem(score: str, seed: int) -> Problem:
     return make_problem(score, rng, lead=lead, M=M, N=N, kv_heads=heads, **options)
 
 
+def any_attention(rng: np.random.Generator, score: str, most: int) -> Problem:
+    """Less than `most` queries and keys, masked or not, with any number of heads of keys, b_h or
+    none, and dropout of a seed, of a mask, or none."""
+    lead = [(), (2,), (3, 2), (2, 4)][rng.integers(4)]
+    M, N = (int(n) for n in rng.integers(1, most, size=2))
+    D, Dv, H = (int(n) for n in rng.integers(2, 24, size=3))
+    options = random_masks(rng, lead, M, N) if rng.integers(4) else {}
+    if score == "additive" and rng.integers(2):
+        options["b_h"] = rng.standard_normal(H, dtype=np.float32)
+    if rng.integers(2):
+        options |= {"dropout_p": 0.25, "seed": int(rng.integers(2**63))}
+    elif rng.integers(2):
+        options |= {"dropout_p": 0.25, "dropout_mask": rng.random((M, N)) < 0.7}
+    heads = [1, 2, None][rng.integers(3)] if lead == (2, 4) else None
+    sizes = {"lead": lead, "M": M, "N": N, "D": D, "Dv": Dv, "H": H}
+    return make_problem(score, rng, **sizes, kv_heads=heads, **options)
+
+
 # Where softmax saturates, float32 overflows or underflows.
 SIZES = [1e-30, 1e-12, 1e-3, 1, 30, 1e4, 1e12, 1e19, 1e30]
 EDGES = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, -0.0], np.float32)

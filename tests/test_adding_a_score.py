@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +36,7 @@ from helpers import (
     assert_all_accurate,
     assert_same_bits,
     check_padding,
+    make_problem,
     over_groups,
 )
 from numpy.typing import DTypeLike
@@ -117,47 +119,26 @@ def reference(copy: Path) -> Iterator[ModuleType]:
 # ---- problems ------------------------------------------------------------------------------------
 
 
-def make_problem(
-    rng: np.random.Generator,
-    *,
-    lead: tuple[int, ...] = (2,),
-    M: int = 70,
-    N: int = 300,
-    Dq: int = 19,
-    Dk: int = 33,
-    Dv: int = 17,
-    kv_heads: int | None = None,
-    masked: bool = True,
-    empty_rows: str = "uniform",
+def bilinear_problem(
+    rng: np.random.Generator, *, Dk: int = 33, masked: bool = True, **given: Any
 ) -> Problem:
     """masked: by lengths and a mask, with empty rows and keys that nobody attends to."""
-
-    def normal(*shape: int) -> Array:
-        return rng.standard_normal(shape, dtype=np.float32)
-
-    options: dict[str, Any] = {"empty_rows": empty_rows}
-    kv_lead = lead
-    if kv_heads is not None:
-        kv_lead, options["enable_gqa"] = (*lead[:-1], kv_heads), True
+    given = {"M": 70, "N": 300, "D": 19, "Dv": 17, "empty_rows": "uniform"} | given
+    problem = make_problem("dot", rng, **given)
+    x = problem.inputs
+    *lead, M, Dq = x["queries"].shape
+    *kv_lead, N, _ = x["keys"].shape
+    x["keys"] = rng.standard_normal((*kv_lead, N, Dk), dtype=np.float32)
+    W = rng.standard_normal((Dk, Dq), dtype=np.float32)
+    x["W"] = W / np.float32(Dk * Dq) ** np.float32(0.5)
     if masked:
         lens = rng.integers(0, N, size=(*lead, M))
         lens[..., 1::5] = 0
         mask = rng.random((*lead, M, N)) < 0.8
         mask[..., 1] = False
         mask[..., 2::7, :] = False
-        options |= {"valid_lens": lens, "mask": mask}
-    inputs = {
-        "queries": normal(*lead, M, Dq),
-        "keys": normal(*kv_lead, N, Dk),
-        "values": normal(*kv_lead, N, Dv),
-        "W": normal(Dk, Dq) / np.float32(Dk * Dq) ** np.float32(0.5),
-    }
-    grads = {
-        "grad_output": normal(*lead, M, Dv),
-        "grad_weights": normal(*lead, M, N),
-        "grad_lse": normal(*lead, M),
-    }
-    return Problem("bilinear", inputs, options, grads)
+        problem = problem.but(valid_lens=lens, mask=mask)
+    return replace(problem, score="bilinear")
 
 
 def poisoned(problem: Problem) -> Problem:
@@ -270,12 +251,12 @@ def formulas(problem: Problem, dtype: DTypeLike) -> Mapping[str, Array]:
 # A block has 32 queries in the forward and 64 in the backward, a tile 128 keys; sums of more than
 # 256 terms, and gradients of more than 256 queries, are summed in parts.
 CASES: dict[str, dict[str, Any]] = {
-    "one small block": {"lead": (), "M": 3, "N": 5, "Dq": 4, "Dk": 6, "Dv": 2, "masked": False},
+    "one small block": {"lead": (), "M": 3, "N": 5, "D": 4, "Dk": 6, "Dv": 2, "masked": False},
     "more than a tile": {},
     "without masks": {"masked": False},
     "shared heads": {"lead": (2, 4), "kv_heads": 2, "M": 40, "N": 140},
     "many queries": {"lead": (1,), "M": 600, "N": 50},
-    "many features": {"M": 20, "N": 30, "Dq": 300, "Dk": 270},
+    "many features": {"M": 20, "N": 30, "D": 300, "Dk": 270},
 }
 
 
@@ -288,7 +269,7 @@ def test_values_and_gradients(
     instruction_sets: list[str],
     rng: np.random.Generator,
 ) -> None:
-    problem = make_problem(rng, empty_rows=empty_rows, **CASES[case])
+    problem = bilinear_problem(rng, empty_rows=empty_rows, **CASES[case])
     exact = formulas(problem, np.float64)
     scalar = compute(program, problem)
     assert_all_accurate(scalar, exact, problem, formulas)
@@ -305,7 +286,7 @@ def test_values_and_gradients(
 
 @pytest.mark.parametrize("case", CASES)
 def test_any_threads_give_the_same_bits(case: str, program: Path, rng: np.random.Generator) -> None:
-    problem = make_problem(rng, **CASES[case])
+    problem = bilinear_problem(rng, **CASES[case])
     scalar = compute(program, problem)
     for threads in (2, 3, 8):
         assert_same_bits(compute(program, problem, "scalar", threads), scalar)
@@ -315,14 +296,14 @@ def test_any_threads_give_the_same_bits(case: str, program: Path, rng: np.random
 def test_what_takes_no_part_may_be_nan(
     empty_rows: str, program: Path, rng: np.random.Generator
 ) -> None:
-    problem = make_problem(rng, empty_rows=empty_rows)
+    problem = bilinear_problem(rng, empty_rows=empty_rows)
     expected, got = compute(program, problem), compute(program, poisoned(problem))
     del expected["scores"], got["scores"]  # of every pair, whether it takes part or not
     assert_same_bits(got, expected)
 
 
 def test_identity_is_dot_product_attention(program: Path, rng: np.random.Generator) -> None:
-    problem = make_problem(rng, Dq=24, Dk=24)
+    problem = bilinear_problem(rng, D=24, Dk=24)
     problem.inputs["W"] = np.eye(24, dtype=np.float32)
     bilinear, dot = compute(program, problem), compute(program, problem, "scalar", 1, "dot")
     assert np.any(bilinear.pop("d_W")) and np.isnan(dot.pop("d_W")).all()
@@ -332,7 +313,7 @@ def test_identity_is_dot_product_attention(program: Path, rng: np.random.Generat
 def test_the_twin(reference: ModuleType, rng: np.random.Generator) -> None:
     """In float64 the page's file of Python and the formulas agree but for rounding."""
     for case in ({"M": 5, "N": 9}, {"M": 5, "N": 9, "lead": (2, 4), "kv_heads": 2}):
-        problem = make_problem(rng, **case)
+        problem = bilinear_problem(rng, **case)
         x, options, g = problem.inputs, problem.options, problem.grads
         inputs = x["queries"], x["keys"], x["values"], x["W"]
         exact = formulas(problem, np.float64)

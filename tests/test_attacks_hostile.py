@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array
+from fuzz_arguments import Acts
 from hostile import (
     FUNCTIONS,
     MAKERS,
@@ -32,35 +32,6 @@ from hostile import (
 
 import attnext
 
-
-class Acts:
-    """A number, an array_like or an int that does something whenever it is read."""
-
-    def __init__(self, value: Any, action: Callable[[], Any]) -> None:
-        self.value, self.action = value, action
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        self.action()
-        return np.asarray(self.value)
-
-    def __index__(self) -> int:
-        self.action()
-        return int(self.value)
-
-    @property
-    def requires_grad(self) -> bool:
-        self.action()
-        return False
-
-    def __len__(self) -> int:
-        self.action()
-        return len(self.value)
-
-    def __getitem__(self, i: int) -> Any:
-        self.action()
-        return self.value[i]
-
-
 # ---- arguments that free others ------------------------------------------------------------------
 
 
@@ -76,7 +47,7 @@ def test_an_argument_that_frees_another(name: str, how: str) -> None:
         x = arguments[victim].copy()
         x = Mine(x.shape, x.dtype, x.tobytes()).copy() if "subclass" in how else x
         acts = Acts(arguments[reader], lambda x=x: freed(x, how.partition(",")[0]))
-        given = [Acts(9, acts.action), 9] if reader == "window" else acts
+        given = [Acts(9, acts.deed), 9] if reader == "window" else acts
         try:
             found = function(**(arguments | {reader: given, victim: x}))
         except ValueError as error:

@@ -233,11 +233,29 @@ def test_what_is_dropped_masks_nothing(score: str, rng: np.random.Generator) -> 
         ({"dropout_mask": np.ones((3, 4), bool)}, ValueError, r"^dropout_mask has shape \(3, 4\)"),
         ({"dropout_mask": np.ones((1, 2, 3, 5), bool)}, ValueError, "^dropout_mask has shape"),
         ({"dropout_mask": True, "dropout_p": 1.0}, ValueError, "^dropout_p "),
+        ({"dropout_p": 0.5}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": 0.5, "seed": None}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": 0.5, "seed": -1}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": 0.5, "seed": 2**64}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": 0.5, "seed": 1.0}, TypeError, "dropout_p|seed"),
+        ({"dropout_p": 0.5, "seed": True}, TypeError, "dropout_p|seed"),
+        ({"dropout_p": 0.5, "seed": "1"}, TypeError, "dropout_p|seed"),
+        ({"dropout_p": 0.0, "seed": -1}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": -0.1, "seed": 1}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": 1.0, "seed": 1}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": 1 - 1e-9, "seed": 1}, ValueError, "dropout_p|seed"),  # 1 in float32
+        ({"dropout_p": np.nan, "seed": 1}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": np.inf, "seed": 1}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": "0.5", "seed": 1}, TypeError, "dropout_p|seed"),
+        ({"dropout_p": True, "seed": 1}, TypeError, "dropout_p|seed"),
+        ({"dropout_p": 0.5j, "seed": 1}, TypeError, "dropout_p|seed"),
+        ({"dropout_p": [0.5, 0.5], "seed": 1}, ValueError, "dropout_p|seed"),
+        ({"dropout_p": None, "seed": 1}, TypeError, "dropout_p|seed"),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("call", [Problem.forward, Problem.backward])
-def test_wrong_masks(
+def test_wrong_options(
     call: Callable[[Problem], Any],
     options: dict[str, Any],
     error: type[Exception],
@@ -255,38 +273,3 @@ def test_wrong_masks(
 def test_seed_may_be_any_integer_object(seed: Any, rng: np.random.Generator) -> None:
     problem = make_problem("dot", rng, dropout_p=0.5)
     np.testing.assert_array_equal(problem.but(seed=seed).forward(), problem.but(seed=5).forward())
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"dropout_p": 0.5}, ValueError),
-        ({"dropout_p": 0.5, "seed": None}, ValueError),
-        ({"dropout_p": 0.5, "seed": -1}, ValueError),
-        ({"dropout_p": 0.5, "seed": 2**64}, ValueError),
-        ({"dropout_p": 0.5, "seed": 1.0}, TypeError),
-        ({"dropout_p": 0.5, "seed": True}, TypeError),
-        ({"dropout_p": 0.5, "seed": "1"}, TypeError),
-        ({"dropout_p": 0.0, "seed": -1}, ValueError),
-        ({"dropout_p": -0.1, "seed": 1}, ValueError),
-        ({"dropout_p": 1.0, "seed": 1}, ValueError),
-        ({"dropout_p": 1 - 1e-9, "seed": 1}, ValueError),  # 1 in float32
-        ({"dropout_p": np.nan, "seed": 1}, ValueError),
-        ({"dropout_p": np.inf, "seed": 1}, ValueError),
-        ({"dropout_p": "0.5", "seed": 1}, TypeError),
-        ({"dropout_p": True, "seed": 1}, TypeError),
-        ({"dropout_p": 0.5j, "seed": 1}, TypeError),
-        ({"dropout_p": [0.5, 0.5], "seed": 1}, ValueError),
-        ({"dropout_p": None, "seed": 1}, TypeError),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("call", [Problem.forward, Problem.backward])
-def test_wrong_probabilities_and_seeds(
-    call: Callable[[Problem], Any],
-    options: dict[str, Any],
-    error: type[Exception],
-    rng: np.random.Generator,
-) -> None:
-    with pytest.raises(error, match="dropout_p|seed"):
-        call(make_problem("dot", rng, **options))

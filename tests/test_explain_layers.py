@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
 from typing import Any
 
+import d2l_layers
 import numpy as np
 import pytest
 import torch
@@ -217,34 +217,6 @@ def test_kernel_regression_checks_its_arguments() -> None:
 # ---- torch ---------------------------------------------------------------------------------------
 
 
-class AdditiveAttention(torch.nn.Module):
-    """d2l's class, its meaning written again."""
-
-    def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float) -> None:
-        super().__init__()
-        self.W_k = torch.nn.Linear(key_size, num_hiddens, bias=False)
-        self.W_q = torch.nn.Linear(query_size, num_hiddens, bias=False)
-        self.w_v = torch.nn.Linear(num_hiddens, 1, bias=False)
-        self.dropout = torch.nn.Dropout(dropout)
-
-    def forward(self, queries: Any, keys: Any, values: Any) -> Any:
-        a = torch.tanh(self.W_q(queries).unsqueeze(2) + self.W_k(keys).unsqueeze(1))
-        self.attention_weights = torch.softmax(self.w_v(a).squeeze(-1), dim=-1)
-        return torch.bmm(self.dropout(self.attention_weights), values)
-
-
-class DotProductAttention(torch.nn.Module):
-    """d2l's class without lengths."""
-
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.dropout = torch.nn.Dropout(dropout)
-
-    def forward(self, queries: Any, keys: Any, values: Any) -> Any:
-        scores = torch.bmm(queries, keys.transpose(1, 2)) / math.sqrt(queries.shape[-1])
-        return torch.bmm(self.dropout(torch.softmax(scores, dim=2)), values)
-
-
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_module_of_attnext_torch(bias: bool) -> None:
     attn = attnext.torch.AdditiveAttention(4, 5, 8, dropout=0.1, bias=bias).eval()
@@ -267,17 +239,19 @@ def test_a_dot_product_module_of_attnext_torch(scale: float | None) -> None:
 
 def test_modules_of_the_book() -> None:
     q, k, v = torch.from_numpy(QUERIES), torch.from_numpy(KEYS), torch.from_numpy(VALUES)
-    additive = AdditiveAttention(4, 5, 8, dropout=0.1).eval()
+    additive = d2l_layers.AdditiveAttention(4, 5, 8, dropout=0.1).eval()
     output = additive(q, k, v).detach()
     assert_allclose(explain.layer(additive, q, k, v).output, output, rtol=1e-5, atol=1e-6)
-    dot = DotProductAttention(0.5).eval()
+    dot = d2l_layers.DotProductAttention(0.5).eval()
     k = torch.from_numpy(random(2, 7, 5))
     trace = explain.layer(dot, q, k, v)
     assert_allclose(trace.output, dot(q, k, v), rtol=1e-5, atol=1e-6)
     assert trace["scaled"].formula == "scores = raw / sqrt(5)"
 
 
-@pytest.mark.parametrize("attn", [DotProductAttention(0.5), attnext.torch.DotProductAttention(0.5)])
+@pytest.mark.parametrize(
+    "attn", [d2l_layers.DotProductAttention(0.5), attnext.torch.DotProductAttention(0.5)]
+)
 def test_a_module_in_training_with_dropout(attn: Any) -> None:
     message = (
         "attn is in training with dropout 0.5, whose draws torch keeps to itself: call attn.eval() "
@@ -311,7 +285,7 @@ def test_parameters_that_are_not_the_books() -> None:
         explain.layer(biased, x, x, x)
     with pytest.raises(TypeError, match=re.escape(f"attn has parameters none, {expected}")):
         explain.layer(OwnAdditiveAttention(), x, x, x)
-    dot = DotProductAttention(0.0)
+    dot = d2l_layers.DotProductAttention(0.0)
     dot.register_parameter("W", torch.nn.Parameter(torch.ones(1)))
     with pytest.raises(TypeError, match="attn has parameters W, expected none"):
         explain.layer(dot, x, x, x)

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from frameworks import ATTEND, OPSET, REFUSALS, NotThere, softmax_by
+from frameworks import ATTEND, OPSET, REFUSALS, Inputs, NotThere, softmax_by
 from helpers import REPOSITORY, Array
 from torch.nn import functional
 
@@ -72,7 +72,8 @@ def test_every_row_has_its_test_and_every_test_its_row() -> None:
 
 def attend(framework: str, q: Array, k: Array, v: Array, **options: Any) -> dict[str, Array]:
     """Its attention of float32 arrays (B, heads, M, D)."""
-    return ATTEND[framework](*(np.asarray(x, dtype=np.float32) for x in (q, k, v)), **options)
+    x = Inputs(*(np.asarray(a, dtype=np.float32) for a in (q, k, v)))
+    return ATTEND[framework](x, **options)
 
 
 def attend_padded(

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import d2l_layers
 import numpy as np
 import pytest
 import torch
@@ -25,6 +26,7 @@ from helpers import (
 )
 from layered import KINDS, SIZES, TAKEN, Layer, call, make_layer, problem_of, run
 from numpy.typing import DTypeLike, NDArray
+from wrong_calls import Call, Wrong, each, raised_by
 
 import attnext
 from attnext import AdditiveAttention, DotProductAttention, _options, reference
@@ -118,35 +120,13 @@ def test_a_refused_mask_leaves_the_last_call_alone(kind: str, rng: np.random.Gen
 # ---- beside torch --------------------------------------------------------------------------------
 
 
-class TorchAdditiveAttention(torch.nn.Module):
-    """Additive attention as one writes it in PyTorch, with d2l's names."""
-
-    def __init__(self, key_size: int, query_size: int, num_hiddens: int, bias: bool) -> None:
-        super().__init__()
-        self.W_k = torch.nn.Linear(key_size, num_hiddens, bias=False)
-        self.W_q = torch.nn.Linear(query_size, num_hiddens, bias=False)
-        self.w_v = torch.nn.Linear(num_hiddens, 1, bias=False)
-        if bias:
-            self.b_h = torch.nn.Parameter(torch.linspace(-1, 1, num_hiddens))
-
-    def forward(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, lens: torch.Tensor
-    ) -> torch.Tensor:
-        hidden = self.W_q(queries)[:, :, None] + self.W_k(keys)[:, None]
-        if hasattr(self, "b_h"):
-            hidden = hidden + self.b_h
-        scores = self.w_v(torch.tanh(hidden))[..., 0]
-        beyond = torch.arange(keys.shape[1]) >= lens[:, None, None]
-        self.attention_weights = torch.softmax(scores.masked_fill(beyond, -math.inf), dim=-1)
-        return self.attention_weights @ values
-
-
 def run_torch(problem: Problem, dtype: DTypeLike) -> dict[str, Array]:
     """What PyTorch's autograd makes of an additive problem."""
     x = {name: torch.from_numpy(np.array(a, dtype=dtype)) for name, a in problem.inputs.items()}
     g = {name: torch.from_numpy(np.array(a, dtype=dtype)) for name, a in problem.grads.items()}
     b_h = problem.options.get("b_h")
-    module = TorchAdditiveAttention(**SIZES, bias=b_h is not None).to(x["queries"].dtype)
+    module = d2l_layers.AdditiveAttention(**SIZES, dropout=0, bias=b_h is not None)
+    module.to(x["queries"].dtype)
     state = {"W_q.weight": x["W_q"], "W_k.weight": x["W_k"], "w_v.weight": x["w_v"][None]}
     module.load_state_dict(state | ({} if b_h is None else {"b_h": torch.from_numpy(b_h)}))
     leaves = [x[name].requires_grad_() for name in ("queries", "keys", "values")]
@@ -165,7 +145,7 @@ def run_torch(problem: Problem, dtype: DTypeLike) -> dict[str, Array]:
 def test_against_torch(bias: bool, rng: np.random.Generator) -> None:
     """Values and gradients of a PyTorch module whose state dict was loaded."""
     layer = AdditiveAttention(**SIZES, bias=bias)
-    layer.load_state_dict(TorchAdditiveAttention(**SIZES, bias=bias).state_dict())
+    layer.load_state_dict(d2l_layers.AdditiveAttention(**SIZES, dropout=0, bias=bias).state_dict())
     problem = problem_of(layer, rng, M=6, N=20).but(valid_lens=np.array([4, 17]))
     exact = run_torch(problem, np.float64)
     assert_all_accurate(run(layer, problem), exact, problem, run_torch)
@@ -174,7 +154,7 @@ def test_against_torch(bias: bool, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_state_dict_there_and_back(bias: bool) -> None:
     layer, other = (AdditiveAttention(**SIZES, bias=bias, rng=seed) for seed in (1, 2))
-    module = TorchAdditiveAttention(**SIZES, bias=bias)
+    module = d2l_layers.AdditiveAttention(**SIZES, dropout=0, bias=bias)
     module.load_state_dict({name: torch.from_numpy(x) for name, x in layer.state_dict().items()})
     other.load_state_dict(module.state_dict())
     assert_same_bits(other.state_dict(), layer.state_dict())
@@ -859,7 +839,7 @@ X = np.zeros((2, 3, 4))
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)  # NumPy alone ends the process
 
-MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
+MESSAGES: list[Wrong] = [
     (lambda: AdditiveAttention(2, 3), TypeError,
      "AdditiveAttention() missing required argument 'num_hiddens' (position 3)"),
     (lambda: AdditiveAttention(2, 3, 4, drop_out=0.1), TypeError,
@@ -936,11 +916,9 @@ def test_seeds_in_sequences() -> None:
         assert np.array_equal(AdditiveAttention(2, 3, 4, rng=rng).W_q, expected)
 
 
-@pytest.mark.parametrize(("action", "error", "message"), MESSAGES)
-def test_messages(action: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as raised:
-        action()
-    assert str(raised.value) == message
+@each(MESSAGES)
+def test_messages(call: Call, error: type[Exception], message: str) -> None:
+    assert raised_by(call, error) == message
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from helpers import (
 )
 from layered import KINDS, Layer, asked, make_layer, problem_of, run, taken
 from numpy.typing import NDArray
+from wrong_calls import Call, Wrong, each, raised_by
 
 import attnext
 from attnext import AdditiveAttention, DotProductAttention, Memory
@@ -378,7 +379,7 @@ DOT = DotProductAttention()
 M = DOT.memory(K, V)
 OTHER = AdditiveAttention(4, 4, 6)
 HEADS = DOT.memory(np.ones((2, 3, 5, 4)), np.ones((2, 3, 5, 3)))
-MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
+MESSAGES: list[Wrong] = [
     (lambda: DOT(Q, M, V), TypeError,
      "values is given beside a memory, expected none: it has its own"),
     (lambda: DOT(Q, M, valid_lens=3), TypeError,
@@ -423,12 +424,10 @@ MESSAGES: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("action", "error", "message"), MESSAGES)
-def test_messages(action: Callable[[], Any], error: type[Exception], message: str) -> None:
+@each(MESSAGES)
+def test_messages(call: Call, error: type[Exception], message: str) -> None:
     context = DOT.context
-    with pytest.raises(error) as raised:
-        action()
-    assert str(raised.value).startswith(message)
+    assert raised_by(call, error).startswith(message)
     assert len(M) == 5 and DOT.context is context
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from d2l_layers import MultiHeadAttention
 from multi_headed import of_pairs
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
@@ -45,31 +46,14 @@ def make(
     return x | {"num_heads": heads, "num_kv_heads": kv_heads}
 
 
-class D2l(nn.Module):
-    """MultiHeadAttention as both editions of the book compute it (10.5 zh, 11.5 en), typed anew."""
-
-    def __init__(self, x: dict[str, Any]) -> None:
-        super().__init__()
-        self.heads = x["num_heads"]
-        for n in "qkvo":
-            W = torch.tensor(x[f"W_{n}"])
-            layer = nn.Linear(*reversed(W.shape), bias=f"b_{n}" in x, dtype=torch.float64)
-            state = {"weight": W} | ({"bias": torch.tensor(x[f"b_{n}"])} if f"b_{n}" in x else {})
-            layer.load_state_dict(state)
-            setattr(self, f"W_{n}", layer)
-
-    def split(self, X: torch.Tensor) -> torch.Tensor:
-        return X.reshape(*X.shape[:2], self.heads, -1).permute(0, 2, 1, 3).flatten(0, 1)
-
-    def forward(self, q: Any, k: Any, v: Any, lens: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k, v = self.split(self.W_q(q)), self.split(self.W_k(k)), self.split(self.W_v(v))
-        lens = torch.repeat_interleave(lens, self.heads, dim=0)
-        scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
-        lens = lens[:, None, None] if lens.dim() == 1 else lens[:, :, None]
-        scores = scores.masked_fill(torch.arange(k.shape[1]) >= lens, -1e6)
-        weights = scores.softmax(-1)
-        pooled = (weights @ v).unflatten(0, (-1, self.heads)).permute(0, 2, 1, 3).flatten(2)
-        return self.W_o(pooled), weights.unflatten(0, (-1, self.heads))
+def of_d2l(x: dict[str, Any]) -> MultiHeadAttention:
+    """The layer of both editions of the book with these parameters, in float64."""
+    (H, Dq), Dk, Dv = x["W_q"].shape, x["W_k"].shape[1], x["W_v"].shape[1]
+    layer = MultiHeadAttention(Dk, Dq, Dv, H, x["num_heads"], 0, "b_q" in x).double()
+    state = {f"W_{n}.weight": x[f"W_{n}"] for n in "qkvo"}
+    state |= {f"W_{n}.bias": x[f"b_{n}"] for n in "qkvo" if f"b_{n}" in x}
+    layer.load_state_dict({name: torch.from_numpy(a) for name, a in state.items()})
+    return layer
 
 
 @pytest.mark.parametrize("lens", [[1, 5], [[1, 2, 3], [5, 4, 1]]])
@@ -77,11 +61,12 @@ class D2l(nn.Module):
 def test_d2l(rng: np.random.Generator, lens: Any, biases: bool) -> None:
     x = make(rng, sizes=(7, 6, 5), biases=biases)
     inputs = [torch.tensor(x[n], requires_grad=True) for n in ("queries", "keys", "values")]
-    layer = D2l(x)
-    expected, expected_weights = layer(*inputs, torch.tensor(lens))
+    layer = of_d2l(x)
+    expected = layer(*inputs, torch.tensor(lens))
     output, weights = multi_head_attention(**x, valid_lens=lens, return_weights=True)
     assert_allclose(output, expected.detach(), rtol=1e-12, atol=1e-12)
-    assert_allclose(weights, expected_weights.detach(), rtol=1e-12, atol=1e-12)
+    expected_weights = layer.attention_weights.detach().reshape(weights.shape)
+    assert_allclose(weights, expected_weights, rtol=1e-12, atol=1e-12)
 
     grad = rng.normal(size=output.shape)
     expected.backward(torch.tensor(grad))

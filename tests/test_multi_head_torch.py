@@ -11,77 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from d2l_layers import LazyMultiHeadAttention, MultiHead, MultiHeadAttention
 from torch import Tensor, nn
 
 import attnext.torch as ours
 
 E, HEADS, B, M, N = 12, 4, 2, 5, 7
 LENS = torch.tensor([3, 7])
-
-
-# ---- d2l's, both editions, typed anew ------------------------------------------------------------
-
-
-class D2l(nn.Module):
-    """What the two have in common; `transpose_qkv` and `transpose_output` in two lines."""
-
-    num_heads: int
-
-    def split(self, X: Tensor) -> Tensor:
-        return X.reshape(*X.shape[:2], self.num_heads, -1).permute(0, 2, 1, 3).flatten(0, 1)
-
-    def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
-    ) -> Tensor:
-        q, k = self.split(self.W_q(queries)), self.split(self.W_k(keys))
-        v = self.split(self.W_v(values))
-        scores = torch.bmm(q, k.transpose(1, 2)) / q.shape[-1] ** 0.5
-        if valid_lens is not None:
-            lens = torch.repeat_interleave(valid_lens, repeats=self.num_heads, dim=0)
-            lens = lens[:, None, None] if lens.dim() == 1 else lens[..., None]
-            scores = scores.masked_fill(torch.arange(k.shape[1]) >= lens, -1e6)
-        self.attention_weights = scores.softmax(-1)
-        pooled = torch.bmm(self.dropout(self.attention_weights), v)
-        pooled = pooled.unflatten(0, (-1, self.num_heads)).permute(0, 2, 1, 3).flatten(2)
-        return self.W_o(pooled)
-
-
-class Chinese(D2l):
-    """2nd edition, 10.5."""
-
-    def __init__(
-        self,
-        key_size: int,
-        query_size: int,
-        value_size: int,
-        num_hiddens: int,
-        num_heads: int,
-        dropout: float,
-        bias: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.dropout = nn.Dropout(dropout)
-        self.W_q = nn.Linear(query_size, num_hiddens, bias=bias)
-        self.W_k = nn.Linear(key_size, num_hiddens, bias=bias)
-        self.W_v = nn.Linear(value_size, num_hiddens, bias=bias)
-        self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=bias)
-
-
-class English(D2l):
-    """1.0, 11.5."""
-
-    def __init__(
-        self, num_hiddens: int, num_heads: int, dropout: float, bias: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.dropout = nn.Dropout(dropout)
-        self.W_q = nn.LazyLinear(num_hiddens, bias=bias)
-        self.W_k = nn.LazyLinear(num_hiddens, bias=bias)
-        self.W_v = nn.LazyLinear(num_hiddens, bias=bias)
-        self.W_o = nn.LazyLinear(num_hiddens, bias=bias)
 
 
 # ---- how near is near ----------------------------------------------------------------------------
@@ -120,30 +56,38 @@ def results(layer: Any, x: list[Tensor], lens: Tensor | None) -> dict[str, Tenso
 @pytest.mark.parametrize(
     ("theirs", "arguments", "named"),
     [
-        (Chinese, (8, 6, 5, E, HEADS, 0.0), {}),
-        (Chinese, (8, 6, 5, E, HEADS, 0.0, True), {}),
-        (Chinese, (8, 6), {"value_size": 5, "num_hiddens": E, "num_heads": HEADS, "dropout": 0}),
-        (English, (E, HEADS, 0.0), {}),
-        (English, (E, HEADS, 0.0, True), {}),
-        (English, (), {"num_hiddens": E, "num_heads": HEADS, "dropout": 0, "bias": True}),
+        (MultiHeadAttention, (8, 6, 5, E, HEADS, 0.0), {}),
+        (MultiHeadAttention, (8, 6, 5, E, HEADS, 0.0, True), {}),
+        (
+            MultiHeadAttention,
+            (8, 6),
+            {"value_size": 5, "num_hiddens": E, "num_heads": HEADS, "dropout": 0},
+        ),
+        (LazyMultiHeadAttention, (E, HEADS, 0.0), {}),
+        (LazyMultiHeadAttention, (E, HEADS, 0.0, True), {}),
+        (
+            LazyMultiHeadAttention,
+            (),
+            {"num_hiddens": E, "num_heads": HEADS, "dropout": 0, "bias": True},
+        ),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("lens", [None, LENS, torch.arange(10).reshape(2, 5) % 8], ids=str)
 def test_the_same_seed_gives_the_same_numbers(
-    theirs: type[D2l], arguments: tuple[Any, ...], named: dict[str, Any], lens: Tensor | None
+    theirs: type[MultiHead], arguments: tuple[Any, ...], named: dict[str, Any], lens: Tensor | None
 ) -> None:
     made = []
     for kind in (ours.MultiHeadAttention, theirs):
         torch.manual_seed(1)
         layer: Any = kind(*arguments, **named)
         double = copy.deepcopy(layer).double()
-        torch.manual_seed(2 if theirs is English else 1)  # drawn at the call, or not
+        torch.manual_seed(2 if theirs is LazyMultiHeadAttention else 1)  # drawn at the call, or not
         made.append(results(layer, inputs(6, 8, 5), lens))
         made[-1] |= {f"drawn {name}": x.detach() for name, x in layer.named_parameters()}
         made[-1]["next"] = torch.rand(())  # nothing else was drawn
     exact = made[1]
-    if theirs is Chinese:
+    if theirs is MultiHeadAttention:
         exact = results(double, inputs(6, 8, 5, dtype=torch.float64), lens)
     assert made[0].keys() == made[1].keys()
     for name, x in made[0].items():
@@ -207,7 +151,7 @@ def test_wrong_calls() -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_state_dicts_of_d2l(bias: bool) -> None:
-    theirs = Chinese(8, 6, 5, E, HEADS, 0.0, bias)
+    theirs = MultiHeadAttention(8, 6, 5, E, HEADS, 0.0, bias)
     x = inputs(6, 8, 5)
     for layer in (
         ours.MultiHeadAttention(8, 6, 5, E, HEADS, 0.0, bias),
@@ -261,7 +205,7 @@ def test_shared_heads(kv_heads: int) -> None:
     torch.manual_seed(0)
     layer = ours.MultiHeadAttention(E, E, E, E, HEADS, bias=True, num_kv_heads=kv_heads)
     assert layer.W_k.weight.shape == (3 * kv_heads, E) and "num_kv_heads" in repr(layer)
-    whole = Chinese(E, E, E, E, HEADS, 0.0, True).double()
+    whole = MultiHeadAttention(E, E, E, E, HEADS, 0.0, True).double()
     state = {name: x.double() for name, x in layer.state_dict().items()}
     for name in ("W_k.weight", "W_k.bias", "W_v.weight", "W_v.bias"):
         parts = state[name].unflatten(0, (kv_heads, -1))
@@ -369,7 +313,7 @@ def _lora(layer: Any) -> None:
 @pytest.mark.parametrize("change", [_hooks, _parametrized, _lora])
 @pytest.mark.parametrize("bias", [False, True])
 def test_linear_layers_that_do_more(change: Callable[[Any], None], bias: bool) -> None:
-    theirs = Chinese(E, E, E, E, HEADS, 0.0, bias)
+    theirs = MultiHeadAttention(E, E, E, E, HEADS, 0.0, bias)
     layer = ours.MultiHeadAttention(E, E, E, E, HEADS, 0.0, bias)
     layer.load_state_dict(theirs.state_dict())
     for each in (layer, theirs):

@@ -6,8 +6,6 @@ gradients, PyTorch in float64 and rules that can be told without computing anyth
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +26,7 @@ from helpers import (
 from numpy.testing import assert_allclose, assert_array_equal
 from sampling import cases
 from torch.nn import functional
+from wrong_calls import Call, Wrong, each, raised_by
 
 from attnext import reference as ref
 from attnext.testing import assert_gradients_close, numerical_gradient
@@ -608,7 +607,7 @@ def backward(**options: Any) -> Any:
 merge = ref.merge_attention
 o32, l3 = np.ones((3, 2)), np.ones(3)
 
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+WRONG: list[Wrong] = [
     (lambda: dot(mask=np.ones((3, 4), bool)), ValueError,
      "mask has shape (3, 4), expected a shape that broadcasts to (2, 5, 7)"),
     (lambda: dot(mask=np.ones((1, 2, 5, 7), bool)), ValueError, "mask has shape (1, 2, 5, 7)"),
@@ -690,9 +689,6 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("call, error, message", WRONG, ids=[message for _, _, message in WRONG])
-def test_wrong_calls_say_what_is_wrong(
-    call: Callable[[], Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        call()
+@each(WRONG)
+def test_wrong_calls_say_what_is_wrong(call: Call, error: type[Exception], message: str) -> None:
+    assert message in raised_by(call, error)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import EMPTY_ROWS, FUNCTION, SCORES, make_problem, random_masks
-from sampling import cases
+from helpers import EMPTY_ROWS, FUNCTION, SCORES, make_problem
+from sampling import any_attention, cases
 from torch import Tensor, nn
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
@@ -50,24 +50,16 @@ def test_float64_is_the_reference(case: int) -> None:
     """Results and all gradients, with every option."""
     rng = np.random.default_rng([26, case])
     score = SCORES[case % 4]
-    lead = [(), (2,), (3, 2), (2, 4)][rng.integers(4)]
-    M, N = (int(n) for n in rng.integers(1, 7, size=2))
-    options = random_masks(rng, lead, M, N) if rng.integers(4) else {}
-    options["empty_rows"] = EMPTY_ROWS[rng.integers(3)]
-    if score == "additive" and rng.integers(2):
-        options["b_h"] = rng.standard_normal(6)
+    problem = any_attention(rng, score, 7)
+    *lead, M, _ = problem.inputs["queries"].shape
+    options: dict[str, Any] = {"empty_rows": EMPTY_ROWS[rng.integers(3)]}
     if score in ("dot", "cosine") and rng.integers(2):
         options["scale"] = rng.uniform(0.2, 2, size=lead)
     if rng.integers(2):
         options["softcap"] = float(rng.uniform(0.5, 2))
     if rng.integers(2):
         options["sink"] = np.where(rng.random(M) < 0.3, -np.inf, rng.standard_normal(M))
-    kv_heads = [1, 2, None][rng.integers(3)] if lead == (2, 4) else None
-    problem = make_problem(score, rng, lead=lead, M=M, N=N, kv_heads=kv_heads, **options)
-    if rng.integers(2):
-        problem = problem.but(dropout_p=0.25, seed=int(rng.integers(2**63)))
-    elif rng.integers(2):
-        problem = problem.but(dropout_p=0.25, dropout_mask=rng.random((M, N)) < 0.7)
+    problem = problem.but(**options)
 
     arrays = {**problem.inputs, **{n: problem.options[n] for n in LEARNED if n in problem.options}}
     x = {n: torch.tensor(a, dtype=torch.float64, requires_grad=True) for n, a in arrays.items()}

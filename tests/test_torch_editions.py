@@ -1,6 +1,6 @@
 """attnext.torch.AdditiveAttention beside the classes of both editions of d2l, Chinese and English.
 
-Both are transcribed; what they draw, what they compute and their gradients are ours.
+What they draw, what they compute and their gradients are ours.
 """
 
 from __future__ import annotations
@@ -13,65 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from d2l_layers import Additive, AdditiveAttention, LazyAdditiveAttention
 from torch import Tensor, nn
 
 import attnext.torch as ours
-
-
-def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
-    """d2l's: both editions."""
-
-    def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
-        mask = torch.arange(X.size(1), dtype=torch.float32)[None, :] < valid_len[:, None]
-        X[~mask] = value
-        return X
-
-    if valid_lens is None:
-        return nn.functional.softmax(X, dim=-1)
-    shape = X.shape
-    lens = torch.repeat_interleave(valid_lens, shape[1])
-    lens = lens if valid_lens.dim() == 1 else valid_lens.reshape(-1)
-    X = sequence_mask(X.reshape(-1, shape[-1]), lens, value=-1e6)
-    return nn.functional.softmax(X.reshape(shape), dim=-1)
-
-
-class D2l(nn.Module):
-    """What the two have in common."""
-
-    def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None
-    ) -> Tensor:
-        queries, keys = self.W_q(queries), self.W_k(keys)
-        features = queries.unsqueeze(2) + keys.unsqueeze(1)
-        features = torch.tanh(features)
-        scores = self.w_v(features).squeeze(-1)
-        self.attention_weights = masked_softmax(scores, valid_lens)
-        return torch.bmm(self.dropout(self.attention_weights), values)
-
-
-class Chinese(D2l):
-    """2nd edition, 10.3."""
-
-    def __init__(
-        self, key_size: int, query_size: int, num_hiddens: int, dropout: float, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.W_k = nn.Linear(key_size, num_hiddens, bias=False)
-        self.W_q = nn.Linear(query_size, num_hiddens, bias=False)
-        self.w_v = nn.Linear(num_hiddens, 1, bias=False)
-        self.dropout = nn.Dropout(dropout)
-
-
-class English(D2l):
-    """1.0, 11.3."""
-
-    def __init__(self, num_hiddens: int, dropout: float, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.W_k = nn.LazyLinear(num_hiddens, bias=False)
-        self.W_q = nn.LazyLinear(num_hiddens, bias=False)
-        self.w_v = nn.LazyLinear(1, bias=False)
-        self.dropout = nn.Dropout(dropout)
-
 
 LENS = torch.tensor([2, 6])
 Call = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -95,23 +40,23 @@ def results(layer: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("theirs", "arguments", "named"),
     [
-        (Chinese, (2, 20, 8, 0.0), {}),
-        (Chinese, (2, 20), {"num_hiddens": 8, "dropout": 0.0}),
-        (Chinese, (), {"key_size": 2, "query_size": 20, "num_hiddens": 8, "dropout": 0}),
-        (English, (8, 0.0), {}),
-        (English, (8,), {"dropout": 0.0}),
-        (English, (), {"num_hiddens": 8, "dropout": 0.0}),
+        (AdditiveAttention, (2, 20, 8, 0.0), {}),
+        (AdditiveAttention, (2, 20), {"num_hiddens": 8, "dropout": 0.0}),
+        (AdditiveAttention, (), {"key_size": 2, "query_size": 20, "num_hiddens": 8, "dropout": 0}),
+        (LazyAdditiveAttention, (8, 0.0), {}),
+        (LazyAdditiveAttention, (8,), {"dropout": 0.0}),
+        (LazyAdditiveAttention, (), {"num_hiddens": 8, "dropout": 0.0}),
     ],
     ids=str,
 )
 def test_the_same_seed_gives_the_same_numbers(
-    theirs: type[D2l], arguments: tuple[Any, ...], named: dict[str, Any]
+    theirs: type[Additive], arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
     made = []
     for kind in (ours.AdditiveAttention, theirs):
         torch.manual_seed(1)
         layer: Any = kind(*arguments, **named)
-        torch.manual_seed(2 if theirs is English else 1)  # drawn at the call, or not
+        torch.manual_seed(2 if theirs is LazyAdditiveAttention else 1)  # drawn at the call, or not
         made.append(results(layer))
         made[-1] |= {f"drawn {name}": x.detach() for name, x in layer.named_parameters()}
         made[-1]["next"] = torch.rand(())  # nothing else was drawn
@@ -137,16 +82,16 @@ def through_pickle(layer: Any) -> Any:
 )
 def test_a_layer_without_sizes_may_be_copied_and_moved(moved: Callable[[Any], Any]) -> None:
     layer = moved(ours.AdditiveAttention(8))
-    assert repr(layer) == repr(English(8, 0.0)).replace("English", "AdditiveAttention").replace(
-        "p=0.0", f"p={layer.dropout.p}"
-    )
+    assert repr(layer) == repr(LazyAdditiveAttention(8, 0.0)).replace(
+        "LazyAdditiveAttention", "AdditiveAttention"
+    ).replace("p=0.0", f"p={layer.dropout.p}")
     assert [name for name, _ in layer.named_parameters()] == [
         "W_k.weight",
         "W_q.weight",
         "w_v.weight",
     ]
     torch.manual_seed(3)
-    expected = English(8, 0.0)
+    expected = LazyAdditiveAttention(8, 0.0)
     output = expected(*call())
     torch.manual_seed(3)
     torch.testing.assert_close(layer(*call()), output, rtol=1e-5, atol=1e-6)

@@ -26,13 +26,13 @@ from helpers import (
     keep_pattern,
     lost_blocks,
     make_problem,
-    random_masks,
     repr_id,
     run_python,
 )
 from numpy.typing import DTypeLike
-from sampling import cases
+from sampling import any_attention, cases
 from torch import Tensor
+from wrong_calls import BOTH, HALF, Call, Wrong, each, raised_by
 
 import attnext
 import attnext.torch as ours
@@ -151,25 +151,11 @@ def compare(problem: Problem) -> None:
 def test_random_case(case: int) -> None:
     """Output, weights, lse and all gradients, with random masks, lengths, bands, biases."""
     rng = np.random.default_rng([6, case])
-    score = SCORES[case % 4]
-    lead = [(), (2,), (3, 2), (2, 4)][rng.integers(4)]
-    M, N = (int(n) for n in rng.integers(1, 30, size=2))
-    D, Dv, H = (int(n) for n in rng.integers(2, 24, size=3))
-    options = random_masks(rng, lead, M, N) if rng.integers(4) else {}
-    if score == "additive" and rng.integers(2):
-        options["b_h"] = rng.standard_normal(H, dtype=np.float32)
-    if score in ("dot", "cosine") and rng.integers(2):
-        options["scale"] = float(rng.uniform(0.2, 2))
+    problem = any_attention(rng, SCORES[case % 4], 30)
+    if problem.score in ("dot", "cosine") and rng.integers(2):
+        problem = problem.but(scale=float(rng.uniform(0.2, 2)))
     if rng.integers(2):
-        options["empty_rows"] = "zero"
-    kv_heads = [1, 2, None][rng.integers(3)] if lead == (2, 4) else None
-    problem = make_problem(
-        score, rng, lead=lead, M=M, N=N, D=D, Dv=Dv, H=H, kv_heads=kv_heads, **options
-    )
-    if rng.integers(2):
-        problem = problem.but(dropout_p=0.25, seed=int(rng.integers(2**63)))
-    elif rng.integers(2):
-        problem = problem.but(dropout_p=0.25, dropout_mask=rng.random((M, N)) < 0.7)
+        problem = problem.but(empty_rows="zero")
     compare(problem)
 
 
@@ -916,9 +902,7 @@ dot, additive, gaussian = (
 )
 sparse = Q.to_sparse()
 
-HALF = ": .float() converts tensors and modules"
-BOTH = "expected one for all: .float() or .double() converts tensors and modules"
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+WRONG: list[Wrong] = [
     (
         lambda: dot(Q.double(), K, V),
         TypeError,
@@ -1138,8 +1122,6 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:.* nested tensors is in")
-@pytest.mark.parametrize(("wrong", "kind", "message"), WRONG, ids=[case[2] for case in WRONG])
-def test_wrong_calls(wrong: Callable[[], Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind) as caught:
-        wrong()
-    assert str(caught.value) == message
+@each(WRONG)
+def test_wrong_calls(call: Call, error: type[Exception], message: str) -> None:
+    assert raised_by(call, error) == message

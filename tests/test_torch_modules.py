@@ -12,77 +12,28 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import d2l_layers
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
+from wrong_calls import BOTH, Call, Wrong, each, raised_by
 
 import attnext
 import attnext.torch as ours
 
 SIZES = {"key_size": 5, "query_size": 4, "num_hiddens": 6}
-
-# ---- d2l's layers, transcribed -------------------------------------------------------------------
-
-
-def plain_masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
-    if valid_lens is None:
-        return torch.softmax(X, -1)
-    lens = valid_lens[:, None] if valid_lens.dim() == 1 else valid_lens
-    return torch.softmax(X.masked_fill(torch.arange(X.shape[-1]) >= lens[..., None], -1e6), -1)
-
-
-class PlainAdditive(nn.Module):
-    """The additive attention of d2l, section 11.3; b_h as in attnext."""
-
-    def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float) -> None:
-        super().__init__()
-        self.W_k = nn.Linear(key_size, num_hiddens, bias=False)
-        self.W_q = nn.Linear(query_size, num_hiddens, bias=False)
-        self.w_v = nn.Linear(num_hiddens, 1, bias=False)
-        self.dropout = nn.Dropout(dropout)
-        self.register_parameter("b_h", None)
-
-    def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None
-    ) -> Tensor:
-        queries, keys = self.W_q(queries), self.W_k(keys)
-        if self.b_h is not None:
-            queries = queries + self.b_h
-        features = torch.tanh(queries.unsqueeze(2) + keys.unsqueeze(1))
-        scores = self.w_v(features).squeeze(-1)
-        self.attention_weights = plain_masked_softmax(scores, valid_lens)
-        return torch.bmm(self.dropout(self.attention_weights), values)
-
-
-class PlainDotProduct(nn.Module):
-    """The scaled dot-product attention of d2l."""
-
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None
-    ) -> Tensor:
-        scores = torch.bmm(queries, keys.transpose(1, 2)) / queries.shape[-1] ** 0.5
-        self.attention_weights = plain_masked_softmax(scores, valid_lens)
-        return torch.bmm(self.dropout(self.attention_weights), values)
-
-
 KINDS = ("additive", "additive with bias", "dot")
 
 
 def make_pair(kind: str, dropout: float = 0.0) -> tuple[Any, Any]:
     """Our layer and the plain one, with equal parameters."""
     if kind == "dot":
-        return ours.DotProductAttention(dropout), PlainDotProduct(dropout)
+        return ours.DotProductAttention(dropout), d2l_layers.DotProductAttention(dropout)
     layer = ours.AdditiveAttention(**SIZES, dropout=dropout, bias="bias" in kind)
-    plain = PlainAdditive(**SIZES, dropout=dropout)
-    if layer.b_h is not None:
-        plain.b_h = nn.Parameter(torch.empty(6))
+    plain = d2l_layers.AdditiveAttention(**SIZES, dropout=dropout, bias="bias" in kind)
     plain.load_state_dict(layer.state_dict())
     return layer, plain
 
@@ -437,7 +388,7 @@ def test_a_seed_draws_the_parameters_that_d2ls_class_would() -> None:
     torch.manual_seed(5)
     layer = ours.AdditiveAttention(**SIZES)
     torch.manual_seed(5)
-    plain = PlainAdditive(**SIZES, dropout=0)
+    plain = d2l_layers.AdditiveAttention(**SIZES, dropout=0)
     for name, x in plain.state_dict().items():
         assert torch.equal(layer.state_dict()[name], x)
 
@@ -664,9 +615,7 @@ def call_with(**changes: Any) -> Any:
     return layer(Q, K, V)
 
 
-HALF = ": .float() converts tensors and modules"
-BOTH = "expected one for all: .float() or .double() converts tensors and modules"
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+WRONG: list[Wrong] = [
     (
         lambda: additive(Q.double(), K, V),
         TypeError,
@@ -753,11 +702,9 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "kind", "message"), WRONG, ids=[case[2] for case in WRONG])
-def test_wrong_calls(wrong: Callable[[], Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind) as caught:
-        wrong()
-    assert str(caught.value) == message
+@each(WRONG)
+def test_wrong_calls(call: Call, error: type[Exception], message: str) -> None:
+    assert raised_by(call, error) == message
 
 
 @pytest.mark.parametrize(

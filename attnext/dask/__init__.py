@@ -47,14 +47,14 @@ True
 
 from __future__ import annotations
 
-try:
+from attnext._needed import needed
+
+with needed(
+    "attnext.dask needs Dask, which is not installed: pip install 'dask[array]' distributed",
+    "dask",
+    "dask.array",
+):
     import dask.array  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name not in ("dask", "dask.array"):
-        raise
-    raise ImportError(
-        "attnext.dask needs Dask, which is not installed: pip install 'dask[array]' distributed"
-    ) from None
 
 from .functions import (
     additive_attention,

@@ -196,26 +196,20 @@ def _asked(
         missing = said(HANDOUT, "missing", lang, number=number)
         listed = ", ".join(f'"{name}"' for name in own)
         guard = f'for name in [{listed}]:\n    assert name in globals(), f"{missing}"\n'
-        yield _cell("code", f"check-{number}", guard + parts.check, grade=True)
+        yield _cell("code", f"check-{number}", guard + parts.check, points=1)
     prose = "\n\n".join(exercise.prose)
     text = f"### BEGIN SOLUTION\n{prose}\n### END SOLUTION" if solutions and prose else ""
     if prose:
         text = text or said(HANDOUT, "words", lang)
-        yield _cell("markdown", f"words-{number}", text, solution=True, grade=True, points=0)
+        yield _cell("markdown", f"words-{number}", text, solution=True, points=0)
 
 
 def _cell(
-    kind: str,
-    name: str,
-    source: str,
-    *,
-    grade: bool = False,
-    solution: bool = False,
-    points: int = 1,
+    kind: str, name: str, source: str, *, points: int | None = None, solution: bool = False
 ) -> Cell:
-    """A cell with nbgrader's metadata, version 3; words have no points until a teacher says so."""
+    """A cell with nbgrader's metadata, version 3, which is graded if it has points, be they 0."""
     of_grader: dict[str, Any] = {
-        "grade": grade,
+        "grade": points is not None,
         "grade_id": name,
         "locked": not solution,
         "schema_version": 3,
@@ -223,7 +217,7 @@ def _cell(
         "task": False,
         "cell_type": kind,
     }
-    if grade:
+    if points is not None:
         of_grader["points"] = points
     cell: Cell = {"cell_type": kind, "id": name, "metadata": {"nbgrader": of_grader}}
     if kind == "code":

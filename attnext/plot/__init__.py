@@ -15,15 +15,14 @@ have a picture drawn elsewhere: ``show_heatmaps(..., fig=figure)``, ``plot_loss(
     drawable.py     the checking of arguments, used by all the others
 """
 
-try:
+from attnext._needed import needed
+
+with needed(
+    "attnext.plot draws with matplotlib, which is not installed: pip install matplotlib",
+    "matplotlib",
+):
     from .curves import plot_kernel_regression, plot_loss, plot_positional_encoding
     from .heatmaps import show_heatmaps
-except ModuleNotFoundError as error:
-    if error.name != "matplotlib":
-        raise
-    raise ImportError(
-        "attnext.plot draws with matplotlib, which is not installed: pip install matplotlib"
-    ) from None
 
 __all__ = ["plot_kernel_regression", "plot_loss", "plot_positional_encoding", "show_heatmaps"]
 

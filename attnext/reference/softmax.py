@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .arguments import Array, as_array, as_scores, check_empty_rows, deliver
 from .masks import pairs_that_take_part
@@ -34,6 +35,16 @@ def empty_row_weight(N: int, empty_rows: str) -> float:
     return {"uniform": 1 / max(N, 1), "zero": 0.0, "nan": math.nan}[empty_rows]
 
 
+def _rows(
+    shape: tuple[int, ...], valid_lens: ArrayLike | None, mask: ArrayLike | None, empty_rows: str
+) -> Iterator[tuple[tuple[int, ...], NDArray[np.bool_]]]:
+    """The index of every row, and which of its keys take part."""
+    *rows, N = shape
+    takes_part = pairs_that_take_part(tuple(rows), N, Options(valid_lens, mask=mask))
+    check_empty_rows(empty_rows)
+    return ((row, takes_part[row]) for row in np.ndindex(*rows))
+
+
 @OTHER.spelled_out
 def masked_softmax(
     X: ArrayLike,
@@ -58,12 +69,10 @@ def masked_softmax(
     array([0.4076, 0.3688, 0.2237, 0.    ])
     """
     x = as_scores("X", X)
-    takes_part = pairs_that_take_part(x.shape[:-1], x.shape[-1], Options(valid_lens, mask=mask))
-    check_empty_rows(empty_rows)
+    rows = _rows(x.shape, valid_lens, mask, empty_rows)
     weights = np.zeros_like(x)
     with np.errstate(all="ignore"):
-        for row in np.ndindex(x.shape[:-1]):
-            live = takes_part[row]
+        for row, live in rows:
             if live.any():
                 weights[row][live], _ = softmax(x[row][live])
             else:
@@ -94,12 +103,10 @@ def masked_softmax_backward(
     """
     w = as_scores("weights", weights)
     d_w = as_array("grad_output", grad_output, w.shape)
-    takes_part = pairs_that_take_part(w.shape[:-1], w.shape[-1], Options(valid_lens, mask=mask))
-    check_empty_rows(empty_rows)
+    rows = _rows(w.shape, valid_lens, mask, empty_rows)
     dX = np.zeros_like(w)
     with np.errstate(all="ignore"):
-        for row in np.ndindex(w.shape[:-1]):
-            live = takes_part[row]
+        for row, live in rows:
             if live.any():
                 # forward was: weights[row][live] = softmax(x[row][live])
                 dX[row][live] = softmax_backward(d_w[row][live], 0.0, w[row][live])

@@ -62,14 +62,10 @@ torch.Size([2, 10, 3])
 
 from __future__ import annotations
 
-try:
+from attnext._needed import needed as _needed
+
+with _needed("attnext.torch needs PyTorch, which is not installed: pip install torch", "torch"):
     import torch as _torch  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise ImportError(
-        "attnext.torch needs PyTorch, which is not installed: pip install torch"
-    ) from None
 
 from . import nn
 from .functions import (

@@ -50,7 +50,7 @@ def as_tensors(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def run(described: Described, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """The results, by an operator that stays whole in a graph."""
-    results: Sequence[Tensor] = _forward(list(tensors), *_encoded(*described))
+    results: Sequence[Tensor] = _forward(list(tensors), *_encoded(described))
     return results
 
 
@@ -61,13 +61,8 @@ def run(described: Described, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 # have something before it, for torch takes an empty one for a list of tensors.
 
 
-def _encoded(
-    function: str,
-    names: tuple[str, ...],
-    given: Mapping[str, Any],
-    made: tuple[str, ...],
-    returned: int,
-) -> tuple[str, list[int], list[Any]]:
+def _encoded(described: Described) -> tuple[str, list[int], list[Any]]:
+    function, names, given, made, returned = described
     options: list[str] = []
     integers: list[int] = [returned]
     floats: list[Any] = [0.0]

@@ -24,16 +24,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from attnext._needed import needed
 from attnext.view.picture import picture
 
-try:
+with needed(
+    "attnext.view is a widget of anywidget, which is not installed: pip install anywidget",
+    "anywidget",
+    "traitlets",
+):
     from attnext.view.widget import View
-except ModuleNotFoundError as error:
-    if error.name not in ("anywidget", "traitlets"):
-        raise
-    raise ImportError(
-        "attnext.view is a widget of anywidget, which is not installed: pip install anywidget"
-    ) from None
 
 __all__ = ["View", "show"]
 
