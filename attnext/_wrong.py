@@ -112,7 +112,7 @@ def _fits(came: Array, dims: Dims) -> bool:
     return came.ndim == len(dims)
 
 
-def keys(came: Array, queries: Array, own_size: bool, enable_gqa: bool, N: int) -> ValueError:
+def keys(came: Any, queries: Array, own_size: bool, enable_gqa: bool, N: int) -> ValueError:
     """keys do not fit queries; N: so many of a memory's keys, which came, or -1 for others."""
     came = came if N < 0 else came._parts()[0]
     *leading, _, features = queries.shape
