@@ -253,117 +253,17 @@ def _absent(names: Iterable[str], container: Container[str]) -> list[str]:
 
 
 def state_dict(self: Any) -> dict[str, Any]:
-    """Copies of the parameters, with the names and shapes of a PyTorch state dict.
-
-    Returns
-    -------
-    state_dict : dict
-        Of float32 arrays. AdditiveAttention: ``W_q.weight`` (H, Dq), ``W_k.weight`` (H,
-        Dk), ``w_v.weight`` (1, H) and, with a bias, ``b_h`` (H,). DotProductAttention:
-        empty.
-
-    See Also
-    --------
-    load_state_dict : The way back.
-    parameters : The live arrays.
-
-    Notes
-    -----
-    ``module.load_state_dict({k: torch.from_numpy(v) for k, v in
-    attn.state_dict().items()})`` gives them to the AdditiveAttention of *Dive into Deep
-    Learning*.
-
-    Examples
-    --------
-    >>> from attnext import AdditiveAttention, DotProductAttention
-    >>> attn = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8)
-    >>> {name: array.shape for name, array in attn.state_dict().items()}
-    {'W_q.weight': (8, 20), 'W_k.weight': (8, 2), 'w_v.weight': (1, 8)}
-    >>> DotProductAttention().state_dict()
-    {}
-    """
     live = _checked(self)
     return _state(live, _entries(tuple(live), False, False))
 
 
 def state_dict_of_heads(self: Any, layout: str = "d2l") -> dict[str, Any]:
-    """Copies of the parameters, with the names and shapes of a PyTorch state dict.
-
-    Parameters
-    ----------
-    layout : {'d2l', 'torch'}, optional
-        Whose: those of the MultiHeadAttention of *Dive into Deep Learning*, or those of
-        torch.nn.MultiheadAttention.
-
-    Returns
-    -------
-    state_dict : dict
-        Of float32 arrays. 'd2l': ``W_q.weight``, ``W_k.weight``, ``W_v.weight``,
-        ``W_o.weight`` and, with a bias, ``W_q.bias`` and so on. 'torch': ``in_proj_weight``
-        (3 H, H), or ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight`` if the
-        sizes of queries, keys and values differ, ``out_proj.weight`` and, with a bias,
-        ``in_proj_bias`` and ``out_proj.bias``.
-
-    Raises
-    ------
-    ValueError
-        torch's class has no such layer: heads share keys, or `query_size` is not
-        `num_hiddens`.
-
-    See Also
-    --------
-    load_state_dict : The way back, from either.
-    parameters : The live arrays.
-
-    Examples
-    --------
-    >>> from attnext import MultiHeadAttention
-    >>> mha = MultiHeadAttention(8, 8, 8, num_hiddens=8, num_heads=2)
-    >>> list(mha.state_dict())
-    ['W_q.weight', 'W_k.weight', 'W_v.weight', 'W_o.weight']
-    >>> {name: a.shape for name, a in mha.state_dict(layout="torch").items()}
-    {'in_proj_weight': (24, 8), 'out_proj.weight': (8, 8)}
-    """
     torch = _layouts.is_torch(layout)
     live = _checked(self)
     return _state(live, _entries(tuple(live), torch, torch and _is_packed(self, live)))
 
 
 def load_state_dict(self: Any, state_dict: Any, /) -> None:
-    """Set the parameters from a state dict, of this package or of PyTorch.
-
-    Parameters
-    ----------
-    state_dict : mapping
-        Array_likes or torch tensors with exactly the names and shapes that `state_dict`
-        gives; of a MultiHeadAttention, in either layout. They are converted to float32
-        and copied into the live arrays.
-
-    Raises
-    ------
-    KeyError
-        Names are missing or unexpected. In this case and the others nothing is changed.
-    TypeError
-        `state_dict` is no mapping, or an entry is of the wrong dtype, or a tensor that
-        requires grad (those in the state dict of a torch module do not).
-    ValueError
-        An entry has the wrong shape; or the names are those of
-        torch.nn.MultiheadAttention, which has no such layer.
-
-    See Also
-    --------
-    state_dict : The way out.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnext import AdditiveAttention
-    >>> a = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=0)
-    >>> b = AdditiveAttention(key_size=2, query_size=20, num_hiddens=8, rng=1)
-    >>> a.load_state_dict(b.state_dict())
-    >>> np.array_equal(a.W_q, b.W_q)
-    True
-    """
     live = _checked(self)
     if not isinstance(state_dict, dict) and not hasattr(state_dict, "keys"):
         from attnext import _wrong
