@@ -187,7 +187,7 @@ py_bools(PyArrayObject *a)
     return is_readable(a) ? (PyArrayObject *)Py_NewRef(a) : copy_without_repeats(a);
 }
 
-/* ---- int64 ----------------------------------------------------------------------- */
+/* ---- integers ----------------------------------------------------------------------- */
 
 static inline int64_t
 clip(int64_t value, int64_t low, int64_t high)
@@ -247,17 +247,30 @@ copy_clipped(int64_t *to, PyObject *object, npy_intp n, int64_t low, int64_t hig
     return 0;
 }
 
+/* A query that stands at key i attends to keys i - left to i + right; the three may be any
+ * Python ints. The core adds them in int64: what comes out of here is so small that it can.
+ * A window with an end further than that has an offset that goes with it (near_offset,
+ * attnext/_reading.py). */
 PyArrayObject *
-py_int64_copy(PyObject *object, int64_t low, int64_t high)
+py_offsets(PyObject *object, int ndim, const npy_intp *rows, attn_band *band)
 {
     npy_intp dims[PY_MAX_AXES];
-    const int ndim = shape_of(object, dims);
-    PyArrayObject *copy = (PyArrayObject *)PyArray_SimpleNew(ndim, dims, NPY_INT64);
-    if (copy != NULL &&
-        copy_clipped(PyArray_DATA(copy), object, PyArray_SIZE(copy), low, high) < 0) {
-        Py_CLEAR(copy);
+    const int own = shape_of(object, dims);
+    if (own > 0 && (own > 1 || ndim < 2 || dims[0] != rows[0])) {
+        py_wrong("offset", "(sON)", py_argument_rows[ARG_CAUSAL_OFFSET].name, object,
+                 py_dims(ndim, rows));
+        return NULL;
     }
-    return copy;
+    PyArrayObject *a = (PyArrayObject *)PyArray_SimpleNew(own, dims, NPY_INT64);
+    if (a != NULL && copy_clipped(PyArray_DATA(a), object, PyArray_SIZE(a), -2 * PY_FAR,
+                                  2 * PY_FAR) < 0) {
+        Py_CLEAR(a);
+    }
+    if (a != NULL) {
+        band->offset = PyArray_DATA(a);
+        band->heads = own > 0 ? attn_sharers(ndim, rows) : INT64_MAX; /* one for all */
+    }
+    return a;
 }
 
 /* ---- lengths --------------------------------------------------------------------- */

@@ -248,10 +248,15 @@ PyArrayObject *py_new_float32(int ndim, const npy_intp *dims);
 
 /* ---- integers (py_arrays.c) ------------------------------------------------------- */
 
-/* Plain integers as a private int64 array in the shape given, those below low or above
- * high moved to the ends. */
-PyArrayObject *py_int64_copy(PyObject *object, int64_t low, int64_t high);
 int64_t py_clip_int(PyObject *integer, int64_t low, int64_t high);
+
+/* Twice as far as any key is from any query, and so small that the core can add. */
+static const int64_t PY_FAR = (int64_t)1 << 61;
+
+/* The offsets of a band, an int or integers of shape rows[:1]: a private copy, which
+ * may be given again, and where *band reads them. */
+PyArrayObject *py_offsets(PyObject *object, int ndim, const npy_intp *rows,
+                          attn_band *band);
 
 /* So many lengths need no array of their own. */
 enum { PY_FEW_LENS = 16 };
@@ -275,14 +280,6 @@ int py_valid_lens(PyObject *object, const char *name, int ndim, const npy_intp *
 PyArrayObject *py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
                         const npy_intp *dims, attn_view *view);
 void py_view_clear(attn_view *view);
-
-/* Twice as far as any key is from any query, and so small that the core can add. */
-static const int64_t PY_FAR = (int64_t)1 << 61;
-
-/* The offsets of a band, an int or integers of shape rows[:1]: a private copy, which
- * may be given again, and where *band reads them. */
-PyArrayObject *py_offsets(PyObject *object, int ndim, const npy_intp *rows,
-                          attn_band *band);
 
 /* ---- tables and docstrings (py_tables.c) ---------------------------------------- */
 

@@ -1,6 +1,6 @@
 /*
  * py_masks.c -- mask, bias and dropout_mask as the core reads them; likewise what rows
- * share, sink and scale; and the band of causal, its offset, and window.
+ * share, sink and scale.
  *
  * A mask is not expanded and, unless it must be, not copied: an attn_view says how the
  * core walks through the array in its own shape. What is in it is nobody's business
@@ -95,31 +95,5 @@ py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
          fill_view(view, a, ndim - 2, own, dims) < 0)) {
         Py_CLEAR(a);
     }
-    return a;
-}
-
-/* ---- bands ----------------------------------------------------------------------- */
-
-/* A query that stands at key i attends to keys i - left to i + right; the three may be any
- * Python ints. The core adds them in int64: what comes out of here is so small that it can.
- * A window with an end further than that has an offset that goes with it (near_offset,
- * attnext/_reading.py). */
-
-PyArrayObject *
-py_offsets(PyObject *object, int ndim, const npy_intp *rows, attn_band *band)
-{
-    const char *name = py_argument_rows[ARG_CAUSAL_OFFSET].name;
-    PyArrayObject *a = py_int64_copy(object, -2 * PY_FAR, 2 * PY_FAR);
-    if (a == NULL) {
-        return NULL;
-    }
-    const bool each = PyArray_NDIM(a) > 0;
-    if (each && (ndim < 2 || PyArray_NDIM(a) != 1 || PyArray_DIM(a, 0) != rows[0])) {
-        py_wrong("offset", "(sON)", name, a, py_dims(ndim, rows));
-        Py_DECREF(a);
-        return NULL;
-    }
-    band->offset = PyArray_DATA(a);
-    band->heads = each ? attn_sharers(ndim, rows) : INT64_MAX; /* one for all */
     return a;
 }

@@ -37,14 +37,12 @@ int
 py_quiet_exec(void)
 {
     static PyMethodDef method = {"collecting", collecting, METH_VARARGS, NULL};
-    PyObject *gc = PyImport_ImportModule("gc"),
-             *callback = PyCFunction_New(&method, NULL);
+    PyObject *gc = PyImport_ImportModule("gc");
     PyObject *callbacks = gc == NULL ? NULL : PyObject_GetAttrString(gc, "callbacks");
-    int result = callbacks == NULL || callback == NULL
+    int result = callbacks == NULL
                      ? -1
-                     : PyList_Append(callbacks, callback);
+                     : py_append(callbacks, PyCFunction_New(&method, NULL));
     Py_XDECREF(callbacks);
-    Py_XDECREF(callback);
     Py_XDECREF(gc);
     if (result == 0) {
         _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluate);

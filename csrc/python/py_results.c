@@ -40,14 +40,13 @@ output_width(const py_call *call)
     return py_is_of_scores(call) ? p->N : py_has_heads(call) ? p->H : p->Dv;
 }
 
-/* *to = a new array (..., M, N) or, without N, (..., M). */
-static int
-make_pairs(const py_call *call, bool with_N, PyArrayObject **to)
+/* A new array (..., M, N) or, without N, (..., M). */
+static PyArrayObject *
+new_pairs(const py_call *call, bool with_N)
 {
     npy_intp dims[PY_MAX_AXES];
     int ndim = py_shape(call, OF_PAIRS, call->problem.M, call->problem.N, dims);
-    *to = py_new_float32(ndim - !with_N, dims);
-    return *to == NULL ? -1 : 0;
+    return py_new_float32(ndim - !with_N, dims);
 }
 
 /* How many numbers multi-head attention keeps for its backward. */
@@ -82,8 +81,9 @@ py_make_outputs(py_call *call)
                               py_shape(call, OF_QUERIES, M, width, dims), dims)
                      : new_result(call, OF_QUERIES, M, width);
     return to->output == NULL ||
-                   (o->return_weights && make_pairs(call, true, &to->weights) < 0) ||
-                   (lse && make_pairs(call, false, &to->lse) < 0) ||
+                   (o->return_weights &&
+                    (to->weights = new_pairs(call, true)) == NULL) ||
+                   (lse && (to->lse = new_pairs(call, false)) == NULL) ||
                    (o->return_kept && make_kept(call) < 0)
                ? -1
                : 0;
