@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Add = Callable[[object, str], None]  # puts a text behind the signature, if there is none yet
+# Puts a text behind the signature of what is compiled, if there is none yet; of what is not: False.
+Add = Callable[[object, str], bool]
 
 
 def read(name: str, folder: str = __path__[0]) -> dict[str, str]:
@@ -49,7 +50,9 @@ def join(core: Any, add: Add) -> None:
     for name, text in zip(texts, texts, strict=True):
         kind, _, member = name.partition(".")
         found = vars(core)[kind]
-        add(vars(found)[member] if member else found, text)
+        named = vars(found)[member] if member else found
+        if not add(named, text):
+            named.__doc__ = text
 
 
 def write(folder: str) -> None:

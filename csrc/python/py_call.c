@@ -164,7 +164,9 @@ gradients_of(const py_call *call)
         .queries = py_data(d->queries),
         .keys = py_data(d->keys),
         .values = py_data(d->values),
-        .scale = call->scale_or_scales,
+        .scale = d->scale != NULL      ? &PyArrayScalar_VAL(d->scale, Float)
+                 : is_empty(d->scales) ? NULL
+                                       : py_data(d->scales),
         .projected = py_data(d->projected),
         .key_use = d->key_use == NULL ? NULL : PyArray_DATA(d->key_use),
         .bias = is_empty(d->bias) ? NULL : py_data(d->bias),

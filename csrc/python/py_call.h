@@ -59,7 +59,7 @@ typedef struct {
 } py_memory;
 
 /* New arrays, owned; NULL where not asked for, or where there is no such input. */
-enum { PY_OUTPUTS = 4, PY_MADE = 8 + ATTN_PARAMETERS };
+enum { PY_OUTPUTS = 4, PY_MADE = 9 + ATTN_PARAMETERS };
 typedef union {
     struct { /* of a forward, in the order in which they are returned */
         PyArrayObject *output;  /* (..., M, Dv); the out= array if one was given */
@@ -70,6 +70,7 @@ typedef union {
     struct { /* of a backward, each in the shape of what it belongs to */
         PyArrayObject *queries, *keys, *values, *parameters[ATTN_PARAMETERS];
         PyArrayObject *bias, *sink, *scales;
+        PyObject *scale; /* of one number, a float32 of NumPy's; scales is NULL then */
         /* of a memory, in the place of keys and the parameters that project them, and
          * values is that of the projected ones, where they are: attn.h */
         PyArrayObject *projected, *key_use; /* (..., N, width); (..., N, 1) of bytes */
@@ -102,8 +103,6 @@ typedef struct {
                            * those of queries do: for attnext.torch; or 0 */
 
     py_made made; /* the scores are an output */
-    float scale;  /* gradient of a bandwidth; of a number that is a factor, if asked */
-    float *scale_or_scales; /* where it goes; NULL: it is not wanted */
 
     /* Long, read only as far as they were written, and so not set to zero first. */
     npy_intp leading[PY_MAX_AXES]; /* the first ndim - 2 dims of queries; then heads */

@@ -52,14 +52,13 @@ layer_sizes(const layer_core *core)
 static int
 check_sizes(const layer_core *core)
 {
-    const bool heads = core->score->about->has_heads;
-    bool fit = core->num_hiddens > 0 || (core->score->parameters == 0 && !heads);
-    if (!heads) {
-        fit = fit && core->num_heads == 0 && core->num_kv_heads == 0;
-    } else {
-        fit = fit && core->num_heads > 0 && core->num_hiddens % core->num_heads == 0 &&
-              core->num_kv_heads > 0 && core->num_heads % core->num_kv_heads == 0;
-    }
+    const attn_score_info *about = core->score->about;
+    const Py_ssize_t H = core->num_hiddens;
+    const Py_ssize_t heads = core->num_heads, kv_heads = core->num_kv_heads;
+    const bool fit = about->has_heads ? H > 0 && heads > 0 && H % heads == 0 &&
+                                            kv_heads > 0 && heads % kv_heads == 0
+                                      : heads == 0 && kv_heads == 0 &&
+                                            (H > 0 || core->score->parameters == 0);
     return fit ? 0 : py_wrong("sentence", "(s)", "sizes");
 }
 

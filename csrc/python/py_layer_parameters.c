@@ -109,26 +109,6 @@ layer_check_parameters(const layer_core *core, const layer_core *values)
     return 0;
 }
 
-/* Copies values into the live arrays of the layer, for those that are there: into all or
- * none. Nothing of Python runs between the first look and the last parameter. */
-static int
-set_all(PyObject *self, const layer_core *held, const layer_core *values)
-{
-    if (layer_check_parameters(held, values) < 0) {
-        return -1;
-    }
-    Py_BEGIN_CRITICAL_SECTION(self);
-    for (int i = 0; i < held->score->parameters; i++) {
-        PyArrayObject *live = held->parameters[i], *from = values->parameters[i];
-        if (live != NULL && from != NULL) { /* of one size, but for code that ran */
-            memmove(PyArray_DATA(live), PyArray_DATA(from),
-                    (size_t)Py_MIN(PyArray_NBYTES(live), PyArray_NBYTES(from)));
-        }
-    }
-    Py_END_CRITICAL_SECTION();
-    return 0;
-}
-
 int
 layer_set_parameter(PyObject *self, PyObject *value, void *which)
 {
@@ -139,10 +119,11 @@ layer_set_parameter(PyObject *self, PyObject *value, void *which)
 
 /* ---- for attnext/_layers.py ------------------------------------------------------ */
 
+/* Copies values into those live arrays that are there: into all or none. Nothing of Python runs
+ * between the look at them and the last one. */
 PyObject *
 layer_write(PyObject *self, PyObject *dict)
 {
-    PyObject *result = NULL;
     layer_core held;
     if (!PyDict_CheckExact(dict)) {
         py_wrong("kind", "(sOs)", "values", dict, "a dict");
@@ -152,13 +133,21 @@ layer_write(PyObject *self, PyObject *dict)
         return NULL;
     }
     layer_core values = layer_sizes(&held);
-    if (layer_take_parameters(py_state_of_type(Py_TYPE(self)), &values, dict) == 0 &&
-        set_all(self, &held, &values) == 0) {
-        result = Py_NewRef(Py_None);
+    const bool fit = layer_take_parameters(py_state_of_type(Py_TYPE(self)), &values,
+                                           dict) == 0 &&
+                     layer_check_parameters(&held, &values) == 0;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    for (int i = 0; fit && i < ATTN_PARAMETERS; i++) {
+        PyArrayObject *live = held.parameters[i], *from = values.parameters[i];
+        if (live != NULL && from != NULL) { /* of one size, but for code that ran */
+            memmove(PyArray_DATA(live), PyArray_DATA(from),
+                    (size_t)Py_MIN(PyArray_NBYTES(live), PyArray_NBYTES(from)));
+        }
     }
+    Py_END_CRITICAL_SECTION();
     layer_core_clear(&values);
     layer_core_clear(&held);
-    return result;
+    return fit ? Py_NewRef(Py_None) : NULL;
 }
 
 PyObject *

@@ -235,6 +235,7 @@ make_parameter_gradients(py_call *call)
     return result;
 }
 
+/* A scale that is one number has a scalar, which the core writes like an array. */
 static int
 make_shared_gradients(py_call *call)
 {
@@ -246,9 +247,9 @@ make_shared_gradients(py_call *call)
         make_if_wanted(call, o->return_grad_scale, ARG_SCALE, &d->scales) < 0) {
         return -1;
     }
-    if ((bandwidth || o->return_grad_scale) &&
-        (d->scales == NULL || PyArray_SIZE(d->scales) > 0)) {
-        call->scale_or_scales = d->scales == NULL ? &call->scale : py_data(d->scales);
+    if ((bandwidth || o->return_grad_scale) && d->scales == NULL) {
+        d->scale = PyArrayScalar_New(Float);
+        return d->scale == NULL ? -1 : 0;
     }
     return 0;
 }
@@ -277,16 +278,6 @@ py_make_gradients(py_call *call)
                    make_parameter_gradients(call) < 0
                ? -1
                : 0;
-}
-
-static PyObject *
-float32_of(float x)
-{
-    PyObject *scalar = PyArrayScalar_New(Float);
-    if (scalar != NULL) {
-        PyArrayScalar_ASSIGN(scalar, Float, x);
-    }
-    return scalar;
 }
 
 /* What there is of dq, dk and dv, and, of a score with parameters, theirs, as a named
@@ -324,31 +315,27 @@ first_parts(const attnext_state *state, const py_call *call, PyObject **parts,
 PyObject *
 py_pack_gradients(const attnext_state *state, const py_call *call)
 {
-    PyObject *parts[3 + ATTN_PARAMETERS + 3], *named = NULL, *result = NULL;
+    PyObject *parts[3 + ATTN_PARAMETERS + 3], *named = NULL;
     const py_made *d = &call->made;
     const py_options *o = &call->options;
-    const bool bandwidth = call->score->about->scale == ATTN_SCALE_BANDWIDTH;
-    const bool scaled = bandwidth || o->return_grad_scale;
-    PyObject *scale = !scaled             ? NULL
-                      : d->scales != NULL ? Py_NewRef(d->scales)
-                                          : float32_of(call->scale);
-    int count = scaled && scale == NULL ? 0 : first_parts(state, call, parts, &named);
-    if (count > 0) {
-        if (bandwidth) {
-            parts[count++] = scale;
-        }
-        if (o->return_grad_bias) {
-            parts[count++] = py_or_none(d->bias);
-        }
-        if (o->return_grad_sink) {
-            parts[count++] = py_or_none(d->sink);
-        }
-        if (o->return_grad_scale) {
-            parts[count++] = scale;
-        }
-        result = pack(parts, count);
+    PyObject *scale = d->scale != NULL ? d->scale : (PyObject *)d->scales;
+    int count = first_parts(state, call, parts, &named);
+    if (count == 0) {
+        return NULL;
     }
-    Py_XDECREF(scale);
+    if (call->score->about->scale == ATTN_SCALE_BANDWIDTH) {
+        parts[count++] = scale;
+    }
+    if (o->return_grad_bias) {
+        parts[count++] = py_or_none(d->bias);
+    }
+    if (o->return_grad_sink) {
+        parts[count++] = py_or_none(d->sink);
+    }
+    if (o->return_grad_scale) {
+        parts[count++] = scale;
+    }
+    PyObject *result = pack(parts, count);
     Py_XDECREF(named);
     return result;
 }

@@ -88,7 +88,7 @@ place_of(PyObject *object)
     if (type == &PyCFunction_Type) {
         return &((PyCFunctionObject *)object)->m_ml->ml_doc;
     }
-    if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type) {
+    if (type == &PyMethodDescr_Type) {
         return &((PyMethodDescrObject *)object)->d_method->ml_doc;
     }
     if (type == &PyGetSetDescr_Type) {
@@ -98,7 +98,8 @@ place_of(PyObject *object)
                                        : NULL;
 }
 
-/* add(object, text): the docstring of what is compiled, behind its signature. */
+/* add(object, text): the docstring of what is compiled, behind its signature; False: it is
+ * not, as a type or a function of attnext/_layers.py. */
 static PyObject *
 add(PyObject *Py_UNUSED(self), PyObject *args)
 {
@@ -108,10 +109,8 @@ add(PyObject *Py_UNUSED(self), PyObject *args)
         return NULL;
     }
     const char **place = place_of(object);
-    if (place == NULL) { /* a type, or a function of attnext/_layers.py */
-        return PyObject_SetAttrString(object, "__doc__", PyTuple_GET_ITEM(args, 1)) < 0
-                   ? NULL
-                   : Py_NewRef(Py_None);
+    if (place == NULL) {
+        Py_RETURN_FALSE;
     }
     const char *before = *place == NULL ? "" : *place;
     const char *end = strstr(before, "--\n\n");
@@ -122,7 +121,7 @@ add(PyObject *Py_UNUSED(self), PyObject *args)
         }
         *place = doc;
     }
-    Py_RETURN_NONE;
+    Py_RETURN_TRUE;
 }
 
 int
