@@ -21,7 +21,7 @@ from attnext import _wrong
 
 GATES = {"py_make_plain", "py_read_call"}
 # What calls the core, and what only such functions call: all of it is behind the gate.
-CORE = {"py_read_call", "py_attend", "py_run", "py_run_alone"}
+CORE = {"py_read_call", "py_attend", "py_run"}
 # What is not plain, and behind the gate all is; a weak reference, called for what it refers to.
 AS_THEY_ARE = {"py_read_real", "layer_memory_layer"}
 # What words a message asks Python for it; nothing is looked at after that.
@@ -43,7 +43,8 @@ ALLOWED = {
     # ... of an exact int, whose own methods these are
     *"PyLong_AsUnsignedLongLong PyNumber_AsSsize_t".split(),
     # arrays: what NumPy's macros read; new ones of numbers, which the collector does not know
-    *"PyArrayScalar_VAL PyArray_BASE PyArray_BYTES PyArray_CHKFLAGS PyArray_Check".split(),
+    *"PyArrayScalar_New PyArrayScalar_VAL PyArray_BASE PyArray_BYTES".split(),
+    *"PyArray_CHKFLAGS PyArray_Check".split(),
     *"PyArray_CheckExact PyArray_CompareLists PyArray_DATA PyArray_DESCR PyArray_DIM".split(),
     *"PyArray_DIMS PyArray_ENABLEFLAGS PyArray_FLAGS PyArray_ISBOOL PyArray_ISCARRAY".split(),
     *"PyArray_ISCARRAY_RO PyArray_ISUNSIGNED PyArray_ISWRITEABLE PyArray_ITEMSIZE".split(),

@@ -236,7 +236,7 @@ py_attend(const attnext_state *state, py_call *call)
     if (py_is_backward(call->form)) {
         return py_read_inputs(call) < 0 || py_make_gradients(call) < 0
                    ? -1
-                   : py_run(state, work_of(call), call_backward, call);
+                   : py_run(state, work_of(call), true, call_backward, call);
     }
     const py_made *to = &call->made;
     if (py_read_inputs(call) < 0 || py_make_outputs(call) < 0) {
@@ -245,5 +245,5 @@ py_attend(const attnext_state *state, py_call *call)
     if (is_empty(to->output) && is_empty(to->weights) && is_empty(to->lse)) {
         return 0; /* nothing to write, however large the other sizes */
     }
-    return py_run(state, work_of(call), call_forward, call);
+    return py_run(state, work_of(call), true, call_forward, call);
 }

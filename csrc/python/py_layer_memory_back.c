@@ -180,7 +180,7 @@ through_projection(const attnext_state *state, const memory_object *memory,
     const double work = 2.0 * (double)p->B * (double)p->N * (double)p->Dk *
                         (double)c->kv->maker->key_width(p);
     py_quiet_begin();
-    return py_run(state, work, call_projected, c);
+    return py_run(state, work, true, call_projected, c);
 }
 
 /* (dk, dv) of the sums of all keys; the parameters' gradients are added to grads. */

@@ -192,7 +192,7 @@ put(const attnext_state *state, attn_kv *kv, const memory_rows *rows, bool is_ne
         return 0;
     }
     py_quiet_begin();
-    return (is_new ? py_run : py_run_alone)(state, attn_kv_work(kv), call_prepare, kv);
+    return py_run(state, attn_kv_work(kv), is_new, call_prepare, kv);
 }
 
 /* All keys move to another cache, with the rows. Others run while they are projected: where one

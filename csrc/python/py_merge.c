@@ -169,9 +169,9 @@ run_merge(const attnext_state *state, const merge_call *m)
 {
     /* multiply-adds: an exp for each row, and what becomes of each number */
     const double work = (double)m->count * (double)m->rows * (8.0 + (double)m->Dv);
-    return m->rows == 0
-               ? 0
-               : py_run(state, m->d_outputs == NULL ? work : 2.0 * work, call_core, m);
+    return m->rows == 0 ? 0
+                        : py_run(state, m->d_outputs == NULL ? work : 2.0 * work, true,
+                                 call_core, m);
 }
 
 /* ---- the functions --------------------------------------------------------------- */

@@ -95,9 +95,9 @@ py_refuse(size_t bytes, const char *what)
     return -1;
 }
 
-static int
-run(const attnext_state *state, double work, bool release, py_core_call *call,
-    const void *context)
+int
+py_run(const attnext_state *state, double work, bool release, py_core_call *call,
+       const void *context)
 {
     _Alignas(64) char nothing[NOTHING];
     released_run r = {.run = {.threads = 1}};
@@ -117,18 +117,6 @@ run(const attnext_state *state, double work, bool release, py_core_call *call,
             PyEval_RestoreThread(r.thread);
         }
     }
-    return result == ATTN_NO_ROOM ? py_refuse(r.run.room, "this call needs") : result;
-}
-
-int
-py_run(const attnext_state *state, double work, py_core_call *call, const void *context)
-{
-    return py_quiet_end(run(state, work, true, call, context));
-}
-
-int
-py_run_alone(const attnext_state *state, double work, py_core_call *call,
-             const void *context)
-{
-    return py_quiet_end(run(state, work, false, call, context));
+    return py_quiet_end(
+        result == ATTN_NO_ROOM ? py_refuse(r.run.room, "this call needs") : result);
 }

@@ -12,16 +12,13 @@
  * all of it undone.
  *     work    in multiply-adds, as attn_forward_work: a call of little keeps the GIL and
  *             one thread
+ *     release false: nobody is to see what is half done, so the GIL is kept, and Ctrl-C has
+ *             to wait; without a need for scratch it cannot fail
  *     call    the core's int, which may be ATTN_NO_ROOM: it is called again
  * -1: an exception is set. */
 typedef int py_core_call(const void *context, void *scratch, attn_run *run);
-int py_run(const attnext_state *state, double work, py_core_call *call,
+int py_run(const attnext_state *state, double work, bool release, py_core_call *call,
            const void *context);
-
-/* The same with the GIL: so that nobody sees what is half done, Ctrl-C has to wait. It
- * cannot fail where no scratch is needed. */
-int py_run_alone(const attnext_state *state, double work, py_core_call *call,
-                 const void *context);
 
 /* So many bytes at a multiple of 16, or of 64 if they are many, to be given back with
  * the same number; NULL without an exception. The GIL is not needed. */

@@ -95,7 +95,7 @@ softmax(attnext_state *state, PyObject *const *given)
         goto done;
     }
     const double size = (double)PyArray_SIZE(c.result);
-    result = size == 0.0 ? 0 : py_run(state, work * size, call_core, &c);
+    result = size == 0.0 ? 0 : py_run(state, work * size, true, call_core, &c);
 done:
     py_view_clear(&c.masks.mask);
     Py_XDECREF(c.mask);
@@ -155,7 +155,7 @@ mask_sequences(attnext_state *state, PyObject *const *given)
     if (py_valid_lens(given[ARG_VALID_LEN], "valid_len", 1, dims, c.T, &c.valid,
                       &c.lens, NULL) == 0 &&
         (c.copy = py_new_float32(ndim, dims)) != NULL) {
-        result = size == 0.0 ? 0 : py_run(state, size, call_sequence_mask, &c);
+        result = size == 0.0 ? 0 : py_run(state, size, true, call_sequence_mask, &c);
     }
 done:
     Py_XDECREF(c.lens);
