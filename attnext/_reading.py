@@ -1,10 +1,10 @@
 """What C does not read: any object as an array, a number or a pair, or what is wrong with it.
 
 C takes what is plain, arrays of NumPy's own class and of a dtype that fits, ints, floats, bools,
-lists of ints, of values that are allowed, and looks at the shapes of arrays. Whatever else comes is
-read here, before the first look: reading may run anybody's code. `plain` reads a call's arguments,
-each with a function that is called with its name and what was given, and returns what is plain; it
-is named as the kinds in py_read.c are.
+lists and tuples of ints, of values that are allowed, and looks at the shapes of arrays. Whatever
+else comes is read here, before the first look: reading may run anybody's code. `plain` reads a
+call's arguments, each with a function that is called with its name and what was given, and returns
+what is plain; it is named as the kinds in py_read.c are.
 """
 
 from __future__ import annotations

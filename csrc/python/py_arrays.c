@@ -203,15 +203,15 @@ py_clip_int(PyObject *integer, int64_t low, int64_t high)
     return overflow > 0 ? high : overflow < 0 ? low : clip(value, low, high);
 }
 
-/* The shape that plain integers come in: an array's, a list's, or that of an int. */
+/* The shape that plain integers come in: an array's, a list's or tuple's, or that of an int. */
 static int
 shape_of(PyObject *object, npy_intp dims[PY_MAX_AXES])
 {
     if (PyArray_CheckExact(object)) {
         return py_note_shape((PyArrayObject *)object, dims);
     }
-    dims[0] = PyList_Check(object) ? PyList_GET_SIZE(object) : 1;
-    return PyList_Check(object) ? 1 : 0;
+    dims[0] = PyLong_Check(object) ? 1 : PySequence_Fast_GET_SIZE(object);
+    return PyLong_Check(object) ? 0 : 1;
 }
 
 /* n integers of an array, clipped. Each is read once and judged by its copy, for the
@@ -239,8 +239,8 @@ copy_clipped(int64_t *to, PyObject *object, npy_intp n, int64_t low, int64_t hig
     if (PyArray_CheckExact(object)) {
         return copy_array(to, (PyArrayObject *)object, n, low, high);
     }
-    PyObject *const *items = PyList_Check(object) ? PySequence_Fast_ITEMS(object)
-                                                  : &object;
+    PyObject *const *items = PyLong_Check(object) ? &object
+                                                  : PySequence_Fast_ITEMS(object);
     for (npy_intp i = 0; i < n; i++) {
         to[i] = py_clip_int(items[i], low, high);
     }

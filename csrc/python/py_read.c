@@ -2,12 +2,12 @@
  * py_read.c -- what the arguments of a call are before anybody looks at them: plain.
  *
  * Plain is what C reads without running any Python code, and has nothing to say against:
- * arrays of NumPy's own class and of a dtype that fits, ints, floats, bools, lists of ints,
- * with values that are allowed. Whatever else comes, attnext/_reading.py makes plain, or says
- * what is wrong with it (py_defer.c); of arrays the shapes, and what is in them, are looked at
- * later. From the last of these readings on nothing runs Python code until the core is done:
- * no argument can be taken from under it, none changes between two looks. tests/test_door.py
- * follows all calls to see it.
+ * arrays of NumPy's own class and of a dtype that fits, ints, floats, bools, lists and tuples
+ * of ints, with values that are allowed. Whatever else comes, attnext/_reading.py makes plain,
+ * or says what is wrong with it (py_defer.c); of arrays the shapes, and what is in them, are
+ * looked at later. From the last of these readings on nothing runs Python code until the core
+ * is done: no argument can be taken from under it, none changes between two looks.
+ * tests/test_door.py follows all calls to see it.
  */
 #include "py_run.h"
 
@@ -115,13 +115,9 @@ is_list(PyObject *object, bool was_read)
 }
 
 static bool
-is_list_of_ints(PyObject *object, bool was_read)
+is_exact_int(PyObject *object)
 {
-    bool all = is_list(object, was_read);
-    for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(object); i++) {
-        all = PyLong_CheckExact(PyList_GET_ITEM(object, i));
-    }
-    return all;
+    return PyLong_CheckExact(object);
 }
 
 /* How far a window reaches: no further than the core adds. */
@@ -192,7 +188,7 @@ fits(read_kind kind, PyObject *object, bool was_read)
         return PyTypeNum_ISBOOL(type_of(object));
     case READ_integers:
         return PyTypeNum_ISINTEGER(type_of(object)) || is_int(object) ||
-               is_list_of_ints(object, was_read);
+               is_sequence_of(object, was_read, is_exact_int);
     case READ_parts:
         return is_real_array(object) || is_sequence_of(object, was_read, is_real_array);
     case READ_out:
