@@ -370,15 +370,16 @@ enum { MOST_LOOKS = 1000 };
 
 /* Reading runs code, which may do something to what was plain until then: so all is looked at
  * again. */
-static int
-make_plain(const attnext_state *state, const py_signature *signature, PyObject **given,
-           PyObject **owned)
+int
+py_make_plain(const attnext_state *state, const py_signature *signature,
+              PyObject **given, PyObject **owned)
 {
     for (int looks = 0; looks <= MOST_LOOKS; looks++) {
         if (collect_now() < 0) {
             return -1;
         }
         if (are_ready(state, signature, given, looks > 0)) {
+            py_quiet_begin();
             return 0;
         }
         if (read_all(state, signature, given, owned, looks > 0) < 0) {
@@ -386,13 +387,4 @@ make_plain(const attnext_state *state, const py_signature *signature, PyObject *
         }
     }
     return py_wrong("sentence", "(s)", "changing");
-}
-
-int
-py_make_plain(const attnext_state *state, const py_signature *signature,
-              PyObject **given, PyObject **owned)
-{
-    int result = make_plain(state, signature, given, owned);
-    py_quiet_begin();
-    return result;
 }
