@@ -41,9 +41,8 @@ typedef struct {
     float dropout_p;  /* > 0 needs the seed or a dropout_mask */
     py_seed seed;
     attn_empty_rows empty_rows;
-    py_scale
-        scale; /* what it is: attn.h; not given: the score's default, or an array */
-    float eps; /* 0: the default */
+    py_scale scale; /* attn.h; not given: the score's default, or an array */
+    float eps;      /* 0: the default */
     Py_ssize_t num_heads, num_kv_heads; /* multi-head; 0: not given */
     bool return_weights, return_lse;
     bool return_kept; /* py_made.kept, which a backward may be given */
