@@ -86,8 +86,9 @@ def test_an_installation_has_the_docstrings_that_an_import_would_join() -> None:
     assert (package / "joined").is_file() == (package != REPOSITORY / "attnext" / "_docs")
     given: list[str] = []
 
-    def add(found: Any, text: str) -> None:
+    def add(found: Any, text: str) -> bool:
         given.append(text)
+        return True
 
     _docs.join(_core, add)
     assert given == [text for _, text in pages.pages(_core)]
