@@ -201,7 +201,7 @@ def _shapes_of_heads(x: dict[str, Any]) -> dict[str, Shape]:
     rows = (*lead, x["num_heads"], M)
     N, H = x["keys"].shape[-2], x["W_o"].shape[0]
     entries = prod(lead)
-    kept = 16 + sum(
+    kept = 16 + sum(  # before them stands how far they lie behind its start
         -(-entries * size // 16) * 16
         for size in (M * H, N * x["W_k"].shape[0], N * x["W_v"].shape[0], M * H)
     )

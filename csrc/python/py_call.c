@@ -12,7 +12,7 @@
 
 /* ---- options --------------------------------------------------------------------- */
 
-/* Dropout needs the seed or the mask, and not both. */
+/* A bandwidth is w or sigma, not both; dropout needs the seed or the mask, and not both. */
 static int
 check_options(const py_call *call)
 {

@@ -120,12 +120,12 @@ layer_set_parameter(PyObject *self, PyObject *value, void *which)
 /* ---- for attnext/_layers.py ------------------------------------------------------ */
 
 /* Copies values into those live arrays that are there: into all or none. Nothing of Python runs
- * between the look at them and the last one. */
+ * between the look at them and the last one. None: that all are what they were is all. */
 PyObject *
 layer_write(PyObject *self, PyObject *dict)
 {
     layer_core held;
-    if (!PyDict_CheckExact(dict)) {
+    if (dict != Py_None && !PyDict_CheckExact(dict)) {
         py_wrong("kind", "(sOs)", "values", dict, "a dict");
         return NULL;
     }
@@ -133,9 +133,11 @@ layer_write(PyObject *self, PyObject *dict)
         return NULL;
     }
     layer_core values = layer_sizes(&held);
-    const bool fit = layer_take_parameters(py_state_of_type(Py_TYPE(self)), &values,
-                                           dict) == 0 &&
-                     layer_check_parameters(&held, &values) == 0;
+    const attnext_state *state = py_state_of_type(Py_TYPE(self));
+    const bool fit = dict == Py_None
+                         ? layer_check_parameters(&held, NULL) == 0
+                         : layer_take_parameters(state, &values, dict) == 0 &&
+                               layer_check_parameters(&held, &values) == 0;
     Py_BEGIN_CRITICAL_SECTION(self);
     for (int i = 0; fit && i < ATTN_PARAMETERS; i++) {
         PyArrayObject *live = held.parameters[i], *from = values.parameters[i];

@@ -13,7 +13,7 @@
  *     class MultiHeadAttention: ...
  *
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
- *     threads, kept, defers = attnext._config.settings(cpus)                 # or ImportError
+ *     threads, kept, defers = attnext._config.settings(cpus)         # or ImportError
  *     attnext._layers.fill(...)                          # cold methods of the classes
  *     attnext._docs.join(...)                            # docstrings: py_tables.c
  *
