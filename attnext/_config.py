@@ -1,4 +1,4 @@
-"""What the environment says, for C; and what show_config shows of what C tells it."""
+"""What the environment says, for C; and the functions that ask C what is in use, and change it."""
 
 import os
 import sys
@@ -22,12 +22,13 @@ def _setting(name: str, standard: int, least: int, most: int) -> int:
     raise ImportError(f"{name}={text!r}: expected a whole number >= {least}")
 
 
-def settings(cpus: int, refused: str | None) -> tuple[int, int, bool]:
+def settings(core: Any, cpus: int, refused: str | None) -> tuple[int, int, bool]:
     """How many threads compute, how many MiB of memory are kept for the next call, and whether
     what needs no reading is read as well, in a run of the tests.
 
     refused: why not by the instruction set that ATTNEXT_CPU asks for.
     """
+    fill(core)
     if refused is not None:
         raise ImportError(f"ATTNEXT_CPU={os.environ.get('ATTNEXT_CPU')!r}: {refused}")
     threads = _setting("ATTNEXT_NUM_THREADS", cpus, 1, 2**31 - 1)
@@ -35,7 +36,38 @@ def settings(cpus: int, refused: str | None) -> tuple[int, int, bool]:
     return threads, kept, bool(os.environ.get("ATTNEXT_DEFER"))
 
 
-def show(mode: Any, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+# ---- the functions -----------------------------------------------------------------------------
+
+
+def _functions(core: Any) -> tuple[Any, ...]:
+    """Of this compiled module, as a process may have several."""
+
+    def set_num_threads(n: Any) -> None:
+        from attnext import _reading  # not at import: it is seldom needed
+
+        core._threads(_reading.between("n", n, 1, 2**31 - 1, "1 <= n <= 2147483647"))
+
+    def get_num_threads() -> Any:
+        return core._threads(0)
+
+    def empty_cache() -> None:
+        core._release()
+
+    def show_config(mode: Any = "stdout") -> dict[str, Any] | None:
+        return _show(mode, core._facts())
+
+    return set_num_threads, get_num_threads, empty_cache, show_config
+
+
+def fill(core: Any) -> None:
+    """Put the functions into the compiled module."""
+    for function in _functions(core):
+        function.__module__, function.__qualname__ = core.__name__, function.__name__
+        function.__annotations__ = {}  # help() shows what it shows of those in C
+        setattr(core, function.__name__, function)
+
+
+def _show(mode: Any, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     """As dicts, or in words on stdout."""
     from attnext import _wrong  # not at import: it is seldom needed
 

@@ -89,6 +89,45 @@ def shapes(
             yield name, tuple(map(letters.__getitem__, shape.lstrip("1"))), letters[fan_in]
 
 
+# ---- random numbers -----------------------------------------------------------------------------
+
+_MOST_ENTROPY = 1 << 20  # NumPy would go through more, and hear no Ctrl-C
+
+
+def _entropy(value: Any) -> Any:
+    """A seed of ints in sequences, as lists and plain arrays.
+
+    NumPy goes through them without counting how deep it is, and the process ends where they have no
+    end: in a list that contains itself, or in a row of a np.matrix, which is one itself.
+    """
+    if isinstance(value, str) or not hasattr(value, "__len__"):
+        return value
+    count = value.size if isinstance(value, np.ndarray) else len(value)
+    if count > _MOST_ENTROPY:
+        raise ValueError(f"{count} numbers are more than a seed has")
+    if isinstance(value, np.ndarray):
+        value = np.asarray(value)
+        if value.dtype != object or value.ndim == 0:
+            return value
+    return [_entropy(item) for item in value]
+
+
+def generator(name: str, value: Any) -> np.random.Generator:
+    """A generator of random numbers, or what makes one."""
+    try:
+        if isinstance(value, list | tuple | range | np.ndarray):
+            value = _entropy(value)
+        return np.random.default_rng(value)
+    except RecursionError as error:
+        raise ValueError(f"{name} is a sequence without an end, expected one of ints") from error
+    except Exception as error:
+        if type(error) in (TypeError, ValueError):
+            what = f"{name} is not what numpy.random.default_rng takes: {error}"
+            raise type(error)(what) from error
+        _reading.note(name, error)
+        raise
+
+
 # ---- the constructors --------------------------------------------------------------------------
 
 
@@ -102,7 +141,7 @@ def _drawn(
     score: str, sizes: dict[str, int], options: tuple[Any, ...], bias: Any, rng: Any
 ) -> Made:
     bias = _reading.flag("bias", bias)
-    rng = _reading.rng("rng", rng)
+    rng = generator("rng", rng)
     parameters, grads = {}, {}
     for name, shape, fan_in in shapes(score, sizes, bias):
         bound = 1.0 / sqrt(fan_in) if fan_in > 0 else 0.0

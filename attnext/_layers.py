@@ -5,7 +5,7 @@ functions here use, which does not see what a subclass may have changed:
 
     _install(...)               makes the layer what a constructor or a copy has read
     _live                       the parameters by name: the dict itself
-    _bias, _rng                 has it the optional ones? and what draws seeds
+    _rng                        what draws seeds
     _write(values)              copies values into these of them, or into none; None: looks at all
     _read(value, name, shape)   as float32 in this shape (that of any)
     _training                   whether dropout acts
@@ -28,6 +28,7 @@ Array = np.ndarray[Any, Any]
 
 _OWN: _layouts.Layout = {}  # of all parameters of all layers
 _VECTORS: set[str] = set()  # those that a state dict has as matrices of one row
+_OPTIONAL: set[str] = set()  # those that a layer without bias has not
 
 # ---- attributes --------------------------------------------------------------------------------
 
@@ -54,7 +55,13 @@ def _own(self: Any, names: Iterable[str]) -> dict[str, Any]:
     """Those attributes that are compiled, whatever a subclass has of their names."""
     compiled, found = vars(_kind(type(self))), {}
     for name in names:
-        if name in compiled:
+        if name == "_bias":
+            try:
+                live = compiled["_live"].__get__(self)
+            except RuntimeError:  # __init__ has not been called
+                live = {}
+            found["bias"] = not _OPTIONAL.isdisjoint(live)
+        elif name in compiled:
             found[name.lstrip("_")] = compiled[name].__get__(self)
     return found
 
@@ -151,10 +158,12 @@ def _restored(
     num_heads: Any = 0,
     num_kv_heads: Any = 0,
 ) -> tuple[Any, ...]:
-    from attnext import _constructors, _reading, _wrong  # not at import: they are seldom needed
+    from attnext import _constructors, _wrong  # not at import: they are seldom needed
 
     options = _constructors.options(dropout, scale)
-    if _reading.rng("rng", rng) is not rng:  # what comes back as another was not saved here
+    if (
+        _constructors.generator("rng", rng) is not rng
+    ):  # what comes back as another was not saved here
         raise _wrong.kind("rng", rng, "a numpy.random.Generator")
     sizes, taken, summed = _constructors.no_sizes(), {}, {}
     if score != "dot_product":
@@ -282,6 +291,13 @@ def load_state_dict(self: Any, state_dict: Any, /) -> None:
 # ---- memories and contexts ---------------------------------------------------------------------
 
 
+def _are_sizes(score: str, H: int, heads: int, kv_heads: int) -> bool:
+    """What they have to be besides, the shapes of the parameters say."""
+    if score == "multi_head":
+        return min(H, heads, kv_heads) > 0 and H % heads == heads % kv_heads == 0
+    return heads == kv_heads == 0 and (H > 0 or score == "dot_product")
+
+
 def _of(
     cls: Any,
     score: str,
@@ -297,11 +313,15 @@ def _of(
     for kind, name in _SCORES.items():
         if name == score:
             H, Dk, Dv, *heads = sizes
+            if not _are_sizes(score, H, *heads):
+                break
             layer = kind.__new__(kind)
             live = parameters.copy()
             layer._install((Dk, 0, Dv, H, *heads), 0.0, None, False, None, live, {})
             return layer.memory(keys, values, valid_lens, mask=mask)
-    raise ValueError(f"score is {score!r}, expected the name of one")
+    else:
+        raise ValueError(f"score is {score!r}, expected the name of one")
+    raise ValueError("sizes are not those of such an object")
 
 
 def _shape(array: Any, rows: int) -> tuple[int, ...]:
@@ -311,7 +331,7 @@ def _shape(array: Any, rows: int) -> tuple[int, ...]:
 
 
 def _repr_of_memory(self: Any) -> str:
-    keys, values, _, _, N = self._parts()
+    keys, values, _, _, N = self._parts(False)
     return f"<Memory: keys {_shape(keys, N)}, values {_shape(values, N)}>"
 
 
@@ -324,8 +344,7 @@ def _given_to(self: Any, layer: object, /) -> tuple[Any, ...]:
         from attnext import _wrong
 
         raise _wrong.sentence("memory_of_another")
-    self._check()
-    keys, values, lens, mask, N = self._parts()
+    keys, values, lens, mask, N = self._parts(True)
     lens = lens if lens is None else lens.copy()
     mask = mask if mask is None else mask[..., :N, :].copy()
     return keys[..., :N, :].copy(), values[..., :N, :].copy(), lens, mask
@@ -382,6 +401,7 @@ def fill(core: Any) -> None:
         shapes = {name: letters for name, letters, *_ in rows}
         _OWN.update(_layouts.of_d2l(shapes))
         _VECTORS.update(name for name, letters in shapes.items() if letters[0] == "1")
+        _OPTIONAL.update(name for name, _, optional, _ in rows if optional)
     for score in _SHOWN:
         kind = getattr(core, score.title().replace("_", "") + "Attention")
         _SCORES[kind] = score

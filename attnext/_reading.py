@@ -37,7 +37,7 @@ _ADDED = "; floats to be added to the scores are an attention's argument bias"
 # ---- what others raise, and what they are ------------------------------------------------------
 
 
-def _note(name: str, error: Exception) -> None:
+def note(name: str, error: Exception) -> None:
     if not isinstance(error, MemoryError):
         error.add_note(f"raised when the argument {name} was read")
 
@@ -65,7 +65,7 @@ def read(name: str, value: Any) -> Array:
         except Exception as error:
             if type(error) in (ValueError, TypeError, RuntimeError):
                 raise type(error)(f"{name} cannot be read as an array: {error}") from error
-            _note(name, error)
+            note(name, error)
             raise
     if array.dtype.kind == "O" and isinstance(value, _LISTS) and _is_ragged(array):
         what = "cannot be read as an array: its lists have different lengths"
@@ -81,7 +81,7 @@ def _refuse_requires_grad(name: str, value: Any) -> None:
     try:
         refused = getattr(value, "requires_grad", False) is True
     except Exception as error:
-        _note(name, error)
+        note(name, error)
         raise
     if refused:
         raise TypeError(
@@ -153,11 +153,19 @@ def floats(name: str, value: Any) -> Array:
     return array
 
 
+def _with_rows(mask: Array) -> Array:
+    """Itself if its last axis lies there or repeats one element, else a copy."""
+    if mask.ndim == 0 or mask.shape[-1] == 1 or mask.strides[-1] in (0, mask.itemsize):
+        return mask
+    once = [slice(None if stride else 1) for stride in mask.strides]
+    return np.ascontiguousarray(mask[tuple(once)])
+
+
 def bools(name: str, value: Any) -> Array:
     """A mask or a dropout_mask."""
     array = read(name, value)
     if array.dtype == bool or _is_empty_list(value, array):
-        return array.astype(bool, copy=False)
+        return _with_rows(array.astype(bool, copy=False))
     hint = ""
     if array.dtype.kind in "fiu":
         adds = ": floats to be added to the scores are the argument bias"
@@ -214,7 +222,7 @@ def parts(name: str, value: Any) -> Array | tuple[Array, ...]:
     try:
         items = tuple(value)  # a list may change while it is read
     except Exception as error:
-        _note(name, error)
+        note(name, error)
         raise
     return _each(real, name, items)
 
@@ -242,43 +250,6 @@ def overlap(name: str, value: Array, out: Array) -> None:
         shared = True
     if shared:
         raise ValueError(f"out shares memory with {name}, expected memory of its own")
-
-
-_MOST_ENTROPY = 1 << 20  # NumPy would go through more, and hear no Ctrl-C
-
-
-def _entropy(value: Any) -> Any:
-    """A seed of ints in sequences, as lists and plain arrays.
-
-    NumPy goes through them without counting how deep it is, and the process ends where they have no
-    end: in a list that contains itself, or in a row of a np.matrix, which is one itself.
-    """
-    if isinstance(value, str) or not hasattr(value, "__len__"):
-        return value
-    count = value.size if isinstance(value, np.ndarray) else len(value)
-    if count > _MOST_ENTROPY:
-        raise ValueError(f"{count} numbers are more than a seed has")
-    if isinstance(value, np.ndarray):
-        value = np.asarray(value)
-        if value.dtype != object or value.ndim == 0:
-            return value
-    return [_entropy(item) for item in value]
-
-
-def rng(name: str, value: Any) -> np.random.Generator:
-    """A generator of random numbers, or what makes one."""
-    try:
-        if isinstance(value, list | tuple | range | np.ndarray):
-            value = _entropy(value)
-        return np.random.default_rng(value)
-    except RecursionError as error:
-        raise ValueError(f"{name} is a sequence without an end, expected one of ints") from error
-    except Exception as error:
-        if type(error) in (TypeError, ValueError):
-            what = f"{name} is not what numpy.random.default_rng takes: {error}"
-            raise type(error)(what) from error
-        _note(name, error)
-        raise
 
 
 # ---- numbers -----------------------------------------------------------------------------------
@@ -368,11 +339,11 @@ def index(name: str, value: Any) -> int:
     except Exception as error:  # arrays, tensors
         if type(error) is TypeError:
             raise TypeError(f"{name} must be an int: {error}") from error
-        _note(name, error)
+        note(name, error)
         raise
 
 
-def _between(name: str, value: Any, low: int, high: int | None, expected: str) -> int:
+def between(name: str, value: Any, low: int, high: int | None, expected: str) -> int:
     found = index(name, value)
     if found < low or (high is not None and found > high):
         raise _wrong.value(name, value, expected)
@@ -381,11 +352,11 @@ def _between(name: str, value: Any, low: int, high: int | None, expected: str) -
 
 def heads(name: str, value: Any) -> int:
     """How many there are."""
-    return _between(name, value, 1, None, "{name} >= 1")
+    return between(name, value, 1, None, "{name} >= 1")
 
 
 def seed(name: str, value: Any) -> int:
-    return _between(name, value, 0, 2**64 - 1, "0 <= seed < 2**64")
+    return between(name, value, 0, 2**64 - 1, "0 <= seed < 2**64")
 
 
 def drawn_seed(rng: Any) -> int:
@@ -393,12 +364,8 @@ def drawn_seed(rng: Any) -> int:
     return seed("a seed drawn from rng", rng.integers(0, 2**64 - 1, None, "uint64", True))
 
 
-def threads(name: str, value: Any) -> int:
-    return _between(name, value, 1, 2**31 - 1, "1 <= n <= 2147483647")
-
-
 def _end(name: str, value: Any) -> int:
-    return _between(name, value, -1, None, "0 or more, or -1 for no bound")
+    return between(name, value, -1, None, "0 or more, or -1 for no bound")
 
 
 def window(name: str, value: Any) -> tuple[int, ...]:
@@ -408,7 +375,7 @@ def window(name: str, value: Any) -> tuple[int, ...]:
     try:
         ends = tuple(value)
     except Exception as error:
-        _note(name, error)
+        note(name, error)
         raise
     if len(ends) != 2:
         raise ValueError(f"{name} has {len(ends)} entries, expected two: (left, right)")

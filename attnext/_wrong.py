@@ -114,7 +114,7 @@ def _fits(came: Array, dims: Dims) -> bool:
 
 def keys(came: Any, queries: Array, own_size: bool, enable_gqa: bool, N: int) -> ValueError:
     """keys do not fit queries; N: so many of a memory's keys, which came, or -1 for others."""
-    came = came if N < 0 else came._parts()[0]
+    came = came if N < 0 else came._parts(False)[0]
     *leading, _, features = queries.shape
     dims = [*leading, _N, _DK if own_size else features]
     heads = leading[-1] if leading else 1
@@ -233,7 +233,6 @@ def beside_memory(name: str) -> TypeError:
 _SENTENCES: dict[str, tuple[type[Exception], str]] = {
     "changing": (RuntimeError, "the arguments change whenever they are read"),
     "no_parts": (ValueError, "outputs has no parts, expected one or more"),
-    "sizes": (ValueError, "sizes are not those of such an object"),
     "no_values": (TypeError, "__call__() missing required argument 'values' (position 3)"),
     "no_forward": (RuntimeError, "backward() needs a forward before it: call the object first"),
     "context_of_another": (

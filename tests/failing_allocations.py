@@ -230,7 +230,6 @@ def life_of_a_memory(layer: Layer) -> Any:
 
 
 ALONE = {"parameters", "zero_grad", "state_dict", "eval", "_now", "__repr__", "__len__"}
-ALONE |= {"_parts", "_check"}
 ALONE |= {f"{kind}Attention.__reduce__" for kind in ("Additive", "DotProduct", "MultiHead")}
 ALONE.add("Memory.backward")
 
@@ -242,6 +241,8 @@ def attributes(thing: Any) -> Cases:
         label = f"{kind.__name__}.{name}"
         if not callable(vars(kind)[name]):
             yield label, partial(getattr, thing, name)
+        elif name == "_parts":
+            yield label, partial(thing._parts, True)
         elif name in ALONE or label in ALONE:
             yield label, partial(getattr(thing, name))
 

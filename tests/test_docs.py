@@ -84,15 +84,9 @@ def test_an_installation_has_the_docstrings_that_an_import_would_join() -> None:
     """setup.py keeps them; what is kept is what is shown."""
     package = Path(_docs.__file__).parent
     assert (package / "joined").is_file() == (package != REPOSITORY / "attnext" / "_docs")
-    given: list[str] = []
-
-    def add(found: Any, text: str) -> bool:
-        given.append(text)
-        return True
-
-    _docs.join(_core, add)
-    assert given == [text for _, text in pages.pages(_core)]
-    assert all("\0" not in text for text in given)
+    kept = _docs._joined(_core)
+    assert kept == [text for page in pages.pages(_core) for text in page]
+    assert all("\0" not in text for text in kept)
     for name, text in pages.pages(_core):
         kind, _, member = name.partition(".")
         shown = vars(getattr(_core, kind)).get(member) if member else getattr(_core, kind)

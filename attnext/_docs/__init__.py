@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# Puts a text behind the signature of what is compiled, if there is none yet; of what is not: False.
+# Gives what is compiled a docstring, which begins with its signature; of what is not: False.
 Add = Callable[[object, str], bool]
 
 
@@ -51,7 +51,11 @@ def join(core: Any, add: Add) -> None:
         kind, _, member = name.partition(".")
         found = vars(core)[kind]
         named = vars(found)[member] if member else found
-        if not add(named, text):
+        if named.__doc__ and not isinstance(named, type):
+            continue  # imported before in this process
+        signature = getattr(named, "__text_signature__", None)
+        shown = f"{named.__name__}{signature}\n--\n\n" if signature else ""
+        if not add(named, shown + text):
             named.__doc__ = text
 
 

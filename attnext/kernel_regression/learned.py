@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnext import _reading
+from attnext import _constructors
 from attnext._core import gaussian_attention, gaussian_attention_backward
 
 from .inputs import as_float32
@@ -74,7 +74,7 @@ class NWKernelRegression:
     def __init__(
         self, rng: int | np.random.Generator | np.random.SeedSequence | None = None
     ) -> None:
-        self._w: Array = _reading.rng("rng", rng).random(1, dtype=np.float32)
+        self._w: Array = _constructors.generator("rng", rng).random(1, dtype=np.float32)
         self._saved: _Saved | None = None
         self.attention_weights = None
         self.grads = {"w": np.zeros(1, np.float32)}

@@ -174,6 +174,9 @@ typedef struct {
     attn_dropout dropout;
 } attn_problem;
 
+/* Its scale where none is given. */
+float attn_default_scale(const attn_problem *p);
+
 /* The size that a letter of a parameter's shape stands for. */
 int64_t attn_letter_size(const attn_problem *p, char letter);
 

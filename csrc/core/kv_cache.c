@@ -212,6 +212,12 @@ attn_add_key_sums(const attn_key_sums *to, const attn_key_sums *from, int64_t en
 }
 
 void
+attn_add(float *to, const float *from, int64_t n)
+{
+    add_row(to, from, n, false);
+}
+
+void
 attn_zero_unused(float *projected, const uint8_t *key_use, int64_t n, int64_t width)
 {
     for (int64_t i = 0; i < n; i++) {

@@ -80,6 +80,9 @@ void attn_add_key_sums(const attn_key_sums *to, const attn_key_sums *from,
                        int64_t entries, int64_t key_width, int64_t value_width,
                        int threads);
 
+/* to += from, n numbers. */
+void attn_add(float *to, const float *from, int64_t n);
+
 /* Writes that 0 into those of n rows of `projected`. */
 void attn_zero_unused(float *projected, const uint8_t *key_use, int64_t n,
                       int64_t width);

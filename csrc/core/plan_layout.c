@@ -7,10 +7,21 @@
 #include "sums.h"
 #include "weights.h"
 
+#include <math.h>
+
 const attn_score_info *
 attn_about(const attn_score *score)
 {
     return &score->about;
+}
+
+float
+attn_default_scale(const attn_problem *p)
+{
+    const int64_t D = p->heads > 0 ? p->H / p->heads : p->Dq;
+    return p->score->about.scale == ATTN_SCALE_ROOT && D > 0
+               ? (float)(1.0 / sqrt((double)D))
+               : 1.0f;
 }
 
 int64_t

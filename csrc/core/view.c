@@ -4,6 +4,8 @@
  */
 #include "view.h"
 
+#include <math.h>
+
 void
 attn_extent(const attn_array *a, const char **low, const char **high)
 {
@@ -18,6 +20,27 @@ attn_extent(const attn_array *a, const char **low, const char **high)
     }
     *low = a->data + before;
     *high = a->data + behind;
+}
+
+bool
+attn_may_overlap(const attn_array *a, const attn_array *b)
+{
+    const char *low[2], *high[2];
+    attn_extent(a, &low[0], &high[0]);
+    attn_extent(b, &low[1], &high[1]);
+    return low[0] < high[1] && low[1] < high[0] && low[0] != high[0] &&
+           low[1] != high[1];
+}
+
+bool
+attn_broadcasts(const attn_array *a, int ndim, const ptrdiff_t *dims)
+{
+    const int missing = ndim - a->ndim;
+    bool fits = missing >= 0;
+    for (int i = 0; fits && i < a->ndim; i++) {
+        fits = a->dims[i] == 1 || a->dims[i] == dims[missing + i];
+    }
+    return fits;
 }
 
 /* ---- pairs ----------------------------------------------------------------------- */
@@ -125,4 +148,26 @@ attn_share_lens(attn_valid_lens *valid, int own, const ptrdiff_t *dims, int ndim
     valid->stride_b = each ? rows[ndim - 1] : 1;
     valid->stride_m = each;
     return true;
+}
+
+const float *
+attn_not_finite(const float *x, int64_t n, bool minus_inf)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(x[i]) && !(minus_inf && x[i] == -INFINITY)) {
+            return &x[i];
+        }
+    }
+    return NULL;
+}
+
+void
+attn_share_among_heads(attn_problem *p)
+{
+    p->masks.keys.heads = p->heads > 0 ? p->heads : p->group;
+    if (p->heads > 0) {
+        int64_t *lens = &p->masks.valid.heads, *offsets = &p->masks.band.heads;
+        *lens *= p->heads;
+        *offsets = *offsets > INT64_MAX / p->heads ? INT64_MAX : *offsets * p->heads;
+    }
 }

@@ -18,6 +18,13 @@ typedef struct {
 /* Every byte of it lies between *low and *high; none if it is empty. */
 void attn_extent(const attn_array *a, const char **low, const char **high);
 
+/* Do bytes of both lie between those of one and of the other? They need not be elements of both:
+ * the even rows of an array, and its third row. */
+bool attn_may_overlap(const attn_array *a, const attn_array *b);
+
+/* Does the shape of an array broadcast to dims? */
+bool attn_broadcasts(const attn_array *a, int ndim, const ptrdiff_t *dims);
+
 /* *view of an array whose shape broadcasts to dims: `lead` leading axes, for which there is
  * room in axes, then M and N or M or neither. */
 void attn_view_array(attn_view *view, attn_axis *axes, const attn_array *a, int lead,
@@ -37,5 +44,12 @@ int64_t attn_sharers(int ndim, const ptrdiff_t *rows);
  * are of no such shape. */
 bool attn_share_lens(attn_valid_lens *valid, int own, const ptrdiff_t *dims, int ndim,
                      const ptrdiff_t *rows);
+
+/* The first of n numbers that is not finite, nor, where that is allowed, -inf; or NULL. */
+const float *attn_not_finite(const float *x, int64_t n, bool minus_inf);
+
+/* Of a problem with heads: lengths and bands belong to queries, which heads share, and a byte of
+ * the mask of a memory to a key, which those heads share that share keys. */
+void attn_share_among_heads(attn_problem *p);
 
 #endif

@@ -149,44 +149,6 @@ py_out(PyObject *out, int ndim, const npy_intp *dims)
                                                     : (PyArrayObject *)Py_NewRef(a);
 }
 
-/* ---- bools ----------------------------------------------------------------------- */
-
-/* a, whose last axis has a stride of its own, as a C-contiguous array. An axis along
- * which it only repeats itself (np.broadcast_to) comes out with size 1. */
-static PyArrayObject *
-copy_without_repeats(PyArrayObject *a)
-{
-    npy_intp dims[PY_MAX_AXES];
-    int ndim = PyArray_NDIM(a);
-    for (int i = 0; i < ndim; i++) {
-        bool repeats = PyArray_DIM(a, i) > 1 && PyArray_STRIDE(a, i) == 0;
-        dims[i] = repeats ? 1 : PyArray_DIM(a, i);
-    }
-    PyObject *once = PyArray_New(&PyArray_Type, ndim, dims, PyArray_TYPE(a),
-                                 PyArray_STRIDES(a), PyArray_DATA(a), 0, 0, NULL);
-    if (once == NULL) {
-        return NULL;
-    }
-    PyObject *copy = PyArray_NewCopy((PyArrayObject *)once, NPY_CORDER);
-    Py_DECREF(once);
-    return (PyArrayObject *)copy;
-}
-
-/* May a, an array of bools, be read where it lies? */
-static bool
-is_readable(PyArrayObject *a)
-{
-    int last = PyArray_NDIM(a) - 1;
-    return last < 0 || PyArray_DIM(a, last) == 1 || PyArray_STRIDE(a, last) == 0 ||
-           PyArray_STRIDE(a, last) == PyArray_ITEMSIZE(a);
-}
-
-PyArrayObject *
-py_bools(PyArrayObject *a)
-{
-    return is_readable(a) ? (PyArrayObject *)Py_NewRef(a) : copy_without_repeats(a);
-}
-
 /* ---- integers ----------------------------------------------------------------------- */
 
 static inline int64_t

@@ -207,10 +207,6 @@ PyArrayObject *py_parameter(PyObject *object, const char *name, const char *lett
 /* The array that is given as out; ValueError unless it has this shape. */
 PyArrayObject *py_out(PyObject *out, int ndim, const npy_intp *dims);
 
-/* a, of bools, as an array whose last axis is contiguous, or of size 1, or repeats one
- * element: itself when it is one, whatever its other strides. */
-PyArrayObject *py_bools(PyArrayObject *a);
-
 /* dims = the shape of a; how many axes that is. */
 static inline int
 py_note_shape(PyArrayObject *a, npy_intp dims[PY_MAX_AXES])
@@ -415,19 +411,16 @@ attnext_state *py_state_of_module(PyObject *module);
 attnext_state *py_state_of_type(PyTypeObject *type);
 
 /* The functions that are no attention. */
-#define PY_FUNCTIONS(ITEM)         \
-    ITEM(masked_softmax)           \
-    ITEM(masked_softmax_backward)  \
-    ITEM(sequence_mask)            \
-    ITEM(merge_attention)          \
-    ITEM(merge_attention_backward) \
-    ITEM(set_num_threads)          \
-    ITEM(get_num_threads)          \
-    ITEM(empty_cache)              \
-    ITEM(show_config)
+#define PY_FUNCTIONS(ITEM)        \
+    ITEM(masked_softmax)          \
+    ITEM(masked_softmax_backward) \
+    ITEM(sequence_mask)           \
+    ITEM(merge_attention)         \
+    ITEM(merge_attention_backward)
 #define DECLARE(NAME) extern const py_function py_##NAME;
 PY_FUNCTIONS(DECLARE)
 #undef DECLARE
+extern PyMethodDef py_config_methods[];
 
 /* py_layer.c: makes its types, puts them in *state and adds them to the module. The
  * state's references are visited and cleared by py_module.c. Sealed, types cannot be

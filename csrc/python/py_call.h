@@ -128,14 +128,6 @@ int py_read_call(const attnext_state *state, py_call *call, PyObject *kwnames);
 /* A call that was read. */
 int py_attend(const attnext_state *state, py_call *call);
 
-/* scale of a score where it is a factor, or NULL. */
-static inline PyObject *
-py_given_scale(const py_call *call)
-{
-    PyObject *scale = call->given[ARG_SCALE];
-    return py_is_given(scale) ? scale : call->given[ARG_SCALE_OF_ONE];
-}
-
 /* dims = (..., rows, columns) with the leading axes of queries; of keys; of pairs, to
  * which the heads belong; how many axes that is. */
 typedef enum { OF_QUERIES, OF_KEYS, OF_PAIRS } py_shape_of;

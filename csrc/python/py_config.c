@@ -1,6 +1,6 @@
 /*
- * py_config.c -- the number of threads, the memory that is kept, and what is in use:
- * set_num_threads, get_num_threads, empty_cache, show_config.
+ * py_config.c -- the number of threads, the memory that is kept, and what is in use, for
+ * attnext/_config.py.
  */
 #include "py_attnext.h"
 
@@ -8,27 +8,22 @@
 #include "../os/memory.h"
 #include "../simd/dispatch.h"
 
+/* The number of threads, which becomes n unless that is 0. */
 static PyObject *
-set_threads(attnext_state *state, PyObject *const *given)
+threads(PyObject *module, PyObject *n)
 {
-    state->threads = (int)py_clip_int(given[ARG_N], 1, INT32_MAX);
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-get_threads(attnext_state *state, PyObject *const *Py_UNUSED(given))
-{
+    attnext_state *state = py_state_of_module(module);
+    const int given = (int)py_clip_int(n, 0, INT32_MAX);
+    state->threads = given > 0 ? given : state->threads;
     return PyLong_FromLong(state->threads);
 }
 
 static PyObject *
-release_memory(attnext_state *Py_UNUSED(state), PyObject *const *Py_UNUSED(given))
+release_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     attn_memory_release();
     Py_RETURN_NONE;
 }
-
-/* ---- configuration --------------------------------------------------------------- */
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
@@ -38,17 +33,14 @@ release_memory(attnext_state *Py_UNUSED(state), PyObject *const *Py_UNUSED(given
 #define COMPILER "unknown"
 #endif
 
-/* What there is to say, attnext/_config.py shows. */
 static PyObject *
-show(attnext_state *state, PyObject *const *given)
+facts(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *mode = given[ARG_MODE] == NULL ? PyUnicode_FromString("stdout")
-                                             : Py_NewRef(given[ARG_MODE]);
+    const attnext_state *state = py_state_of_module(module);
     const char *sets[8] = {NULL}; /* that run here: None behind them */
     attn_cpu_available(sets, 8);
-    return py_ask(
-        "attnext._config", "show",
-        "(N{s:{s:s, s:[ssssssss]}, s:{s:i, s:i}, s:{s:n, s:n}, s:{s:s, s:s}})", mode,
+    return Py_BuildValue(
+        "{s:{s:s, s:[ssssssss]}, s:{s:i, s:i}, s:{s:n, s:n}, s:{s:s, s:s}}",
         "instruction_set", "chosen", attn_cpu_name(), "available", sets[0], sets[1],
         sets[2], sets[3], sets[4], sets[5], sets[6], sets[7], "threads", "chosen",
         state->threads, "cpus", attn_cpu_count(), "memory", "kept",
@@ -56,12 +48,9 @@ show(attnext_state *state, PyObject *const *given)
         "build", "compiler", COMPILER, "python", PY_VERSION);
 }
 
-/* ---- the functions --------------------------------------------------------------- */
-
-PY_EXPOSED(set_num_threads, set_threads, 1, 1, ARG_N)
-
-PY_EXPOSED(get_num_threads, get_threads, 0, 0, ARG_END)
-
-PY_EXPOSED(empty_cache, release_memory, 0, 0, ARG_END)
-
-PY_EXPOSED(show_config, show, 0, 1, ARG_MODE)
+PyMethodDef py_config_methods[] = {
+    {"_threads", threads, METH_O, "_threads($module, n, /)\n--\n\n"},
+    {"_release", release_memory, METH_NOARGS, "_release($module)\n--\n\n"},
+    {"_facts", facts, METH_NOARGS, "_facts($module)\n--\n\n"},
+    {0},
+};

@@ -4,7 +4,6 @@
  */
 #include "py_call.h" /* Python.h is the first header of all */
 
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -258,10 +257,12 @@ view_of(py_call *call, int i)
 static int
 convert_pairs(py_call *call, const npy_intp *dims)
 {
+    if (call->given[ARG_SCALE_OF_ONE] != NULL) { /* the same, of another default */
+        call->given[ARG_SCALE] = call->given[ARG_SCALE_OF_ONE];
+    }
     for (int i = 0; i < PAIR_INPUTS; i++) {
         const py_arg which = of_pairs[i].which;
-        PyObject *given = which == ARG_SCALE ? py_given_scale(call)
-                                             : call->given[which];
+        PyObject *given = call->given[which];
         if (given != NULL && PyArray_Check(given) && /* a number is an option */
             py_keep(call, which,
                     py_pairs(given, which, call->problem.heads > 0, call->pair_ndim,
@@ -270,19 +271,6 @@ convert_pairs(py_call *call, const npy_intp *dims)
         }
     }
     return 0;
-}
-
-/* The mask of a memory is a byte for each key, which the heads that share keys share. Lengths
- * and bands belong to queries, which heads share. */
-static void
-share_among_heads(attn_problem *p)
-{
-    p->masks.keys.heads = p->heads > 0 ? p->heads : p->group;
-    if (p->heads > 0) {
-        int64_t *lens = &p->masks.valid.heads, *offsets = &p->masks.band.heads;
-        *lens *= p->heads;
-        *offsets = *offsets > INT64_MAX / p->heads ? INT64_MAX : *offsets * p->heads;
-    }
 }
 
 /* Everything that is about pairs (..., M, N). */
@@ -315,19 +303,12 @@ convert_masks(py_call *call)
         p->masks.band.offset = &call->last_offset;
         p->masks.band.heads = INT64_MAX;
     }
-    share_among_heads(p);
+    attn_share_among_heads(p);
     py_shape(call, OF_PAIRS, p->M, p->N, dims);
     return convert_pairs(call, dims);
 }
 
 /* ---- all of them ----------------------------------------------------------------- */
-
-/* What the one number of the score is where none was given. */
-static float
-default_scale(attn_scale_kind kind, int64_t D)
-{
-    return kind == ATTN_SCALE_ROOT && D > 0 ? (float)(1.0 / sqrt((double)D)) : 1.0f;
-}
 
 int
 py_read_inputs(py_call *call)
@@ -347,8 +328,7 @@ py_read_inputs(py_call *call)
         (score->parameters > 0 && convert_parameters(call) < 0)) {
         return -1;
     }
-    int64_t D = p->heads > 0 ? p->H / p->heads : p->Dq;
-    p->scale = o->scale.given ? o->scale.value : default_scale(score->about->scale, D);
+    p->scale = o->scale.given ? o->scale.value : attn_default_scale(p);
     p->eps = o->eps > 0.0f ? o->eps : 1e-8f; /* torch's of cosine_similarity */
     if (convert_masks(call) < 0) {
         return -1;

@@ -47,21 +47,6 @@ layer_sizes(const layer_core *core)
 
 /* ---- what attnext/_layers.py makes of it ----------------------------------------- */
 
-/* ValueError unless the sizes are those of something with such a score. What they have to be
- * besides, the shapes of the parameters say. */
-static int
-check_sizes(const layer_core *core)
-{
-    const attn_score_info *about = core->score->about;
-    const Py_ssize_t H = core->num_hiddens;
-    const Py_ssize_t heads = core->num_heads, kv_heads = core->num_kv_heads;
-    const bool fit = about->has_heads ? H > 0 && heads > 0 && H % heads == 0 &&
-                                            kv_heads > 0 && heads % kv_heads == 0
-                                      : heads == 0 && kv_heads == 0 &&
-                                            (H > 0 || core->score->parameters == 0);
-    return fit ? 0 : py_wrong("sentence", "(s)", "sizes");
-}
-
 /* core->parameters = the arrays of core->live as the layer's own: views, which NumPy refuses to
  * resize. */
 static int
@@ -105,8 +90,7 @@ install(PyObject *self, PyObject *args)
     Py_INCREF(core.grads);
     core.training = training != 0;
     core.scale = scale == Py_None ? NULL : PyNumber_Float(scale);
-    if (!PyErr_Occurred() && check_sizes(&core) == 0 &&
-        take_live(py_state_of_type(Py_TYPE(self)), &core) == 0) {
+    if (!PyErr_Occurred() && take_live(py_state_of_type(Py_TYPE(self)), &core) == 0) {
         core.identity = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
     }
     if (core.identity != NULL) {
@@ -263,13 +247,12 @@ init(PyObject *self, PyObject *args, PyObject *kwargs)
 #define SIZE(NAME) MEMBER(#NAME, T_PYSSIZET, core.NAME)
 
 /* Of all, then of those that have sizes. */
-enum { MEMBERS_OF_ALL = 6 };
+enum { MEMBERS_OF_ALL = 5 };
 static const PyMemberDef members[] = {
     MEMBER("__vectorcalloffset__", T_PYSSIZET, vectorcall),
     MEMBER("__weaklistoffset__", T_PYSSIZET, weakrefs),
     MEMBER("dropout", T_DOUBLE, core.dropout),
     MEMBER("training", T_BOOL, core.training),
-    MEMBER("_bias", T_BOOL, core.has_bias),
     {"_training", T_BOOL, offsetof(layer_object, core.training), 0, NULL},
     SIZE(key_size),
     SIZE(query_size),

@@ -32,7 +32,7 @@ typedef struct {
     Py_ssize_t key_size, query_size, num_hiddens;   /* with parameters: Dk, Dq, H */
     Py_ssize_t value_size, num_heads, num_kv_heads; /* multi-head */
     double dropout;                                 /* as given, for repr */
-    bool training, has_bias;
+    bool training;
     union {
         struct {
             PyArrayObject *parameters[ATTN_PARAMETERS]; /* NULL where there is none */

@@ -22,19 +22,6 @@
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* A new seed for dropout from the layer's generator. */
-static int
-draw_seed(PyObject *rng, py_seed *seed)
-{
-    PyObject *drawn = py_ask("attnext._reading", "drawn_seed", "(O)", rng);
-    if (drawn == NULL) {
-        return -1;
-    }
-    *seed = (py_seed){true, PyLong_AsUnsignedLongLong(drawn)};
-    Py_DECREF(drawn);
-    return 0;
-}
-
 int
 layer_check_features(const layer_core *core, py_arg which, PyObject *object)
 {
@@ -97,8 +84,8 @@ remember(const attnext_state *state, layer_object *layer, const layer_core *held
     return 0;
 }
 
-/* A forward of the layer as it is held, of a call that was read. Drawing the seed runs
- * code: what was plain before is looked at again. */
+/* A forward of the layer as it is held, of a call that was read. Drawing the seed from the
+ * layer's generator runs code: what was plain before is looked at again. */
 static int
 forward(const attnext_state *state, const layer_core *held, py_call *call)
 {
@@ -107,9 +94,13 @@ forward(const attnext_state *state, const layer_core *held, py_call *call)
         return -1;
     }
     o->dropout_p = held->training ? (float)held->dropout : 0.0f;
-    if (o->dropout_p > 0.0f &&
-        (draw_seed(held->rng, &o->seed) < 0 || py_read_call(state, call, NULL) < 0)) {
-        return -1;
+    if (o->dropout_p > 0.0f) {
+        PyObject *drawn = py_ask("attnext._reading", "drawn_seed", "(O)", held->rng);
+        o->seed = (py_seed){true, drawn ? PyLong_AsUnsignedLongLong(drawn) : 0};
+        Py_XDECREF(drawn);
+        if (drawn == NULL || py_read_call(state, call, NULL) < 0) {
+            return -1;
+        }
     }
     return py_attend(state, call);
 }

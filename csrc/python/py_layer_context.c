@@ -35,62 +35,18 @@ copy_of(PyArrayObject *a)
     return copy;
 }
 
-static int
-stop_at_any(PyObject *object, void *type)
-{
-    return object != type;
-}
-
-/* Can no reference to anything but arrays of numbers come from here, now or later? An
- * owner of memory that Python's code cannot add attributes to, as an mmap, is so. */
-static bool
-leads_nowhere(PyObject *owner)
-{
-    if (owner == NULL || !PyObject_IS_GC(owner)) {
-        return true;
-    }
-    PyTypeObject *type = Py_TYPE(owner);
-    bool fixed = !PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) ||
-                 PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE);
-    return fixed && type->tp_dictoffset == 0 &&
-           type->tp_traverse(owner, stop_at_any, type) == 0;
-}
-
-/* The array itself, in nearly every case; or one with the same numbers, a view or a copy,
- * which keeps alive nothing that may lead back to the layer: an array of a subclass may
- * have attributes. The collector cannot see through an array. */
+/* The array itself, in nearly every case; or one with the same numbers that keeps alive nothing
+ * which may lead back to the layer, for the collector cannot see through an array. */
 static PyArrayObject *
 kept_input(PyArrayObject *a)
 {
     PyObject *owner = (PyObject *)a;
-    bool plain = PyArray_CheckExact(owner);
-    while (PyArray_Check(owner) && PyArray_BASE((PyArrayObject *)owner) != NULL) {
+    while (PyArray_CheckExact(owner) && PyArray_BASE((PyArrayObject *)owner) != NULL) {
         owner = PyArray_BASE((PyArrayObject *)owner);
-        plain = plain && (!PyArray_Check(owner) || PyArray_CheckExact(owner));
     }
-    bool safe = leads_nowhere(owner);
-    if (plain && safe) {
-        return (PyArrayObject *)Py_NewRef(a);
-    }
-    if (!safe) {
-        const int flags = NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY;
-        return (PyArrayObject *)PyArray_FromArray(a, NULL, flags);
-    }
-    PyObject *view = PyArray_NewFromDescr(
-        &PyArray_Type, (PyArray_Descr *)Py_NewRef(PyArray_DESCR(a)), PyArray_NDIM(a),
-        PyArray_DIMS(a), PyArray_STRIDES(a), PyArray_DATA(a),
-        PyArray_FLAGS(a) & ~NPY_ARRAY_OWNDATA, NULL);
-    if (view != NULL &&
-        PyArray_SetBaseObject((PyArrayObject *)view, Py_NewRef(owner)) < 0) {
-        Py_CLEAR(view);
-    }
-    return (PyArrayObject *)view;
-}
-
-static bool
-is_parameter(int arg)
-{
-    return arg >= ARG_PARAMETER_0 && arg < ARG_PARAMETER_0 + ATTN_PARAMETERS;
+    return PyArray_CheckExact(owner)
+               ? (PyArrayObject *)Py_NewRef(a)
+               : (PyArrayObject *)py_ask("attnext._contexts", "kept", "(O)", a);
 }
 
 PyObject *
@@ -108,8 +64,9 @@ layer_context_new(const attnext_state *state, const layer_core *core,
     context->options = call->options;
     bool failed = false;
     for (int i = ARG_QUERIES; !failed && i < context->end; i++) {
-        PyArrayObject *input = is_parameter(i) ? NULL : call->arrays[i];
-        failed = input != NULL && (context->inputs[i] = kept_input(input)) == NULL;
+        const bool kept = i < ARG_PARAMETER_0 || i >= ARG_VALID_LENS;
+        failed = kept && call->arrays[i] != NULL &&
+                 (context->inputs[i] = kept_input(call->arrays[i])) == NULL;
     }
     layer_memory_share(&context->memory, &call->memory);
     context->lse = (PyArrayObject *)Py_XNewRef(made->lse);
@@ -138,7 +95,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
         return py_wrong("sentence", "(s)", "context_of_another");
     }
     for (int i = ARG_QUERIES; i < context->end; i++) {
-        if (!is_parameter(i)) {
+        if (context->inputs[i] != NULL) {
             call->given[i] = (PyObject *)context->inputs[i];
         }
     }

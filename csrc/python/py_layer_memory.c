@@ -155,14 +155,6 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* ---- the type -------------------------------------------------------------------- */
 
-/* For attnext/_layers.py, as what follows. */
-static PyObject *
-memory_check(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    return layer_memory_check_own((memory_object *)self) < 0 ? NULL
-                                                             : Py_NewRef(Py_None);
-}
-
 /* Of a memory as it is now, which stays as long as the array: keys, values or mask with all their
  * room, to be read; None where there is none. */
 static PyObject *
@@ -181,12 +173,15 @@ part(const memory_object *fixed, void *data, npy_intp width, int type)
     return a;
 }
 
-/* What the memory has, and how many keys these are. */
+/* For attnext/_layers.py: what the memory has, and how many keys these are; where it is to be of
+ * use, its layer's parameters are those that projected them. */
 static PyObject *
-memory_parts(PyObject *self, PyObject *ignored)
+memory_parts(PyObject *self, PyObject *of_use)
 {
-    memory_object *fixed = (memory_object *)memory_now(self, ignored);
-    if (fixed == NULL) {
+    memory_object *fixed = (memory_object *)memory_now(self, NULL);
+    if (fixed == NULL ||
+        (of_use == Py_True && layer_memory_check_own((memory_object *)self) < 0)) {
+        Py_XDECREF(fixed);
         return NULL;
     }
     const attn_kv *kv = fixed->now.kv;
@@ -238,8 +233,7 @@ memory_length(PyObject *self)
 static PyMethodDef memory_methods[] = {
     {0}, /* append */
     {"backward", layer_memory_backward, METH_NOARGS, "backward($self)\n--\n\n"},
-    {"_parts", memory_parts, METH_NOARGS, "_parts($self)\n--\n\n"},
-    {"_check", memory_check, METH_NOARGS, "_check($self)\n--\n\n"},
+    {"_parts", memory_parts, METH_O, "_parts($self, of_use, /)\n--\n\n"},
     {"_now", memory_now, METH_NOARGS, "_now($self)\n--\n\n"},
     {0},
 };

@@ -68,10 +68,8 @@ layer_take_parameters(const attnext_state *state, layer_core *core, PyObject *di
 {
     npy_intp sizes[PY_LETTERS];
     sizes_of(core, sizes);
-    core->has_bias = core->score->parameters > 0;
     for (int i = 0; i < core->score->parameters; i++) {
         PyObject *given = py_item(dict, layer_name(state, core, i));
-        core->has_bias = core->has_bias && given != NULL;
         if (given != NULL) {
             core->parameters[i] = py_parameter(given, layer_text(core, i),
                                                info(core, i)->shape, sizes);
@@ -196,19 +194,6 @@ accumulator(const attnext_state *state, const layer_core *core, int which, bool 
                                    core->grads, name, py_dims(ndim, dims), afresh);
 }
 
-/* sum += gradient, where threads add one after another. */
-static void
-add(PyArrayObject *sum, PyArrayObject *gradient)
-{
-    /* The shapes are equal, unless reading another entry ran code that resized this. */
-    npy_intp count = Py_MIN(PyArray_SIZE(sum), PyArray_SIZE(gradient));
-    float *to = py_data(sum);
-    const float *from = py_data(gradient);
-    for (npy_intp i = 0; i < count; i++) {
-        to[i] += from[i];
-    }
-}
-
 int
 layer_add_gradients(const attnext_state *state, const layer_core *core,
                     const py_made *gradients)
@@ -225,8 +210,9 @@ layer_add_gradients(const attnext_state *state, const layer_core *core,
         }
     }
     for (int i = 0; result == 0 && i < ATTN_PARAMETERS; i++) {
-        if (to[i] != NULL) {
-            add(to[i], from[i]);
+        if (to[i] != NULL) { /* of one size, but for code that ran */
+            attn_add(py_data(to[i]), py_data(from[i]),
+                     Py_MIN(PyArray_SIZE(to[i]), PyArray_SIZE(from[i])));
         }
     }
     Py_END_CRITICAL_SECTION();

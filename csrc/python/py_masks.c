@@ -8,8 +8,6 @@
  */
 #include "py_attnext.h"
 
-#include <math.h>
-
 /* ---- views ----------------------------------------------------------------------- */
 
 /* The view of a over pairs, or what they share, of shape dims: `lead` leading axes, then
@@ -38,15 +36,10 @@ py_view_clear(attn_view *view)
 static int
 check_broadcast(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims)
 {
-    int missing = ndim - PyArray_NDIM(a);
-    bool fits = missing >= 0;
-    for (int i = 0; fits && i < PyArray_NDIM(a); i++) {
-        fits = PyArray_DIM(a, i) == 1 || PyArray_DIM(a, i) == dims[missing + i];
-    }
-    if (fits) {
-        return 0;
-    }
-    return py_wrong("broadcast", "(sON)", name, a, py_dims(ndim, dims));
+    const attn_array array = py_array(a);
+    return attn_broadcasts(&array, ndim, dims)
+               ? 0
+               : py_wrong("broadcast", "(sON)", name, a, py_dims(ndim, dims));
 }
 
 /* Where a layer makes the heads itself, dims is (..., heads, M, N), and its caller sees
@@ -68,15 +61,11 @@ check_heads(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims)
 static int
 check_numbers(PyArrayObject *a, const char *name, bool minus_inf)
 {
-    const float *x = py_data(a);
-    for (npy_intp i = 0, n = PyArray_SIZE(a); i < n; i++) {
-        if (!isfinite(x[i]) && !(minus_inf && x[i] == -INFINITY)) {
-            return py_wrong("contains", "(sds)", name, (double)x[i],
-                            minus_inf ? "finite float32 numbers, or -inf for none"
-                                      : "finite float32 numbers");
-        }
-    }
-    return 0;
+    const float *x = attn_not_finite(py_data(a), PyArray_SIZE(a), minus_inf);
+    return x == NULL ? 0
+                     : py_wrong("contains", "(sds)", name, (double)*x,
+                                minus_inf ? "finite float32 numbers, or -inf for none"
+                                          : "finite float32 numbers");
 }
 
 PyArrayObject *
@@ -87,7 +76,7 @@ py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
     const int own = which == ARG_SINK ? ndim - 1 : which == ARG_SCALE ? ndim - 2 : ndim;
     PyArrayObject *a = own < ndim || which == ARG_BIAS
                            ? py_float32(object, name)
-                           : py_bools((PyArrayObject *)object);
+                           : (PyArrayObject *)Py_NewRef(object);
     if (a != NULL &&
         ((makes_heads && own == ndim && check_heads(a, name, ndim, dims) < 0) ||
          check_broadcast(a, name, own, dims) < 0 ||

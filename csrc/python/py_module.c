@@ -13,11 +13,9 @@
  *     class MultiHeadAttention: ...
  *
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
- *     threads, kept, defers = attnext._config.settings(cpus)         # or ImportError
+ *     threads, kept, defers = attnext._config.settings(...)          # or ImportError
  *     attnext._layers.fill(...)                          # cold methods of the classes
  *     attnext._docs.join(...)                            # docstrings: py_tables.c
- *
- *     set_num_threads, get_num_threads, empty_cache, show_config     # py_config.c
  */
 #define ATTNEXT_IMPORTS_NUMPY
 #include "py_run.h"
@@ -45,9 +43,10 @@ py_state_of_type(PyTypeObject *type)
 
 /* ---- start-up -------------------------------------------------------------------- */
 
-/* What the environment asks for; the numbers in it attnext/_config.py reads. */
+/* What the environment asks for: attnext/_config.py reads the numbers in it, and puts its
+ * functions into the module. */
 static int
-read_settings(attnext_state *state)
+read_settings(PyObject *module, attnext_state *state)
 {
     static bool
         selected; /* once a process: memories and contexts that an earlier import
@@ -55,8 +54,8 @@ read_settings(attnext_state *state)
     const char *refused = selected ? NULL : attn_cpu_select(getenv("ATTNEXT_CPU"));
     unsigned long long mib;
     int threads, defers;
-    PyObject *found = py_ask("attnext._config", "settings", "(is)", attn_cpu_count(),
-                             refused);
+    PyObject *found = py_ask("attnext._config", "settings", "(Ois)", module,
+                             attn_cpu_count(), refused);
     const bool read = found != NULL &&
                       PyArg_ParseTuple(found, "iKp", &threads, &mib, &defers);
     selected = selected || refused == NULL;
@@ -79,7 +78,9 @@ add_functions(PyObject *module, const attnext_state *state)
     for (size_t i = 0; result == 0 && i < Py_ARRAY_LENGTH(functions); i++) {
         result = py_fill_method(state, functions[i], 0, &methods[i]);
     }
-    return result < 0 ? -1 : PyModule_AddFunctions(module, methods);
+    return result < 0 || PyModule_AddFunctions(module, py_config_methods) < 0
+               ? -1
+               : PyModule_AddFunctions(module, methods);
 }
 
 static int
@@ -88,9 +89,10 @@ module_exec(PyObject *module)
     attnext_state *state = py_state_of_module(module);
 
     import_array1(-1);
-    if (py_quiet_exec() < 0 || read_settings(state) < 0 || py_intern_names(state) < 0 ||
-        add_functions(module, state) < 0 || py_scores_exec(module, state) < 0 ||
-        py_tensors_exec(module) < 0 || py_layers_exec(module, state) < 0 ||
+    if (py_quiet_exec() < 0 || read_settings(module, state) < 0 ||
+        py_intern_names(state) < 0 || add_functions(module, state) < 0 ||
+        py_scores_exec(module, state) < 0 || py_tensors_exec(module) < 0 ||
+        py_layers_exec(module, state) < 0 ||
         py_tell("attnext._layers", "fill", "(O)", module) < 0 ||
         py_join_docs(module) < 0) {
         return -1;

@@ -22,7 +22,7 @@
     KIND(as_is) /* an object of ours, a word: it is looked at and not read */            \
     KIND(real) KIND(floats) KIND(bools) KIND(integers) KIND(parts) KIND(out) KIND(flag)  \
     KIND(rule) KIND(number) KIND(scale) KIND(w) KIND(sigma) KIND(positive)               \
-    KIND(probability) KIND(seed) KIND(heads) KIND(threads) KIND(window)
+    KIND(probability) KIND(seed) KIND(heads) KIND(window)
 #define NUMBER(KIND) READ_##KIND,
 #define NAME_OF(KIND) #KIND,
 /* clang-format on */
@@ -33,14 +33,6 @@ static const unsigned char kinds[ARG_COUNT] = {
 #define ARGUMENT(ID, NAME, DEFAULT, TAKEN_BY, KIND) [ARG_##ID] = READ_##KIND,
 #include "py_options.def"
 };
-
-/* The bytes between *low and *high hold every element of a; none if a is empty. */
-static void
-extent(PyArrayObject *a, const char **low, const char **high)
-{
-    const attn_array array = py_array(a);
-    attn_extent(&array, low, high);
-}
 
 /* Does an array lie in the memory of the one that it is a view of? That may have given it
  * back since, as a.resize(0, refcheck=False) does. */
@@ -56,7 +48,8 @@ has_memory(PyArrayObject *a)
     if (owner == a || !PyArray_CHKFLAGS(owner, NPY_ARRAY_OWNDATA)) {
         return true;
     }
-    extent(a, &low, &high);
+    const attn_array array = py_array(a);
+    attn_extent(&array, &low, &high);
     return low == high || (low >= PyArray_BYTES(owner) &&
                            high <= PyArray_BYTES(owner) + PyArray_NBYTES(owner));
 }
@@ -101,6 +94,16 @@ is_real_array(PyObject *object)
 {
     const int type = type_of(object);
     return PyTypeNum_ISFLOAT(type) || PyTypeNum_ISINTEGER(type);
+}
+
+/* Does the last axis of an array lie there, or repeat one element? */
+static bool
+has_readable_rows(PyObject *object)
+{
+    PyArrayObject *a = (PyArrayObject *)object;
+    const int last = PyArray_NDIM(a) - 1;
+    return last < 0 || PyArray_DIM(a, last) == 1 || PyArray_STRIDE(a, last) == 0 ||
+           PyArray_STRIDE(a, last) == PyArray_ITEMSIZE(a);
 }
 
 /* Where there is no GIL another thread may change a list between two looks: there it is one
@@ -185,7 +188,7 @@ fits(read_kind kind, PyObject *object, bool was_read)
     case READ_floats:
         return PyTypeNum_ISFLOAT(type_of(object));
     case READ_bools:
-        return PyTypeNum_ISBOOL(type_of(object));
+        return PyTypeNum_ISBOOL(type_of(object)) && has_readable_rows(object);
     case READ_integers:
         return PyTypeNum_ISINTEGER(type_of(object)) || is_int(object) ||
                is_sequence_of(object, was_read, is_exact_int);
@@ -200,9 +203,9 @@ fits(read_kind kind, PyObject *object, bool was_read)
     case READ_number:
         return PyFloat_Check(object) || !isnan(number_of(object));
     case READ_scale:
-        return isfinite((float)number_of(object)) || is_real_array(object);
     case READ_w:
-        return isfinite((float)number_of(object));
+        return isfinite((float)number_of(object)) ||
+               (kind == READ_scale && is_real_array(object));
     case READ_sigma:
         return number_of(object) > 0.0 && isfinite((float)(1.0 / number_of(object))) &&
                isfinite(number_of(object));
@@ -214,9 +217,6 @@ fits(read_kind kind, PyObject *object, bool was_read)
         return is_seed(object);
     case READ_heads:
         return is_int(object) && py_clip_int(object, 0, 1) == 1;
-    case READ_threads:
-        return is_int(object) && py_clip_int(object, 0, 1) == 1 &&
-               py_clip_int(object, 0, INT64_MAX) <= INT32_MAX;
     case READ_window:
         return is_sequence_of(object, was_read, is_end) &&
                PySequence_Fast_GET_SIZE(object) == 2;
@@ -276,18 +276,16 @@ py_is_ready(const attnext_state *state, PyObject *name, PyObject *object)
                     false);
 }
 
-/* Extents that cross need not share an element (the even rows of an array and its third
- * row): those NumPy decides. */
+/* If so NumPy decides: these need not share an element. */
 static bool
 may_overlap(PyObject *out, PyObject *object)
 {
-    const char *low, *high, *out_low, *out_high;
     if (!PyArray_Check(out) || !PyArray_Check(object)) {
         return false;
     }
-    extent((PyArrayObject *)object, &low, &high);
-    extent((PyArrayObject *)out, &out_low, &out_high);
-    return low < out_high && out_low < high && low != high && out_low != out_high;
+    const attn_array a = py_array((PyArrayObject *)out);
+    const attn_array b = py_array((PyArrayObject *)object);
+    return attn_may_overlap(&a, &b);
 }
 
 /* Is nothing to be read, nor, unless that was done, an out to be looked at that may have memory

@@ -50,18 +50,6 @@ py_fill_tables(PyObject *module, attnext_state *state)
 
 /* ---- signatures ------------------------------------------------------------------ */
 
-/* A copy that stays for good: functions point to it. */
-static char *
-lasting(const char *before, const char *text)
-{
-    char *copy = PyMem_RawMalloc(strlen(before) + strlen(text) + 1);
-    if (copy == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    return strcat(strcpy(copy, before), text);
-}
-
 int
 py_fill_method(const attnext_state *state, const py_function *function, int flags,
                PyMethodDef *method)
@@ -70,12 +58,12 @@ py_fill_method(const attnext_state *state, const py_function *function, int flag
         return 0; /* imported before in this process */
     }
     PyObject *text = py_signature_text(state, function->signature);
-    const char *shown = text == NULL ? NULL : PyUnicode_AsUTF8(text);
+    PyObject *shown = text == NULL ? NULL : PyUnicode_FromFormat("%U)\n--\n\n", text);
     *method = (PyMethodDef){function->signature->function, function->function,
                             METH_FASTCALL | METH_KEYWORDS | flags,
-                            shown == NULL ? NULL : lasting(shown, ")\n--\n\n")};
+                            shown == NULL ? NULL : PyUnicode_AsUTF8(shown)};
     Py_XDECREF(text);
-    return method->ml_doc == NULL ? -1 : 0;
+    return method->ml_doc == NULL ? -1 : 0; /* shown stays for good */
 }
 
 /* ---- words ----------------------------------------------------------------------- */
@@ -85,43 +73,31 @@ static const char **
 place_of(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    if (type == &PyCFunction_Type) {
-        return &((PyCFunctionObject *)object)->m_ml->ml_doc;
-    }
-    if (type == &PyMethodDescr_Type) {
-        return &((PyMethodDescrObject *)object)->d_method->ml_doc;
-    }
-    if (type == &PyGetSetDescr_Type) {
-        return &((PyGetSetDescrObject *)object)->d_getset->doc;
-    }
-    return type == &PyMemberDescr_Type ? &((PyMemberDescrObject *)object)->d_member->doc
-                                       : NULL;
+    return type == &PyCFunction_Type ? &((PyCFunctionObject *)object)->m_ml->ml_doc
+           : type == &PyMethodDescr_Type
+               ? &((PyMethodDescrObject *)object)->d_method->ml_doc
+           : type == &PyGetSetDescr_Type
+               ? &((PyGetSetDescrObject *)object)->d_getset->doc
+           : type == &PyMemberDescr_Type
+               ? &((PyMemberDescrObject *)object)->d_member->doc
+               : NULL;
 }
 
-/* add(object, text): the docstring of what is compiled, behind its signature; False: it is
- * not, as a type or a function of attnext/_layers.py. */
+/* add(object, text): the docstring of what is compiled, its signature included, for good. False:
+ * it is not, as a type or a function of attnext/_layers.py. */
 static PyObject *
 add(PyObject *Py_UNUSED(self), PyObject *args)
 {
-    PyObject *object;
-    const char *text;
-    if (!PyArg_ParseTuple(args, "Os", &object, &text)) {
+    PyObject *object, *text;
+    if (!PyArg_ParseTuple(args, "OU", &object, &text)) {
         return NULL;
     }
-    const char **place = place_of(object);
-    if (place == NULL) {
-        Py_RETURN_FALSE;
-    }
-    const char *before = *place == NULL ? "" : *place;
-    const char *end = strstr(before, "--\n\n");
-    if (*before == '\0' || (end != NULL && end[4] == '\0')) { /* else imported before */
-        char *doc = lasting(before, text);
-        if (doc == NULL) {
-            return NULL;
-        }
+    const char **place = place_of(object), *doc = PyUnicode_AsUTF8(text);
+    if (place != NULL && doc != NULL) {
+        Py_INCREF(text);
         *place = doc;
     }
-    Py_RETURN_TRUE;
+    return doc == NULL ? NULL : PyBool_FromLong(place != NULL);
 }
 
 int

@@ -1,0 +1,49 @@
+"""Inputs that a context keeps though their memory is not that of an array of NumPy's own class.
+
+An array keeps alive what owns its memory, and the garbage collector cannot see through it: where
+that may lead back to the layer, whose context it is, neither would ever go.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_IMMUTABLE, _HEAP, _COLLECTED = 1 << 8, 1 << 9, 1 << 14  # of a type's flags
+
+
+def _leads_nowhere(owner: Any) -> bool:
+    """Can no reference to anything but numbers come from here, now or later? An mmap's cannot."""
+    kind = type(owner)
+    if not kind.__flags__ & _COLLECTED:
+        return True
+    fixed = not kind.__flags__ & _HEAP or bool(kind.__flags__ & _IMMUTABLE)
+    return fixed and kind.__dictoffset__ == 0 and gc.get_referents(owner) in ([], [kind])
+
+
+def kept(array: Array) -> Array:
+    """What a context keeps of an input: itself, if it leads nowhere.
+
+    Else a view of the memory alone where an array of a subclass stands between, which may have
+    attributes, and a copy where what owns the memory may.
+    """
+    owner: Any = array
+    plain = True
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+        plain = plain and (type(owner) is np.ndarray or not isinstance(owner, np.ndarray))
+    if plain and _leads_nowhere(owner):
+        return array
+    if _leads_nowhere(owner) and array.size > 0:
+        buffer = owner.ravel(order="K") if isinstance(owner, np.ndarray) else owner
+        try:
+            memory = np.frombuffer(buffer, np.uint8)
+        except (TypeError, ValueError, BufferError):  # it shows nobody its memory
+            return array.copy()
+        start = array.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
+        return np.ndarray(array.shape, array.dtype, buffer, start, array.strides)
+    return array.copy()
