@@ -4,6 +4,7 @@
  */
 #include "../../csrc/core/view.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -135,6 +136,85 @@ check_views(void)
     }
 }
 
+/* NumPy's rule: from the last axis on each is 1 or as large, and there are no more. */
+static void
+check_broadcasts(void)
+{
+    for (int turn = 0; turn < 100000; turn++) {
+        ptrdiff_t dims[AXES], own[AXES], strides[AXES];
+        const int ndim = any(AXES + 1);
+        for (int i = 0; i < AXES; i++) {
+            dims[i] = any(MOST);
+        }
+        attn_array a = any_array(ndim, dims, own, strides);
+        check(attn_broadcasts(&a, ndim, dims), "a shape does not broadcast");
+        if (a.ndim > 0) {
+            const int other = any(a.ndim);
+            const ptrdiff_t now = dims[ndim - a.ndim + other], then = own[other];
+            own[other] = any(MOST + 1);
+            const bool fits = own[other] == 1 || own[other] == now;
+            check(attn_broadcasts(&a, ndim, dims) == fits, "another shape");
+            own[other] = then;
+            check(!attn_broadcasts(&a, a.ndim - 1, dims), "one axis more");
+        }
+    }
+}
+
+/* Two arrays somewhere in one memory, beside all places that are within reach of both. */
+static void
+check_overlap(void)
+{
+    static const char both[4096];
+    for (int turn = 0; turn < 20000; turn++) {
+        ptrdiff_t dims[2] = {any(MOST), any(MOST)}, own[2][2], strides[2][2];
+        attn_array a[2];
+        const char *low[2], *high[2];
+        for (int i = 0; i < 2; i++) {
+            a[i] = any_array(2, dims, own[i], strides[i]);
+            a[i].data = both + sizeof both / 2 + any(200);
+            attn_extent(&a[i], &low[i], &high[i]);
+        }
+        bool shared = false;
+        for (const char *at = low[0]; !shared && at < high[0]; at++) {
+            shared = low[1] <= at && at < high[1];
+        }
+        check(attn_may_overlap(&a[0], &a[1]) == shared, "two arrays and their bytes");
+    }
+}
+
+/* ---- numbers --------------------------------------------------------------------- */
+
+static void
+check_numbers(void)
+{
+    const float x[] = {0.0f, -1e38f, -INFINITY, 1e-45f, INFINITY, NAN};
+    check(attn_not_finite(x, 2, false) == NULL && attn_not_finite(x, 0, false) == NULL,
+          "finite numbers");
+    check(attn_not_finite(x, 6, false) == x + 2, "the first that is not finite");
+    check(attn_not_finite(x, 4, true) == NULL && attn_not_finite(x, 6, true) == x + 4,
+          "-inf where it is allowed");
+    check(attn_not_finite(x + 5, 1, true) == x + 5, "NaN");
+}
+
+/* Entry b of the problem is head b % heads of an entry of the queries. */
+static void
+check_heads(void)
+{
+    for (int heads = 0; heads < 4; heads++) {
+        attn_problem p = {.heads = heads, .group = 2};
+        p.masks.valid.heads = 3;
+        p.masks.band.heads = 5;
+        attn_share_among_heads(&p);
+        const int64_t each = heads > 0 ? heads : 1;
+        check(p.masks.valid.heads == 3 * each && p.masks.band.heads == 5 * each,
+              "heads share lengths and bands");
+        check(p.masks.keys.heads == (heads > 0 ? heads : 2), "heads share keys");
+        p.masks.band.heads = INT64_MAX; /* one offset for all */
+        attn_share_among_heads(&p);
+        check(p.masks.band.heads == INT64_MAX, "all share a band");
+    }
+}
+
 /* ---- lengths --------------------------------------------------------------------- */
 
 /* Those of shape rows[:1], (rows[0], M) and rows; () for all. */
@@ -180,6 +260,10 @@ int
 main(void)
 {
     check_views();
+    check_broadcasts();
+    check_overlap();
+    check_numbers();
+    check_heads();
     check_lens();
     return 0;
 }
