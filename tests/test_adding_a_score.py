@@ -260,8 +260,15 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("empty_rows", EMPTY_ROWS)
-@pytest.mark.parametrize("case", CASES)
+# Each case with one rule for empty rows, and each rule with one case; the others in .ci/run.
+RULES = [
+    pytest.param(case, rule, marks=[pytest.mark.slow] * (case != "more than a tile" and i > 0))
+    for case in CASES
+    for i, rule in enumerate(EMPTY_ROWS)
+]
+
+
+@pytest.mark.parametrize(("case", "empty_rows"), RULES)
 def test_values_and_gradients(
     case: str,
     empty_rows: str,

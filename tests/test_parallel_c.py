@@ -46,6 +46,7 @@ def test_pool(tmp_path: Path, checks: str) -> None:
         assert "--  " not in report  # the mark of what cannot be checked elsewhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checks", CHECKS)
 def test_pool_under_thread_sanitizer(tmp_path: Path, checks: str) -> None:
     program = tmp_path / checks
