@@ -308,10 +308,12 @@ END
     echo "$work/$1-cc"
 }
 
-# attnext beside the newest NumPy and what its tests need without PyTorch, in $work/NAME.
+# attnext beside the newest NumPy and what its tests need without PyTorch, in $work/NAME; an older one
+# of these where the newest has no wheel for that Python.
 made_for() { # NAME PYTHON
     "$2" -m venv --without-pip "$work/$1"
-    uv pip install -q --python "$work/$1/bin/python" numpy pytest pytest-xdist hypothesis 'setuptools>=77'
+    uv pip install -q --python "$work/$1/bin/python" --only-binary numpy --only-binary hypothesis \
+        numpy pytest pytest-xdist hypothesis 'setuptools>=77'
     copy_clone "$work/$1-source"
     CC=$(compiler_of_the_door "$1") uv pip install -q --python "$work/$1/bin/python" \
         --no-build-isolation --no-deps "$work/$1-source"

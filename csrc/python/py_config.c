@@ -1,6 +1,5 @@
 /*
- * py_config.c -- the number of threads, the memory that is kept, and what is in use, for
- * attnext/_config.py.
+ * py_config.c -- threads, kept memory and what is in use, for attnext/_config.py.
  */
 #include "py_attnext.h"
 

@@ -24,7 +24,9 @@ int
 layer_hold(layer_object *layer, bool to_read, layer_core *held)
 {
     Py_BEGIN_CRITICAL_SECTION(layer);
-    layer->revision += !to_read;
+    if (!to_read) {
+        layer->revision++;
+    }
     *held = layer->core;
     for (int i = 0; i < CORE_OBJECTS; i++) {
         Py_XINCREF(held->objects[i]);

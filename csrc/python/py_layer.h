@@ -52,8 +52,8 @@ typedef struct {
     PyObject ob_base;
     vectorcallfunc vectorcall;
     PyObject *weakrefs;
-    layer_core core;   /* all NULL but the score until __init__ */
-    uint64_t revision; /* how often somebody could change or get a parameter */
+    layer_core core;           /* all NULL but the score until __init__ */
+    _Atomic uint64_t revision; /* how often somebody could change or get a parameter */
 } layer_object;
 
 /* *held = the layer's core with references of its own, for layer_core_clear.
@@ -138,8 +138,8 @@ typedef struct {
     PyObject *weakrefs;
     PyObject *layer; /* a weak reference: nothing here leads back to it; NULL: none */
     layer_core core;
-    uint64_t checked; /* the layer's revision when it had these, and nobody else did */
-    bool fixed;       /* nothing is appended to it */
+    _Atomic uint64_t checked; /* the revision at which nobody else had its parameters */
+    bool fixed;               /* nothing is appended to it */
 
     /* Of keys and values, (..., rows, width), since the first came: how many axes, 0 before
      * that; those in front; the last. */

@@ -8,10 +8,7 @@
  *     multi_head_attention, ..., MultiHeadGradients
  *     OPTIONS, SCORES, ATTENTIONS: the tables, as dicts              # py_tables.c
  *     merge_attention, merge_attention_backward                      # py_merge.c
- *     class AdditiveAttention: ...                                   # py_layer.c
- *     class DotProductAttention: ...
- *     class MultiHeadAttention: ...
- *
+ *     class AdditiveAttention, DotProductAttention, MultiHeadAttention   # py_layer.c
  *     select_instruction_set(os.environ.get("ATTNEXT_CPU"))          # or ImportError
  *     threads, kept, defers = attnext._config.settings(...)          # or ImportError
  *     attnext._layers.fill(...)                          # cold methods of the classes
@@ -131,6 +128,9 @@ static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #if PY_VERSION_HEX >= 0x030C0000 /* as NumPy: one interpreter per process */
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0},
 };
