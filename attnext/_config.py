@@ -22,7 +22,7 @@ def _setting(name: str, standard: int, least: int, most: int) -> int:
     raise ImportError(f"{name}={text!r}: expected a whole number >= {least}")
 
 
-def settings(core: Any, cpus: int, refused: str | None) -> tuple[int, int, bool]:
+def settings(cpus: int, refused: str | None, core: Any) -> tuple[int, int, bool]:
     """How many threads compute, how many MiB of memory are kept for the next call, and whether
     what needs no reading is read as well, in a run of the tests.
 

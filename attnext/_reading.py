@@ -153,19 +153,11 @@ def floats(name: str, value: Any) -> Array:
     return array
 
 
-def _with_rows(mask: Array) -> Array:
-    """Itself if its last axis lies there or repeats one element, else a copy."""
-    if mask.ndim == 0 or mask.shape[-1] == 1 or mask.strides[-1] in (0, mask.itemsize):
-        return mask
-    once = [slice(None if stride else 1) for stride in mask.strides]
-    return np.ascontiguousarray(mask[tuple(once)])
-
-
 def bools(name: str, value: Any) -> Array:
     """A mask or a dropout_mask."""
     array = read(name, value)
     if array.dtype == bool or _is_empty_list(value, array):
-        return _with_rows(array.astype(bool, copy=False))
+        return array.astype(bool, copy=False)
     hint = ""
     if array.dtype.kind in "fiu":
         adds = ": floats to be added to the scores are the argument bias"
@@ -409,34 +401,20 @@ def rule(name: str, value: Any) -> str:
 
 # ---- arguments that say something about others -------------------------------------------------
 
-FAR = 2**60  # further than any key is from any query
-
-
-def near_offset(offset: Any, window: tuple[int, ...], causal: object) -> Any:
-    """The offset that gives the same band if a far end of the window is moved to 2 * `FAR`.
-
-    A band that wide has at most one of its ends in reach; the offset puts that where it belongs.
-    """
-    left, right = window
-    right = 0 if causal is True else right
-    exact = np.array(offset, dtype=object)  # Python ints, of any size
-    near = np.empty(exact.shape, np.int64)
-    for i, x in enumerate(exact.flat):
-        first = max(-FAR, min(x - left, FAR)) if left != -1 else -FAR
-        last = max(-FAR, min(x + right, FAR)) if right != -1 else FAR
-        by_last = last < FAR or left == -1
-        near.flat[i] = last - min(right, 2 * FAR) if by_last else first + min(left, 2 * FAR)
-    return near
+_FAR = 2**61  # twice as far as any key is from any query
 
 
 def _move_near(name: str, given: dict[str, Any]) -> None:
     """A window no further than C adds, and an offset beside it."""
     left, right = given[name]
-    if max(left, right) > 2 * FAR:
-        for beside in given:
-            if beside.endswith("_offset"):
-                given[beside] = near_offset(given[beside], (left, right), given.get("causal"))
-        given[name] = min(left, 2 * FAR), min(right, 2 * FAR)
+    if max(left, right) > _FAR:
+        from attnext.reference import band  # numbers that large are rare
+
+        ends = left if left != -1 else None, right if right != -1 else None
+        if band.OFFSET in given:
+            after = 0 if given.get("causal") is True else ends[1]
+            given[band.OFFSET] = band.near(given[band.OFFSET], ends[0], after)
+        given[name] = min(left, _FAR), min(right, _FAR)
 
 
 def plain(arguments: list[tuple[str | None, str, Any]]) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnext.reference.band import FAR, OFFSET, band_of, in_reach
+from attnext.reference.band import FAR, OFFSET, band_of, in_reach, near
 
 
 def cut_band(o: dict[str, Any]) -> tuple[NDArray[np.int64] | None, bool]:
@@ -20,14 +20,9 @@ def cut_band(o: dict[str, Any]) -> tuple[NDArray[np.int64] | None, bool]:
     del o[OFFSET]
     if left is None and right is None:
         return None, False
-    # Small numbers that give the same band. One that is wider than FAR has at most one of its ends
-    # in reach, and the offset puts that where it belongs.
-    first = np.full(offset.shape, -FAR) if left is None else in_reach(offset - left)
-    last = np.full(offset.shape, FAR) if right is None else in_reach(offset + right)
-    before, behind = (0 if bound is None else min(bound, 2 * FAR) for bound in (left, right))
-    o["window"] = -1 if left is None else before, -1 if right is None else behind
-    near = np.where((last < FAR) | (left is None), last - behind, first + before)
-    return near, left is not None or bool((last < 0).any())
+    o["window"] = tuple(-1 if bound is None else min(bound, 2 * FAR) for bound in (left, right))
+    empty = right is not None and bool((in_reach(offset + right) < 0).any())
+    return near(offset, left, right), left is not None or empty
 
 
 def band_of_block(a: dict[str, Any], first_query: int, first_key: int) -> None:

@@ -53,6 +53,18 @@ def as_window(window: object) -> tuple[int | None, int | None]:
     return left, right
 
 
+def near(offset: ArrayLike, left: int | None, right: int | None) -> NDArray[np.int64]:
+    """The offset that gives the same band if a bound further than 2 * `FAR` is moved there.
+
+    A band that wide has at most one of its ends in reach; the offset puts that where it belongs.
+    """
+    exact = np.asarray(offset, dtype=object)  # Python ints, of any size
+    first = np.full(exact.shape, -FAR) if left is None else in_reach(exact - left)
+    last = np.full(exact.shape, FAR) if right is None else in_reach(exact + right)
+    before, behind = (0 if bound is None else min(bound, 2 * FAR) for bound in (left, right))
+    return np.where((last < FAR) | (left is None), last - behind, first + before)
+
+
 def in_reach(integers: ArrayLike) -> NDArray[np.int64]:
     """Integers of any size as int64: beyond all keys it makes no difference how far."""
     return np.array(np.clip(np.asarray(integers, dtype=object), -FAR, FAR), dtype=np.int64)

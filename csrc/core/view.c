@@ -150,6 +150,8 @@ attn_share_lens(attn_valid_lens *valid, int own, const ptrdiff_t *dims, int ndim
     return true;
 }
 
+/* ---- numbers, heads -------------------------------------------------------------- */
+
 const float *
 attn_not_finite(const float *x, int64_t n, bool minus_inf)
 {

@@ -1,6 +1,7 @@
 /*
  * view.h -- what is given for pairs, rows or entries is read where it lies: from an array's shape
- * and strides to an attn_view, of lengths to an attn_valid_lens, and from there to elements.
+ * and strides to an attn_view, of lengths to an attn_valid_lens, and from there to elements. And
+ * what is to be known of it before: how far it reaches, whether it fits, whether it is finite.
  */
 #ifndef ATTN_VIEW_H
 #define ATTN_VIEW_H

@@ -211,8 +211,8 @@ copy_clipped(int64_t *to, PyObject *object, npy_intp n, int64_t low, int64_t hig
 
 /* A query that stands at key i attends to keys i - left to i + right; the three may be any
  * Python ints. The core adds them in int64: what comes out of here is so small that it can.
- * A window with an end further than that has an offset that goes with it (near_offset,
- * attnext/_reading.py). */
+ * A window with an end further than that has an offset that goes with it (near,
+ * attnext/reference/band.py). */
 PyArrayObject *
 py_offsets(PyObject *object, int ndim, const npy_intp *rows, attn_band *band)
 {

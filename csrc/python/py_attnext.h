@@ -142,10 +142,16 @@ extern bool py_defers;
 
 /* ---- the way to Python (py_defer.c) ---------------------------------------------- */
 
-/* module.function(*facts), facts as Py_BuildValue has them, of a tuple; told, and what it
+/* module.function(*facts), facts as Py_BuildValue has them, of a tuple; and where what it
  * returns is of no use: */
 PyObject *py_ask(const char *module, const char *function, const char *facts, ...);
-int py_tell(const char *module, const char *function, const char *facts, ...);
+
+static inline int
+py_told(PyObject *answer)
+{
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
 
 /* Appends what was made, and gives up its reference; -1 if that is NULL. */
 int py_append(PyObject *list, PyObject *made);

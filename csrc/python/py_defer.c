@@ -39,17 +39,6 @@ py_ask(const char *module, const char *function, const char *facts, ...)
 }
 
 int
-py_tell(const char *module, const char *function, const char *facts, ...)
-{
-    va_list list;
-    va_start(list, facts);
-    PyObject *result = ask(module, function, facts, list);
-    va_end(list);
-    Py_XDECREF(result);
-    return result == NULL ? -1 : 0;
-}
-
-int
 py_append(PyObject *list, PyObject *made)
 {
     int result = made == NULL ? -1 : PyList_Append(list, made);

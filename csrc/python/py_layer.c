@@ -164,6 +164,14 @@ get_object(PyObject *self, void *which)
     return object;
 }
 
+static int
+set_parameter(PyObject *self, PyObject *value, void *which)
+{
+    const char *name = layer_text(&((layer_object *)self)->core, (int)(intptr_t)which);
+    return py_told(py_ask("attnext._layers", "_set", value == NULL ? "(Os)" : "(OsO)",
+                          self, name, value));
+}
+
 static const PyMethodDef methods_of_all[] = {
     {"zero_grad", layer_zero_grad, METH_NOARGS, "zero_grad($self)\n--\n\n"},
     /* For attnext/_layers.py. */
@@ -283,7 +291,7 @@ fill_properties(const py_score *score, PyGetSetDef *to)
     *to++ = (PyGetSetDef){"grads", get_object, .closure = (void *)CORE_GRADS};
     for (int i = 0; i < score->parameters; i++) {
         *to++ = (PyGetSetDef){score->about->parameters[i].name, get_object,
-                              layer_set_parameter, NULL, (void *)(intptr_t)i};
+                              set_parameter, NULL, (void *)(intptr_t)i};
     }
 }
 

@@ -97,9 +97,6 @@ int layer_take_parameters(const attnext_state *state, layer_core *core, PyObject
  * written into them. */
 int layer_check_parameters(const layer_core *core, const layer_core *values);
 
-/* A property of the layer: the parameter of this number. */
-int layer_set_parameter(PyObject *self, PyObject *value, void *which);
-
 /* For attnext/_layers.py. */
 PyObject *layer_write(PyObject *self, PyObject *dict);
 PyObject *layer_read(PyObject *self, PyObject *args);

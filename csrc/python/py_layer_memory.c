@@ -142,11 +142,8 @@ memory_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     memory_object *memory = (memory_object *)self;
     PyObject *given[ARG_COUNT] = {NULL};
 
-    if (py_parse(state, &append_signature, args, nargs, kwnames, given) < 0) {
-        return NULL;
-    }
-    if (memory->fixed) {
-        py_wrong("sentence", "(s)", "fixed_memory");
+    if (py_parse(state, &append_signature, args, nargs, kwnames, given) < 0 ||
+        (memory->fixed && py_wrong("sentence", "(s)", "fixed_memory") < 0)) {
         return NULL;
     }
     return fill(state, memory, &append_signature, given) < 0 ? NULL

@@ -107,14 +107,6 @@ layer_check_parameters(const layer_core *core, const layer_core *values)
     return 0;
 }
 
-int
-layer_set_parameter(PyObject *self, PyObject *value, void *which)
-{
-    const char *name = layer_text(&((layer_object *)self)->core, (int)(intptr_t)which);
-    return py_tell("attnext._layers", "_set", value == NULL ? "(Os)" : "(OsO)", self,
-                   name, value);
-}
-
 /* ---- for attnext/_layers.py ------------------------------------------------------ */
 
 /* Copies values into those live arrays that are there: into all or none. Nothing of Python runs

@@ -10,6 +10,28 @@
 
 /* ---- views ----------------------------------------------------------------------- */
 
+/* a, of bools, if its last axis lies in one piece or repeats one element; else a copy, in which an
+ * axis that only repeats itself (np.broadcast_to) has size 1. */
+static PyArrayObject *
+with_rows(PyArrayObject *a)
+{
+    npy_intp dims[PY_MAX_AXES];
+    const int ndim = py_note_shape(a, dims), last = ndim - 1;
+    if (last < 0 || dims[last] == 1 || PyArray_STRIDE(a, last) == 0 ||
+        PyArray_STRIDE(a, last) == PyArray_ITEMSIZE(a)) {
+        return (PyArrayObject *)Py_NewRef(a);
+    }
+    for (int i = 0; i < ndim; i++) {
+        dims[i] = dims[i] > 1 && PyArray_STRIDE(a, i) == 0 ? 1 : dims[i];
+    }
+    PyObject *once = PyArray_New(&PyArray_Type, ndim, dims, NPY_BOOL,
+                                 PyArray_STRIDES(a), PyArray_DATA(a), 0, 0, NULL);
+    PyObject *copy = once == NULL ? NULL
+                                  : PyArray_NewCopy((PyArrayObject *)once, NPY_CORDER);
+    Py_XDECREF(once);
+    return (PyArrayObject *)copy;
+}
+
 /* The view of a over pairs, or what they share, of shape dims: `lead` leading axes, then
  * M and N or M or neither. a's shape broadcasts to it. */
 static int
@@ -76,7 +98,7 @@ py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
     const int own = which == ARG_SINK ? ndim - 1 : which == ARG_SCALE ? ndim - 2 : ndim;
     PyArrayObject *a = own < ndim || which == ARG_BIAS
                            ? py_float32(object, name)
-                           : (PyArrayObject *)Py_NewRef(object);
+                           : with_rows((PyArrayObject *)object);
     if (a != NULL &&
         ((makes_heads && own == ndim && check_heads(a, name, ndim, dims) < 0) ||
          check_broadcast(a, name, own, dims) < 0 ||

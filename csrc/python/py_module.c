@@ -51,8 +51,8 @@ read_settings(PyObject *module, attnext_state *state)
     const char *refused = selected ? NULL : attn_cpu_select(getenv("ATTNEXT_CPU"));
     unsigned long long mib;
     int threads, defers;
-    PyObject *found = py_ask("attnext._config", "settings", "(Ois)", module,
-                             attn_cpu_count(), refused);
+    PyObject *found = py_ask("attnext._config", "settings", "(isO)", attn_cpu_count(),
+                             refused, module);
     const bool read = found != NULL &&
                       PyArg_ParseTuple(found, "iKp", &threads, &mib, &defers);
     selected = selected || refused == NULL;
@@ -90,7 +90,7 @@ module_exec(PyObject *module)
         py_intern_names(state) < 0 || add_functions(module, state) < 0 ||
         py_scores_exec(module, state) < 0 || py_tensors_exec(module) < 0 ||
         py_layers_exec(module, state) < 0 ||
-        py_tell("attnext._layers", "fill", "(O)", module) < 0 ||
+        py_told(py_ask("attnext._layers", "fill", "(O)", module)) < 0 ||
         py_join_docs(module) < 0) {
         return -1;
     }

@@ -96,16 +96,6 @@ is_real_array(PyObject *object)
     return PyTypeNum_ISFLOAT(type) || PyTypeNum_ISINTEGER(type);
 }
 
-/* Does the last axis of an array lie there, or repeat one element? */
-static bool
-has_readable_rows(PyObject *object)
-{
-    PyArrayObject *a = (PyArrayObject *)object;
-    const int last = PyArray_NDIM(a) - 1;
-    return last < 0 || PyArray_DIM(a, last) == 1 || PyArray_STRIDE(a, last) == 0 ||
-           PyArray_STRIDE(a, last) == PyArray_ITEMSIZE(a);
-}
-
 /* Where there is no GIL another thread may change a list between two looks: there it is one
  * that was read, a copy. */
 static inline bool
@@ -188,7 +178,7 @@ fits(read_kind kind, PyObject *object, bool was_read)
     case READ_floats:
         return PyTypeNum_ISFLOAT(type_of(object));
     case READ_bools:
-        return PyTypeNum_ISBOOL(type_of(object)) && has_readable_rows(object);
+        return PyTypeNum_ISBOOL(type_of(object));
     case READ_integers:
         return PyTypeNum_ISINTEGER(type_of(object)) || is_int(object) ||
                is_sequence_of(object, was_read, is_exact_int);

@@ -6,7 +6,6 @@
  */
 #include "py_attnext.h"
 
-#include <string.h>
 #include <structmember.h>
 
 const py_argument_row py_argument_rows[ARG_COUNT] = {
@@ -25,8 +24,9 @@ py_fill_tables(PyObject *module, attnext_state *state)
     static const char TABLES[] = "attnext._tables";
     for (int i = 0; i < ARG_COUNT; i++) {
         const py_argument_row *row = &py_argument_rows[i];
-        if (row->shared && py_tell(TABLES, "add_option", "(Ossi)", module, row->name,
-                                   row->standard, row->taken_by & TAKERS) < 0) {
+        if (row->shared &&
+            py_told(py_ask(TABLES, "add_option", "(Ossi)", module, row->name,
+                           row->standard, row->taken_by & TAKERS)) < 0) {
             return -1;
         }
     }
@@ -35,8 +35,8 @@ py_fill_tables(PyObject *module, attnext_state *state)
         const char *name = score->about->name;
         for (int j = 0; j < score->parameters; j++) {
             const attn_parameter *p = &score->about->parameters[j];
-            if (py_tell(TABLES, "add_parameter", "(OsssiC)", module, name, p->name,
-                        p->shape, p->optional, p->fan_in) < 0) {
+            if (py_told(py_ask(TABLES, "add_parameter", "(OsssiC)", module, name,
+                               p->name, p->shape, p->optional, p->fan_in)) < 0) {
                 return -1;
             }
         }
@@ -105,5 +105,5 @@ py_join_docs(PyObject *module)
 {
     static PyMethodDef method = {"add", add, METH_VARARGS, NULL};
     PyObject *function = PyCFunction_New(&method, NULL);
-    return py_tell("attnext._docs", "join", "(ON)", module, function);
+    return py_told(py_ask("attnext._docs", "join", "(ON)", module, function));
 }
