@@ -58,11 +58,16 @@ def near(offset: ArrayLike, left: int | None, right: int | None) -> NDArray[np.i
 
     A band that wide has at most one of its ends in reach; the offset puts that where it belongs.
     """
-    exact = np.asarray(offset, dtype=object)  # Python ints, of any size
-    first = np.full(exact.shape, -FAR) if left is None else in_reach(exact - left)
-    last = np.full(exact.shape, FAR) if right is None else in_reach(exact + right)
-    before, behind = (0 if bound is None else min(bound, 2 * FAR) for bound in (left, right))
-    return np.where((last < FAR) | (left is None), last - behind, first + before)
+    exact = np.array(offset, dtype=object)  # Python ints, of any size
+    near = np.empty(exact.shape, np.int64)
+    for i, x in enumerate(exact.flat):
+        first = -FAR if left is None else max(-FAR, min(x - left, FAR))
+        last = FAR if right is None else max(-FAR, min(x + right, FAR))
+        if right is not None and (last < FAR or left is None):
+            near.flat[i] = last - min(right, 2 * FAR)
+        else:
+            near.flat[i] = first + min(left or 0, 2 * FAR)
+    return near
 
 
 def in_reach(integers: ArrayLike) -> NDArray[np.int64]:
