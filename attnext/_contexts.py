@@ -36,14 +36,14 @@ def kept(array: Array) -> Array:
     while isinstance(owner, np.ndarray) and owner.base is not None:
         owner = owner.base
         plain = plain and (type(owner) is np.ndarray or not isinstance(owner, np.ndarray))
-    if plain and _leads_nowhere(owner):
+    if not _leads_nowhere(owner):
+        return array.copy()
+    if plain:
         return array
-    if _leads_nowhere(owner) and array.size > 0:
-        buffer = owner.ravel(order="K") if isinstance(owner, np.ndarray) else owner
-        try:
-            memory = np.frombuffer(buffer, np.uint8)
-        except (TypeError, ValueError, BufferError):  # it shows nobody its memory
-            return array.copy()
-        start = array.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
-        return np.ndarray(array.shape, array.dtype, buffer, start, array.strides)
-    return array.copy()
+    buffer = owner.ravel(order="K") if isinstance(owner, np.ndarray) else owner
+    try:
+        memory = np.frombuffer(buffer, np.uint8)
+    except (TypeError, ValueError, BufferError):  # it is empty, or shows nobody its memory
+        return array.copy()
+    start = array.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
+    return np.ndarray(array.shape, array.dtype, buffer, start, array.strides)

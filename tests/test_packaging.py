@@ -70,6 +70,12 @@ def test_a_wheel_runs_on_every_cpu() -> None:
     assert "-target x86_64-windows-gnu" in read("setup.py")  # or zig compiles for its own CPU
 
 
+def test_free_threaded_wheels_wait_for_the_module() -> None:
+    """Importing a module that does not claim Py_mod_gil switches the GIL of such a Python on."""
+    claimed = "Py_mod_gil" in read("csrc/python/py_module.c")
+    assert claimed != ("cp3*t-*" in PYPROJECT["tool"]["cibuildwheel"].get("skip", ""))
+
+
 @in_a_clone
 def test_the_workflow_runs_every_step() -> None:
     (steps,) = re.findall(r"^steps=\((.*?)^\)", read(".ci/run"), re.MULTILINE | re.DOTALL)

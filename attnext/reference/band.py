@@ -57,17 +57,18 @@ def near(offset: ArrayLike, left: int | None, right: int | None) -> NDArray[np.i
     """The offset that gives the same band if a bound further than 2 * `FAR` is moved there.
 
     A band that wide has at most one of its ends in reach; the offset puts that where it belongs.
+    One after another: NumPy's sums of objects do not say when there is no memory for one.
     """
     exact = np.array(offset, dtype=object)  # Python ints, of any size
-    near = np.empty(exact.shape, np.int64)
-    for i, x in enumerate(exact.flat):
+    moved = []
+    for x in exact.ravel().tolist():
         first = -FAR if left is None else max(-FAR, min(x - left, FAR))
         last = FAR if right is None else max(-FAR, min(x + right, FAR))
         if right is not None and (last < FAR or left is None):
-            near.flat[i] = last - min(right, 2 * FAR)
+            moved.append(last - min(right, 2 * FAR))
         else:
-            near.flat[i] = first + min(left or 0, 2 * FAR)
-    return near
+            moved.append(first + min(left or 0, 2 * FAR))
+    return np.array(moved, np.int64).reshape(exact.shape)
 
 
 def in_reach(integers: ArrayLike) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 /*
- * py_arrays.c -- from Python objects to float32 arrays and bools of known shape; and to
- * integers as int64 that are nobody else's, lengths above all: they decide which memory is
- * read, so nobody else may change them during a call.
+ * py_arrays.c -- from Python objects to float32 arrays of known shape; and to integers as
+ * int64 that are nobody else's, lengths above all: they decide which memory is read, so
+ * nobody else may change them during a call.
  *
  * The common case, an exact float32 C-contiguous array, is recognised by looking at its
  * header and used as it is. Other dtypes and layouts are converted here; what is no plain
