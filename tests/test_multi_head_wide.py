@@ -1,4 +1,4 @@
-"""Rows a multiple of 2 KiB apart, which projections copy before they multiply them."""
+"""Rows a multiple of 2 KiB apart, which projections copy first where vectors are narrow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_same_bits
+from helpers import Array, assert_same_bits, run_python
 from multi_headed import HeadsProblem, make_heads
 
 from attnext import MultiHeadAttention
@@ -59,3 +59,10 @@ def test_a_memory_of_wide_rows(kv_heads: int | None, rng: np.random.Generator) -
     memory = layer.memory(x[:, :4], x[:, :4])
     memory.append(x[:, 4:], x[:, 4:])
     assert_same_bits({"": layer(x, memory)}, {"": layer(x, x, x)})
+
+
+def test_the_same_with_narrow_vectors() -> None:
+    """AVX-512's panels are so wide that nothing is copied."""
+    tests = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__, "-k", "wide_")
+    done = run_python(*tests, ATTNEXT_CPU="generic")
+    assert "6 passed" in done.stdout

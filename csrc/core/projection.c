@@ -15,9 +15,12 @@ enum {
     UNITS = 16,      /* columns of a panel of dY */
     SUM = 64,        /* terms in one chain of the sums of dX and dW */
     WAVE_ROWS = 256, /* rows in panels for dW: two panels of them fit in L1 */
-    FEW_ROWS = 16,   /* fewer do not pay for panels of W in dX */
-    ROW_UNITS = 64,  /* of Y of one row */
-    ALIASED = 512,   /* numbers: rows so many apart, or a multiple, share sets of L1 */
+    GATHER_ROWS = 16,
+    PANELS = 64,    /* columns of panels of X that meet all of dY together */
+    FEW_ROWS = 16,  /* fewer do not pay for panels of W in dX */
+    ROW_UNITS = 64, /* of Y of one row */
+    NEAR = 16,      /* columns: panels no wider stay in L1 */
+    ALIASED = 512,  /* numbers: rows so many apart, or a multiple, share sets of L1 */
     COPY_ROW = ATTN_CHUNK + 16,
 };
 
@@ -64,9 +67,8 @@ copy_row(float *to, const float *from, int64_t columns, int64_t panel)
         memcpy(to, from, 16 * sizeof(float));
         return;
     }
-    for (int64_t j = 0; j < panel; j++) {
-        to[j] = j < columns ? from[j] : 0.0f;
-    }
+    memcpy(to, from, (size_t)columns * sizeof(float));
+    memset(to + columns, 0, (size_t)(panel - columns) * sizeof(float));
 }
 
 void
@@ -99,16 +101,19 @@ multiply_terms(float *C, int64_t ldc, attn_span X, int64_t n, const float *panel
 
 /* C (n, columns) = X (n, K) Y, or += if add, `chain` terms at a time; n at most TASK_ROWS.
  *
- * Rows that lie 2 or 4 KiB apart share a set or two of L1, where six of them and a
- * panel push each other out. So they are copied to where they do not, as many terms of
- * the sums as are summed at a time anyway. 2048 rows of 1024 numbers by 1024 units, AVX2:
- * 73 GF/s against 48 to 60; of 512 by 512, 75 against 73. */
+ * Rows that lie 2 or 4 KiB apart share a set or two of L1, where six of them and a panel
+ * push each other out. So they are copied to where they do not, as many terms of the sums
+ * as are summed at a time anyway. 2048 rows of 1024 numbers by 1024 units, AVX2 on Zen 3:
+ * 73 GF/s against 48 to 60; of 512 by 512, 75 against 73. A panel of 64 columns is too large
+ * for L1, whatever the rows do: 4096 rows of 512 by 512, AVX-512 on Cascade Lake, 115 GF/s
+ * with copies and 133 without. */
 static void
 multiply(float *C, int64_t ldc, attn_span X, int64_t n, const float *panels, int64_t K,
          int64_t columns, int64_t chain, bool add)
 {
     float copy[TASK_ROWS * COPY_ROW];
-    const bool copies = X.ld % ALIASED == 0 && K > ATTN_CHUNK;
+    const bool copies = attn_simd->panel <= NEAR && X.ld % ALIASED == 0 &&
+                        K > ATTN_CHUNK;
     int64_t t = 0;
     do { /* once at least: K = 0 must still set C to 0 */
         int64_t count = smaller(K - t, copies ? smaller(chain, ATTN_CHUNK) : chain);
@@ -216,10 +221,9 @@ attn_projection_forward(const attn_projection *y, float *Y, int64_t ldy, const f
 
 /* ---- backward: dX ---------------------------------------------------------------- */
 
-/* Rows that dW takes in at a time: their numbers, and where they are. */
+/* Rows that dW takes in at a time. */
 typedef struct {
-    int64_t row[WAVE_ROWS];
-    const float *X[WAVE_ROWS];
+    const float *X[WAVE_ROWS], *dY[WAVE_ROWS];
 } wave_rows;
 
 typedef struct {
@@ -298,46 +302,52 @@ find_rows(backward *s)
     for (; s->next < y->rows && s->count < WAVE_ROWS; s->next++) {
         if (y->use == NULL || y->use[s->next] != ATTN_UNUSED) {
             int64_t i = s->count++;
-            s->wave->row[i] = s->next;
+            s->wave->dY[i] = s->dY + s->next * s->ldy;
             s->wave->X[i] =
                 attn_read(&y->X, s->next / y->X_rows, s->next % y->X_rows).data;
         }
     }
 }
 
-/* A panel of dY or, behind those, of X. */
+/* Rows at .. end - 1 of those of a wave, in panels of `width` columns of n rows. */
+static void
+wave_in_panels(float *panels, int64_t n, const float *const *rows, int64_t at,
+               int64_t end, int64_t D, int64_t width)
+{
+    for (int64_t d = 0; d < D; d += width) {
+        int64_t columns = smaller(D - d, width), panel = attn_in_panels(columns);
+        for (int64_t i = at; i < end; i++) {
+            copy_row(panels + d * n + i * panel, rows[i] + d, columns, panel);
+        }
+    }
+}
+
+/* Some rows of dY and of X. All rows of a panel, then those of the next, read a line or
+ * four of each row at a time, and rows are KiB apart: (4096, 512) 20 % slower. */
 static void
 gather_task(void *ctx, int64_t task, int worker)
 {
     const backward *s = ctx;
     const attn_projection *y = s->y;
-    int64_t h = task * UNITS,
-            d = (task - attn_ceil_div(y->H, UNITS)) * attn_simd->panel;
+    const int64_t at = task * GATHER_ROWS, end = smaller(s->count, at + GATHER_ROWS);
     (void)worker;
-    if (d < 0) {
-        for (int64_t i = 0; i < s->count; i++) {
-            copy_row(y->panels.dY + h * y->panels.rows + i * UNITS,
-                     s->dY + s->wave->row[i] * s->ldy + h, smaller(y->H - h, UNITS),
-                     UNITS);
-        }
-        return;
-    }
-    int64_t columns = smaller(y->D - d, attn_simd->panel),
-            panel = attn_in_panels(columns);
-    for (int64_t i = 0; i < s->count; i++) {
-        copy_row(y->panels.X + d * y->panels.rows + i * panel, s->wave->X[i] + d,
-                 columns, panel);
-    }
+    wave_in_panels(y->panels.dY, y->panels.rows, s->wave->dY, at, end, y->H, UNITS);
+    wave_in_panels(y->panels.X, y->panels.rows, s->wave->X, at, end, y->D,
+                   attn_simd->panel);
 }
 
-/* dW (UNITS, panel) += dY^T (UNITS, rows) X (rows, panel) */
+/* dW (UNITS, panel) += dY^T (UNITS, rows) X (rows, panel). 64 columns of X meet all of dY
+ * before the next ones. 1024 units of 1024 features, AVX-512: where all of X met 16 units
+ * before the next ones, a seventh slower; where a panel of AVX2's did with all of dY, too. */
 static void
 dw_task(void *ctx, int64_t task, int worker)
 {
     const backward *s = ctx;
     const attn_projection *y = s->y;
-    int64_t h = task / panels_of(y->D) * UNITS;
-    int64_t d = task % panels_of(y->D) * attn_simd->panel;
+    const int64_t most = PANELS / attn_simd->panel, units = attn_ceil_div(y->H, UNITS);
+    const int64_t first = task / (units * most) * most, in = task % (units * most);
+    const int64_t together = smaller(most, panels_of(y->D) - first);
+    int64_t h = in / together * UNITS, d = (first + in % together) * attn_simd->panel;
     int64_t columns = smaller(y->D - d, attn_simd->panel),
             panel = attn_in_panels(columns);
     int64_t i = 0;
@@ -360,7 +370,8 @@ make_dw(backward *s, attn_run *run)
     do {
         find_rows(s);
         double gather = ATTN_WORK_NUMBER * attn_work(s->count, y->D + y->H, 1);
-        if (!attn_parallel_for(run, units + panels, attn_us(gather), gather_task, s) ||
+        if (!attn_parallel_for(run, attn_ceil_div(s->count, GATHER_ROWS),
+                               attn_us(gather), gather_task, s) ||
             !attn_parallel_for(run, units * panels,
                                attn_us(attn_work(s->count, y->D, y->H)), dw_task, s)) {
             return false;
