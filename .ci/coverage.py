@@ -3,7 +3,7 @@
     coverage.py kernels FOLDER SET...     of the files that are compiled for each instruction set
     coverage.py rest FOLDER               of all others
 
-FOLDER is where the objects are, and what gcov's counters were written beside; SET... the
+Below FOLDER are the objects, and beside them what gcov's counters were written to; SET... the
 instruction sets that this CPU has; a line of the kernels counts once for each of them. The others
 are named and not counted. What was not run is printed. In core and simd it is a failure unless
 uncovered.txt, beside this file, says why; so is a name there that no line has. Of python and
@@ -64,7 +64,7 @@ def counted(counters: Path) -> Iterator[tuple[Line, int]]:
 
 def counters(part: str, folder: str, sets: tuple[str, ...]) -> Iterator[Path]:
     """What gcov reads of each object of that part, but of the kernels that this CPU cannot run."""
-    for notes in sorted(Path(folder).glob("csrc/*/*.gcno")):
+    for notes in sorted(Path(folder).rglob("*.gcno")):
         of_set = notes.stem.startswith("kernels_")
         if of_set != (part == "kernels"):
             continue

@@ -270,7 +270,7 @@ instruction_sets() {
 
 # A compiler that takes these flags behind attnext's own. The kernels of other instruction sets than
 # SETS, a pattern, are built without: with sanitizers the four take minutes to compile, and only the
-# widest of this CPU runs.
+# widest of this CPU runs. Those ccache has.
 compiler_with() { # NAME SETS FLAG...
     local name=$1 sets=$2
     shift 2
@@ -282,7 +282,7 @@ case "\$*" in
 esac
 case "\$*" in
 *" -c csrc/simd/kernels_"$sets".c "*) ;;
-*" -c csrc/simd/kernels_"*) exec gcc "\$@" ;;
+*" -c csrc/simd/kernels_"*) unset CCACHE_DISABLE; exec gcc "\$@" ;;
 esac
 exec gcc "\$@" $*
 END
