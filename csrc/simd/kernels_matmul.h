@@ -30,8 +30,7 @@ typedef struct {
     const float *scale;   /* of PUT_RESCALE and PUT_FACTOR */
     const uint64_t *live; /* of pool: the word of t = 0; lane 0 is bit `lane` */
     int lane;
-    int last;    /* floats in the last vector: VLEN, or less at the right edge */
-    bool begins; /* of PUT_SET: C = 0 + c */
+    int last; /* floats in the last vector: VLEN, or less at the right edge */
 } tile_args;
 
 /* Rows of X that a fresh product asks for while it multiplies those before them, one of
@@ -86,15 +85,6 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
                     vf d = v_sub(y[j], x);
                     c[i][j] = v_fma(d, d, c[i][j]);
                 }
-            }
-        }
-    }
-    if (put == PUT_SET && a->begins) {
-        UNROLL
-        for (int i = 0; i < mr; i++) {
-            UNROLL
-            for (int j = 0; j < nv; j++) {
-                c[i][j] = v_add(v_zero(), c[i][j]);
             }
         }
     }
@@ -242,27 +232,18 @@ panels(tile_step step, tile_put put, tile_args a, int64_t rows, int64_t cols)
 
 static void
 matmul(float *C, int64_t ldc, const float *X, int64_t ldx, int64_t sx, const float *Y,
-       int64_t ldy, int64_t rows, int64_t cols, int64_t K, attn_into into)
+       int64_t ldy, int64_t rows, int64_t cols, int64_t K, bool add)
 {
     if (cols == 1 && ldc == 1 && sx == 1 && ldy == 1) {
-        for (int64_t i = 0; into == ATTN_BEGIN && i < rows; i++) {
-            C[i] = 0.0f;
-        }
-        matmul_query(C, X, ldx, Y, rows, K, into != ATTN_SET);
+        matmul_query(C, X, ldx, Y, rows, K, add);
         return;
     }
-    tile_args a = {.C = C,
-                   .X = X,
-                   .Y = Y,
-                   .ldc = ldc,
-                   .ldx = ldx,
-                   .sx = sx,
-                   .ldy = ldy,
-                   .begins = into == ATTN_BEGIN};
+    tile_args a = {
+        .C = C, .X = X, .Y = Y, .ldc = ldc, .ldx = ldx, .sx = sx, .ldy = ldy};
     int64_t t = 0;
     do { /* once at least: K = 0 must still set C to 0 */
         a.K = K - t < ATTN_CHUNK ? K - t : ATTN_CHUNK;
-        if (into == ATTN_ADD || t > 0) {
+        if (add || t > 0) {
             panels(STEP_PRODUCT, PUT_ADD, a, rows, cols);
         } else {
             panels(STEP_PRODUCT, PUT_SET, a, rows, cols);
