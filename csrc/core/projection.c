@@ -11,16 +11,16 @@
 #include "work.h"
 
 enum {
-    TASK_ROWS = 64,  /* of Y and dX */
-    UNITS = 16,      /* columns of a panel of dY */
-    SUM = 64,        /* terms in one chain of the sums of dX and dW */
-    WAVE_ROWS = 256, /* rows in panels for dW: two panels of them fit in L1 */
-    GATHER_ROWS = 16,
-    PANELS = 64,    /* columns of panels of X that meet all of dY together */
-    FEW_ROWS = 16,  /* fewer do not pay for panels of W in dX */
-    ROW_UNITS = 64, /* of Y of one row */
-    NEAR = 16,      /* columns: panels no wider stay in L1 */
-    ALIASED = 512,  /* numbers: rows so many apart, or a multiple, share sets of L1 */
+    TASK_ROWS = 64,   /* of Y and dX */
+    UNITS = 16,       /* columns of a panel of dY */
+    SUM = 64,         /* terms in one chain of the sums of dX and dW */
+    WAVE_ROWS = 256,  /* rows in panels for dW: two panels of them fit in L1 */
+    GATHER_ROWS = 16, /* of a wave, to a task */
+    PANELS = 64,      /* columns of panels of X that meet all of dY together */
+    FEW_ROWS = 16,    /* fewer do not pay for panels of W in dX */
+    ROW_UNITS = 64,   /* of Y of one row */
+    NEAR = 16,        /* columns: panels no wider stay in L1 */
+    ALIASED = 512,    /* numbers: rows so many apart, or a multiple, share sets of L1 */
     COPY_ROW = ATTN_CHUNK + 16,
 };
 
