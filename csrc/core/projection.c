@@ -14,9 +14,9 @@ enum {
     TASK_ROWS = 64,   /* of Y and dX */
     UNITS = 16,       /* columns of a panel of dY */
     SUM = 64,         /* terms in one chain of the sums of dX and dW */
-    WAVE_ROWS = 256,  /* rows in panels for dW: two panels of them fit in L1 */
+    WAVE_ROWS = 256,  /* rows in panels for dW: two of 16 columns fit in L1 */
     GATHER_ROWS = 16, /* of a wave, to a task */
-    PANELS = 64,      /* columns of panels of X that meet all of dY together */
+    TOGETHER = 64,    /* columns of X that meet all of dY before the next ones */
     FEW_ROWS = 16,    /* fewer do not pay for panels of W in dX */
     ROW_UNITS = 64,   /* of Y of one row */
     NEAR = 16,        /* columns: panels no wider stay in L1 */
@@ -71,16 +71,22 @@ copy_row(float *to, const float *from, int64_t columns, int64_t panel)
     memset(to + columns, 0, (size_t)(panel - columns) * sizeof(float));
 }
 
+/* The panel of n rows of D numbers that begins with column d. */
+static void
+make_panel(float *panels, attn_span rows, int64_t n, int64_t D, int64_t d)
+{
+    int64_t columns = smaller(D - d, attn_simd->panel), panel = attn_in_panels(columns);
+    for (int64_t i = 0; i < n; i++) {
+        copy_row(panels + d * n + i * panel, attn_span_row(rows, i) + d, columns,
+                 panel);
+    }
+}
+
 void
 attn_rows_in_panels(float *panels, attn_span rows, int64_t n, int64_t D)
 {
     for (int64_t d = 0; d < D; d += attn_simd->panel) {
-        int64_t columns = smaller(D - d, attn_simd->panel),
-                panel = attn_in_panels(columns);
-        for (int64_t i = 0; i < n; i++) {
-            copy_row(panels + d * n + i * panel, attn_span_row(rows, i) + d, columns,
-                     panel);
-        }
+        make_panel(panels, rows, n, D, d);
     }
 }
 
@@ -248,12 +254,9 @@ static void
 w_task(void *ctx, int64_t task, int worker)
 {
     const attn_projection *y = ((const backward *)ctx)->y;
-    int64_t d = task * attn_simd->panel, columns = smaller(y->D - d, attn_simd->panel);
     (void)worker;
-    for (int64_t h = 0; h < y->H; h++) {
-        copy_row(y->panels.W + d * y->H + h * attn_in_panels(columns),
-                 y->W + h * y->D + d, columns, attn_in_panels(columns));
-    }
+    make_panel(y->panels.W, (attn_span){y->W, y->D}, y->H, y->D,
+               task * attn_simd->panel);
 }
 
 static void
@@ -344,7 +347,8 @@ dw_task(void *ctx, int64_t task, int worker)
 {
     const backward *s = ctx;
     const attn_projection *y = s->y;
-    const int64_t most = PANELS / attn_simd->panel, units = attn_ceil_div(y->H, UNITS);
+    const int64_t most = attn_ceil_div(TOGETHER, attn_simd->panel),
+                  units = attn_ceil_div(y->H, UNITS);
     const int64_t first = task / (units * most) * most, in = task % (units * most);
     const int64_t together = smaller(most, panels_of(y->D) - first);
     int64_t h = in / together * UNITS, d = (first + in % together) * attn_simd->panel;
