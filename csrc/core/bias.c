@@ -94,7 +94,7 @@ static void
 add_lanes(const attn_block *block, float *to, const float *X, int rows)
 {
     attn_simd->matmul(to, 1, X, block->lanes, 1, &one, 0, rows, 1, block->rows.count,
-                      true);
+                      ATTN_ADD);
 }
 
 /* forward was: s'_mj = s_mj + bias_mj.  So now: ds = ds', dbias_mj = ds_mj, summed over
@@ -107,7 +107,7 @@ tile_backward(attn_block *block, void *own, float *dS)
     const int64_t stride = row_stride(block);
     if (block->call->p->masks.bias.stride_j == 0) {
         attn_simd->matmul(s->sum, block->lanes, &one, 0, 0, dS, block->lanes, 1,
-                          block->lanes, t->keys, true);
+                          block->lanes, t->keys, ATTN_ADD);
     } else if (stride == 0) {
         add_lanes(block, s->to + t->k0, dS, t->keys);
     } else {
@@ -176,7 +176,8 @@ add_row(const share_job *job, int64_t i, int64_t row)
     if (m < c->p->M) {
         float *to = c->d->bias + attn_view_row(&c->p->masks.bias, group / c->groups, m);
         const float *from = job->shares + (i * group_rows(c) + row) * columns;
-        attn_simd->matmul(to, columns, &one, 0, 0, from, columns, 1, columns, 1, true);
+        attn_simd->matmul(to, columns, &one, 0, 0, from, columns, 1, columns, 1,
+                          ATTN_ADD);
     }
 }
 

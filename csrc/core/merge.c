@@ -76,7 +76,7 @@ merge_row(const merge_job *job, const merge_scratch *s, int64_t row)
     for (int64_t i = 0; any && i < job->parts; i++) {
         if (job->lses[i][row] != -INFINITY) {
             attn_simd->matmul(to, Dv, s->w + i, 0, 0, job->outputs[i] + row * Dv, Dv, 1,
-                              Dv, 1, true);
+                              Dv, 1, ATTN_ADD);
         }
     }
     job->lse[row] = any ? merged_lse(job, s) : -INFINITY;

@@ -67,7 +67,7 @@ attn_set_pairs(const attn_block *block, float *C, attn_span X, const float *Y,
     for (patch p = {0}; next_patch(&p, live, keys, lanes);) {
         attn_simd->matmul(C + p.first * lanes + p.low, lanes, attn_span_row(X, p.first),
                           X.ld, 1, Y + p.low, lanes, p.end - p.first, p.high - p.low, D,
-                          false);
+                          ATTN_SET);
     }
 }
 
@@ -93,10 +93,10 @@ attn_load_pair_rows(attn_pair_rows *to, attn_span rows, int count)
     }
 }
 
-/* C (rows, D) += X (rows, n) times rows low .. low + n - 1 of count */
+/* C (rows, D) += X (rows, n) times rows low .. low + n - 1 of count, or begins with that */
 static void
 add_patch(attn_target C, attn_span X, int64_t rows, const attn_pair_rows *Y, int low,
-          int n, int count)
+          int n, int count, attn_into into)
 {
     const int64_t D = Y->D, width = Y->panels == NULL ? D : attn_simd->panel;
     for (int64_t d = 0; d < D; d += width) {
@@ -106,7 +106,7 @@ add_patch(attn_target C, attn_span X, int64_t rows, const attn_pair_rows *Y, int
             panel = (attn_span){Y->panels + d * count, attn_in_panels(columns)};
         }
         attn_simd->matmul(C.data + d, C.ld, X.data, X.ld, 1, attn_span_row(panel, low),
-                          panel.ld, rows, columns, n, true);
+                          panel.ld, rows, columns, n, into);
     }
 }
 
@@ -133,6 +133,20 @@ set_once(const attn_block *block, attn_key_sums *sums, attn_target C, const floa
     sums->begun = t->k0 + t->keys;
 }
 
+/* Whether rows of keys, none of which has a sum yet, begin with all that is added to them now,
+ * so that no 0 is written first: the backward of (8, 8, 512, 512, 64) on Cascade Lake, AVX-512,
+ * 99 -> 96 ms. Rows with dead pairs begin with 0. */
+static bool
+begin_with(attn_key_sums *sums, const attn_tile *t, const uint64_t *live)
+{
+    const bool begins = live == NULL && sums->begun <= t->k0;
+    attn_begin_sums(sums, begins ? t->k0 : t->k0 + t->keys);
+    if (begins) {
+        sums->begun = t->k0 + t->keys;
+    }
+    return begins;
+}
+
 void
 attn_add_pairs(const attn_block *block, attn_key_sums *sums, const float *X,
                const attn_pair_rows *Y, const uint64_t *live, bool zeros)
@@ -143,7 +157,7 @@ attn_add_pairs(const attn_block *block, attn_key_sums *sums, const float *X,
         set_once(block, sums, C, X, Y, live);
         return;
     }
-    attn_begin_sums(sums, block->tile.k0 + keys);
+    const bool begins = begin_with(sums, &block->tile, live);
     if (live != NULL && !zeros) {
         attn_simd->matmul_live(C.data, C.ld, X, lanes, Y->rows.data, Y->rows.ld, keys,
                                Y->D, count, live);
@@ -152,7 +166,8 @@ attn_add_pairs(const attn_block *block, attn_key_sums *sums, const float *X,
     for (patch p = {0}; next_patch(&p, live, keys, lanes);) {
         add_patch((attn_target){C.data + p.first * C.ld, C.ld},
                   (attn_span){X + p.first * lanes + p.low, lanes}, p.end - p.first, Y,
-                  p.low, smaller(p.high, count) - p.low, count);
+                  p.low, smaller(p.high, count) - p.low, count,
+                  begins ? ATTN_BEGIN : ATTN_ADD);
     }
 }
 

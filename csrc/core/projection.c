@@ -30,6 +30,12 @@ smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static attn_into
+into_sum(bool add)
+{
+    return add ? ATTN_ADD : ATTN_SET;
+}
+
 /* ---- panels ---------------------------------------------------------------------- */
 
 int64_t
@@ -101,7 +107,8 @@ multiply_terms(float *C, int64_t ldc, attn_span X, int64_t n, const float *panel
     for (int64_t j = 0; j < columns; j += attn_simd->panel) {
         int64_t panel = smaller(attn_in_panels(columns) - j, attn_simd->panel);
         attn_simd->matmul(C + j, ldc, X.data, X.ld, 1, panels + j * K + t * panel,
-                          panel, n, smaller(columns - j, attn_simd->panel), count, add);
+                          panel, n, smaller(columns - j, attn_simd->panel), count,
+                          into_sum(add));
     }
 }
 
@@ -208,7 +215,7 @@ row_task(void *ctx, int64_t task, int worker)
         memcpy(f->Y + h, f->b + h, (size_t)units * sizeof(float));
     }
     attn_simd->matmul(f->Y + h, 1, y->W + h * y->D, y->D, 1, y->X.data, 1, units, 1,
-                      y->D, f->b != NULL);
+                      y->D, into_sum(f->b != NULL));
 }
 
 bool
@@ -274,7 +281,8 @@ dx_task(void *ctx, int64_t task, int worker)
         if (used && y->rows < FEW_ROWS) {
             for (int64_t h = 0; h < y->H || h == 0; h += SUM) {
                 attn_simd->matmul(dX, y->D, dY.data + h, dY.ld, 1, y->W + h * y->D,
-                                  y->D, n, y->D, smaller(y->H - h, SUM), h > 0);
+                                  y->D, n, y->D, smaller(y->H - h, SUM),
+                                  into_sum(h > 0));
             }
         } else if (used) {
             multiply(dX, y->D, dY, n, y->panels.W, y->H, y->D, SUM, false);
@@ -361,7 +369,7 @@ dw_task(void *ctx, int64_t task, int worker)
                           y->panels.dY + h * y->panels.rows + i * UNITS, 1, UNITS,
                           y->panels.X + d * y->panels.rows + i * panel, panel,
                           smaller(y->H - h, UNITS), columns, smaller(s->count - i, SUM),
-                          s->add || i > 0);
+                          into_sum(s->add || i > 0));
         i += SUM;
     } while (i < s->count);
 }

@@ -118,7 +118,7 @@ project(attn_block *block)
     attn_simd->pack(s->Q, block->lanes, queries.data, queries.ld, block->rows.count,
                     p->Dq, 1.0f);
     attn_simd->matmul(s->raw, block->lanes, p->parameters[W_Q], p->Dq, 1, s->Q,
-                      block->lanes, p->H, block->lanes, p->Dq, false);
+                      block->lanes, p->H, block->lanes, p->Dq, ATTN_SET);
 }
 
 static void
@@ -309,7 +309,7 @@ store_backward(attn_block *block)
         ones[l] = 1.0f; /* lanes without a query hold 0 in dw */
     }
     attn_simd->matmul(shared->dw_blocks + index * p->H, 1, s->dw, block->lanes, 1, ones,
-                      1, p->H, 1, block->lanes, false);
+                      1, p->H, 1, block->lanes, ATTN_SET);
     attn_simd->unpack(shared->da + attn_row_offset(block, p->H), p->H, s->da,
                       block->lanes, block->rows.count, p->H, NULL);
     attn_note_queries(block, shared->query_use);

@@ -40,6 +40,10 @@ enum {
     ATTN_GROUP = 16, /* keys whose softmax is one sum, of four chains */
 };
 
+/* What becomes of C in a product: it is set; added to; or set as if 0 had been added to, of
+ * which only the sign of 0 tells. */
+typedef enum { ATTN_SET, ATTN_ADD, ATTN_BEGIN } attn_into;
+
 /* How tanh(b - a) is computed, by the sizes |a|, |b|: a is the query's pre-activation
  * with the other sign, b the key's. A larger regime serves smaller sizes too, at less
  * accuracy; operands are stored as said here. */
@@ -65,11 +69,11 @@ typedef struct {
 
     /* C[i][j] (+)= sum_t X[i*ldx + t*sx] * Y[t*ldy + j],  i < rows, j < cols, t < K.
      * Any sizes, also 0; X is broadcast from where it lies, Y is read along its rows.
-     * Chunks of ATTN_CHUNK terms; each chunk's sum is added to C (set first if
-     * !add). */
+     * Chunks of ATTN_CHUNK terms; each chunk's sum is added to C, the first as `into`
+     * says. */
     void (*matmul)(float *C, int64_t ldc, const float *X, int64_t ldx, int64_t sx,
                    const float *Y, int64_t ldy, int64_t rows, int64_t cols, int64_t K,
-                   bool add);
+                   attn_into into);
 
     /* C[i][l] = C[i][l] * alpha[l] + sum_t X[t*ldx + i] * Y[t][l] over the live (t, l);
      * i < rows, t < K <= ATTN_KEYS, C and Y [.][lanes]. alpha NULL: C[i][l] + the sum.

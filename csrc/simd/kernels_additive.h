@@ -104,10 +104,10 @@ additive_block(int mr, additive_regime regime, bool add, float *S, const float *
     }
     UNROLL
     for (int i = 0; i < mr; i++) {
-        float *s = S + i * lanes;
-        vf sum = add ? v_add(v_load(s), acc[i]) : acc[i];
-        v_store(s, live == NULL ? sum
-                                : v_select(live_lanes(live, i, lane), sum, v_load(s)));
+        vf sum = add ? v_add(v_load(S), acc[i]) : acc[i];
+        v_store(S, live == NULL ? sum
+                                : v_select(live_lanes(live, i, lane), sum, v_load(S)));
+        S += lanes;
     }
 }
 
@@ -119,12 +119,8 @@ additive_rows(int mr, additive_regime regime, float *S, const float *A, const fl
     int64_t h = 0;
     do {
         int64_t units = H - h < ATTN_UNITS ? H - h : ATTN_UNITS;
-        if (h == 0) {
-            additive_block(mr, regime, false, S, A, B, w, lanes, units, H, live, lane);
-        } else {
-            additive_block(mr, regime, true, S, A + h * lanes, B + h, w + h, lanes,
-                           units, H, live, lane);
-        }
+        additive_block(mr, regime, h > 0, S, A + h * lanes, B + h, w + h, lanes, units,
+                       H, live, lane);
         h += units;
     } while (h < H);
 }

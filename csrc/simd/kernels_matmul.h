@@ -17,8 +17,7 @@ typedef enum {
 } tile_step;
 
 typedef enum {
-    PUT_SET,     /* C = c */
-    PUT_ADD,     /* C = C + c */
+    PUT_INTO,    /* C = c, 0 + c or C + c, as `into` says */
     PUT_RESCALE, /* C = C * scale[j] + c, or C + c if scale is NULL */
     PUT_FACTOR,  /* C = c * scale[0] */
 } tile_put;
@@ -27,16 +26,12 @@ typedef struct {
     float *C;
     const float *X, *Y;
     int64_t ldc, ldx, sx, ldy, K;
+    attn_into into;       /* of PUT_INTO */
     const float *scale;   /* of PUT_RESCALE and PUT_FACTOR */
     const uint64_t *live; /* of pool: the word of t = 0; lane 0 is bit `lane` */
     int lane;
     int last; /* floats in the last vector: VLEN, or less at the right edge */
 } tile_args;
-
-/* Rows of X that a fresh product asks for while it multiplies those before them, one of
- * eight at each t. Measured with AVX-512 (score tiles of 64 features, keys in L2): 97.9
- * % of the peak, 95.4 without; where X is walked along its columns it costs 2 %. */
-enum { AHEAD = 16 };
 
 /* Two steps a turn: 95.4 % of the peak in the same tiles, 94.0 with one. */
 #if defined(__clang__)
@@ -44,6 +39,60 @@ enum { AHEAD = 16 };
 #else
 #define UNROLL_2 _Pragma("GCC unroll 2")
 #endif
+
+/* A tile's vector: whole, or the last one at the right edge. */
+V_FN vf
+tile_load(bool part, const float *p, const tile_args *a)
+{
+    return part ? v_load_n(p, a->last) : v_load(p);
+}
+
+/* c = C + c, or 0 + c */
+V_FN void
+tile_add(int mr, int nv, bool edge, vf c[TILE_ROWS][TILE_VECTORS], const tile_args *a)
+{
+    static const float zeros[TILE_VECTORS * VLEN];
+    const bool begin = a->into == ATTN_BEGIN;
+    const float *row = begin ? zeros : a->C;
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < nv; j++) {
+            c[i][j] = v_add(tile_load(edge && j == nv - 1, row + j * VLEN, a), c[i][j]);
+        }
+        row += begin ? 0 : a->ldc;
+    }
+}
+
+/* Rows are walked, not multiplied out: gcc would keep all offsets on the stack. */
+V_FN void
+tile_store(int mr, int nv, bool edge, tile_put put, vf c[TILE_ROWS][TILE_VECTORS],
+           const tile_args *a)
+{
+    float *row = a->C;
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < nv; j++) {
+            const bool part = edge && j == nv - 1;
+            float *to = row + j * VLEN;
+            vf r = c[i][j];
+            if (put == PUT_RESCALE && a->scale == NULL) {
+                r = v_add(tile_load(part, to, a), r);
+            } else if (put == PUT_RESCALE) {
+                r = v_fma(tile_load(part, to, a), v_load(a->scale + j * VLEN), r);
+            } else if (put == PUT_FACTOR) {
+                r = v_mul(r, v_set1(*a->scale));
+            }
+            if (part) {
+                v_store_n(to, r, a->last);
+            } else {
+                v_store(to, r);
+            }
+        }
+        row += a->ldc;
+    }
+}
 
 V_FN void
 tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a)
@@ -60,14 +109,10 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
     UNROLL_2
     for (int64_t t = 0; t < a->K; t++) {
         const float *x_t = a->X + t * a->sx, *y_t = a->Y + t * a->ldy;
-        if (put == PUT_SET) {
-            fetch(x_t, (AHEAD + (t & 7)) * a->ldx);
-        }
         vf y[TILE_VECTORS];
         UNROLL
         for (int j = 0; j < nv; j++) {
-            y[j] = edge && j == nv - 1 ? v_load_n(y_t + j * VLEN, a->last)
-                                       : v_load(y_t + j * VLEN);
+            y[j] = tile_load(edge && j == nv - 1, y_t + j * VLEN, a);
             if (step == STEP_LIVE) {
                 m[j] = m_from_bits(a->live[t] >> (a->lane + j * VLEN));
             }
@@ -88,27 +133,10 @@ tile(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a
             }
         }
     }
-    UNROLL
-    for (int i = 0; i < mr; i++) {
-        UNROLL
-        for (int j = 0; j < nv; j++) {
-            float *to = a->C + i * a->ldc + j * VLEN;
-            int n = edge && j == nv - 1 ? a->last : VLEN;
-            vf r = c[i][j];
-            if (put == PUT_ADD || (put == PUT_RESCALE && a->scale == NULL)) {
-                r = v_add(v_load_n(to, n), r);
-            } else if (put == PUT_RESCALE) {
-                r = v_fma(v_load_n(to, n), v_load(a->scale + j * VLEN), r);
-            } else if (put == PUT_FACTOR) {
-                r = v_mul(r, v_set1(*a->scale));
-            }
-            if (n == VLEN) {
-                v_store(to, r);
-            } else {
-                v_store_n(to, r, n);
-            }
-        }
+    if (put == PUT_INTO && a->into != ATTN_SET) {
+        tile_add(mr, nv, edge, c, a);
     }
+    tile_store(mr, nv, edge, put, c, a);
 }
 
 /* Most rows of a tile of nv vectors. */
@@ -118,16 +146,25 @@ tile_rows(int nv)
     return nv == TILE_VECTORS ? WIDE_ROWS : TILE_ROWS;
 }
 
-/* A tile of so many rows, 1 .. tile_rows(nv): as a constant. */
+/* Products have tiles of any number of rows. A tile of another step does two operations a
+ * term, so that two of its rows, too, keep the pipes busy: it has all rows, or two, or one. */
+V_FN bool
+has_tile(int mr, int nv, tile_step step)
+{
+    return mr == tile_rows(nv) || mr <= (step == STEP_PRODUCT ? tile_rows(nv) : 2);
+}
+
+/* A tile of so many rows: as a constant. */
 V_FN void
 tile_of(int mr, int nv, bool edge, tile_step step, tile_put put, const tile_args *a)
 {
-    const int most = tile_rows(nv);
-#define TILE_CASE(n)                                       \
-    case n:                                                \
-        tile(n < most ? n : most, nv, edge, step, put, a); \
+#define TILE_CASE(n)                         \
+    case n:                                  \
+        if (has_tile(n, nv, step)) {         \
+            tile(n, nv, edge, step, put, a); \
+        }                                    \
         break
-    switch (mr < most ? mr : most) {
+    switch (mr) {
         TILE_CASE(1);
         TILE_CASE(2);
         TILE_CASE(3);
@@ -159,8 +196,8 @@ live_terms(tile_args *a, int n)
     a->K = end - first;
 }
 
-/* All rows of one panel of nv vectors, in tiles as equal as can be: a tile of one row
- * or two waits for its sums. 25 rows of 256 features, AVX2: 94 GF/s in five tiles of
+/* All rows of one panel of nv vectors. Tiles of products are as equal as can be: one of one
+ * row or two waits for its sums. 25 rows of 256 features, AVX2: 94 GF/s in five tiles of
  * five; in four of six and one of one, 84. */
 V_FN void
 panel(int nv, bool edge, tile_step step, tile_put put, tile_args a, int64_t rows)
@@ -168,10 +205,14 @@ panel(int nv, bool edge, tile_step step, tile_put put, tile_args a, int64_t rows
     if (put == PUT_RESCALE && a.live != NULL) {
         live_terms(&a, nv * VLEN);
     }
-    const int64_t tiles = (rows + tile_rows(nv) - 1) / tile_rows(nv);
+    const int full = tile_rows(nv);
+    const int64_t tiles = (rows + full - 1) / full;
     const int64_t most = tiles > 1 ? (rows + tiles - 1) / tiles : rows;
     for (int64_t fewer = tiles * most - rows; rows > 0;) {
-        int mr = (int)(rows > fewer * (most - 1) ? most : most - 1);
+        int mr = rows >= full ? full : rows > 1 ? 2 : 1;
+        if (step == STEP_PRODUCT) {
+            mr = (int)(rows > fewer * (most - 1) ? most : most - 1);
+        }
         tile_of(mr, nv, edge, step, put, &a);
         a.C += mr * a.ldc;
         a.X += mr * a.ldx;
@@ -232,22 +273,28 @@ panels(tile_step step, tile_put put, tile_args a, int64_t rows, int64_t cols)
 
 static void
 matmul(float *C, int64_t ldc, const float *X, int64_t ldx, int64_t sx, const float *Y,
-       int64_t ldy, int64_t rows, int64_t cols, int64_t K, bool add)
+       int64_t ldy, int64_t rows, int64_t cols, int64_t K, attn_into into)
 {
     if (cols == 1 && ldc == 1 && sx == 1 && ldy == 1) {
-        matmul_query(C, X, ldx, Y, rows, K, add);
+        for (int64_t i = 0; into == ATTN_BEGIN && i < rows; i++) {
+            C[i] = 0.0f;
+        }
+        matmul_query(C, X, ldx, Y, rows, K, into != ATTN_SET);
         return;
     }
-    tile_args a = {
-        .C = C, .X = X, .Y = Y, .ldc = ldc, .ldx = ldx, .sx = sx, .ldy = ldy};
+    tile_args a = {.C = C,
+                   .X = X,
+                   .Y = Y,
+                   .ldc = ldc,
+                   .ldx = ldx,
+                   .sx = sx,
+                   .ldy = ldy,
+                   .into = into};
     int64_t t = 0;
     do { /* once at least: K = 0 must still set C to 0 */
         a.K = K - t < ATTN_CHUNK ? K - t : ATTN_CHUNK;
-        if (add || t > 0) {
-            panels(STEP_PRODUCT, PUT_ADD, a, rows, cols);
-        } else {
-            panels(STEP_PRODUCT, PUT_SET, a, rows, cols);
-        }
+        panels(STEP_PRODUCT, PUT_INTO, a, rows, cols);
+        a.into = ATTN_ADD;
         a.X += a.K * sx;
         a.Y += a.K * ldy;
         t += a.K;

@@ -9,16 +9,17 @@
 #include "kernel_operands.h"
 
 static void
-run_matmul(run *r) /* rows, cols, K; options: add, X walked along columns */
+run_matmul(run *r) /* rows, cols, K; options: into, X walked along columns */
 {
-    bool add = r->option & 1, columns = r->option & 2;
+    attn_into into = r->option % 3;
+    bool columns = r->option / 3;
     int64_t ldc = r->b == 1 ? 1
                             : r->b + 3; /* a column by itself is a case of its own */
     int64_t ldx = columns ? 1 : r->c, sx = columns ? r->a : 1;
     float *C = numbers(r, span(r->a, r->b, ldc), 2.0f);
     float *X = numbers(r, (int64_t)r->a * r->c, 2.0f),
           *Y = numbers(r, (int64_t)r->c * r->b, 2.0f);
-    r->set->matmul(C, ldc, X, ldx, sx, Y, r->b, r->a, r->b, r->c, add);
+    r->set->matmul(C, ldc, X, ldx, sx, Y, r->b, r->a, r->b, r->c, into);
     record(r, C, span(r->a, r->b, ldc));
 }
 

@@ -229,9 +229,9 @@ add_tile(float *x, int lanes, int rows, const float *added, int ld, float gain)
 
 static void
 matmul(float *to, int64_t ld, const float *x, int64_t ldx, int64_t sx, const float *y,
-       int64_t ldy, int64_t rows, int64_t cols, int64_t terms, bool add)
+       int64_t ldy, int64_t rows, int64_t cols, int64_t terms, attn_into into)
 {
-    (void)ld, (void)x, (void)ldx, (void)sx, (void)ldy, (void)terms, (void)add;
+    (void)ld, (void)x, (void)ldx, (void)sx, (void)ldy, (void)terms, (void)into;
     if (to_gradient) {
         in_gradient(to, rows * cols);
         within(y - share, cols,

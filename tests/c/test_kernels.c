@@ -58,7 +58,7 @@ static const struct {
     const int *a, *b, *c;
     int options;
 } kernels[] = {
-    {"matmul", run_matmul, row_counts, columns, chunks, 4},
+    {"matmul", run_matmul, row_counts, columns, chunks, 6},
     {"pool", run_pool, features, lane_counts, tile_keys, 4},
     {"matmul_live", run_matmul_live, few_rows, widths, queries, 1},
     {"distance", run_distance, row_counts, lane_counts, chunks, 1},
