@@ -60,6 +60,7 @@ class Bench:
         if "attnext" in self.missing:
             sys.exit(f"attnext: {self.missing['attnext']}")
         self.ready: tuple[tuple[str, str], Calls] = ("", ""), {}
+        self.rates: dict[str, float] = {}
 
     @cached_property
     def machine(self) -> limits.Machine | None:
@@ -121,6 +122,8 @@ class Bench:
             limit = taken["limit"]
         elif taken:
             rates = {name: counts[name] / seconds for name, seconds in taken.items()}
+            for name in ("fma", "division"):  # the CPU's, not the case's: the best so far
+                rates[name] = self.rates[name] = max(rates[name], self.rates.get(name, 0.0))
             limit = limits.limit_seconds(limits.work_of(problem, work), limits.Rates(**rates))
         return {"case": case.name, "shape": case.shape, "work": work, "threads": self.threads,
                 "times": times, "refused": refused, "rates": rates,
