@@ -117,14 +117,16 @@ test_env() {
 
 # attnext of the clone as a wheel, built once: for environments that are there for what lies beside it. Of
 # what is compiled the door is new for each, as the headers of NumPy have other names: 12 s of the CPU.
+# What the compiler said is in $work/built.log, the objects are in $work/built-source.
 wheel() { # its name
     local lock
     exec {lock}>"$work/built.lock"
     flock "$lock"
     if [ ! -e "$work/built" ]; then
-        copy_clone "$work/built-source" &&
-            uv build -q --wheel -o "$work/built.new" "$work/built-source" &&
-            mv "$work/built.new" "$work/built"
+        copy_clone "$work/built-source"
+        uv build --wheel -o "$work/built.new" "$work/built-source" >"$work/built.log" 2>&1 ||
+            { cat "$work/built.log" >&2 && return 1; }
+        mv "$work/built.new" "$work/built"
     fi
     exec {lock}>&-
     echo "$work"/built/attnext-*.whl
@@ -182,10 +184,6 @@ fused() {
     fi
 }
 
-# As the core is built, with -O3: without it a compiler warns of less. Where two steps say the same of
-# a file, one compiles it.
-strict=(-std=c11 -Wall -Wextra -Werror -O3)
-
 # Of clang what nobody runs: it warns of as much, and at -O0 zig would put in checks for undefined behaviour,
 # which takes three times as long.
 unused=(-O0 -fno-sanitize=undefined)
@@ -208,19 +206,21 @@ zig() {
     python -P -c 'import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).with_name("zig"))'
 }
 
-# The bits of so many random problems on this machine, as fuzz_main.c prints them.
+# The bits of so many random problems on this machine, as fuzz_main.c prints them: of the objects of the wheel,
+# but for the scalar kernels.
 problems=200
 bits_here() {
-    local lock
+    local lock built=$work/built-source/build
+    wheel >/dev/null
     exec {lock}>"$work/here.lock"
     flock "$lock"
     if [ ! -e "$work/here/bits" ]; then
         mkdir -p "$work/here"
         (
             cd "$work/here"
-            compile gcc "${strict[@]}" -- "$root"/csrc/{{core,os}/*,simd/dispatch,simd/kernels_[!s]*}.c
-            compile gcc "${strict[@]}" $(fused) -- "$root"/csrc/simd/kernels_scalar.c
-            gcc -pthread "$root"/tests/c/fuzz_{attention,main}.c ./*.o -lm -o fuzz
+            compile gcc -std=c11 -O3 $(fused) -- "$root"/csrc/simd/kernels_scalar.c
+            gcc -pthread "$root"/tests/c/fuzz_{attention,main}.c ./*.o \
+                "$built"/temp*/csrc/{{core,os}/*,simd/dispatch,simd/kernels_[!s]*}.o -lm -o fuzz
             ./fuzz "$problems" >computed
             mv computed bits
         )
@@ -291,17 +291,19 @@ END
 }
 
 # A compiler that hears what a Python says to it for what includes Python.h alone. The core knows no Python:
-# without those words it is compiled for one, and there for the others.
+# as the first one had it compiled, it is there for all others.
 compiler_of_the_door() { # NAME
-    cat >"$work/$1-cc" <<'END'
+    local first
+    first=$(python3 -P -c 'import sysconfig; print(*map(sysconfig.get_config_var, ("CFLAGS", "CCSHARED")))')
+    cat >"$work/$1-cc" <<END
 #!/bin/sh
-case "$*" in
-*" -c csrc/python/"* | *" -c csrc/tensors/"*) exec gcc "$@" -O0 ;;
+case "\$*" in
+*" -c csrc/python/"* | *" -c csrc/tensors/"*) exec gcc "\$@" -O0 ;;
 *" -c "*)
-    while [ "$1" != -c ]; do shift; done
-    exec gcc -fPIC -fwrapv "$@" -Og
+    while [ "\$1" != -c ]; do shift; done
+    exec gcc $first "\$@"
     ;;
-*) exec gcc "$@" ;;
+*) exec gcc "\$@" ;;
 esac
 END
     chmod +x "$work/$1-cc"
