@@ -31,14 +31,14 @@ FONT = (
 WORDS = {
     "en": {
         "title": "How fast, beside attnext: longer is faster",
-        "note": "One thread, {cpu}, {set}, {date}. Right of a bar: how many times as long "
-        "as attnext. PyTorch: its fastest way.",
+        "measured": "One thread, {cpu}, {set}, {date}.",
+        "note": "Right of a bar: how many times as long as attnext. PyTorch: its fastest way.",
         "desc": "Bars for attnext, PyTorch, JAX, ONNX Runtime and NumPy in each of {n} cases",
     },
     "zh": {
         "title": "与 attnext 相比的速度：越长越快",
-        "note": "单线程，{cpu}，{set}，{date}。条形右侧：耗时是 attnext 的多少倍。"
-        "PyTorch 取其最快的方式。",
+        "measured": "单线程，{cpu}，{set}，{date}。",
+        "note": "条形右侧：耗时是 attnext 的多少倍。PyTorch 取其最快的方式。",
         "desc": "{n} 种情形中 attnext、PyTorch、JAX、ONNX Runtime 和 NumPy 的条形",
     },
 }
@@ -70,12 +70,12 @@ def picture(record: dict[str, Any], page: str, lang: str) -> str:
             panel(MARGIN + k * (PANEL + GAP), y, *pair[k], colours, lang) for k in range(len(pair))
         ]
         y += TITLE + PITCH * max(len(found) for _, found in pair) + BETWEEN
-    note = words["note"].format(
+    measured = words["measured"].format(
         cpu=record["cpu"],
         set=record["config"]["instruction_set"]["chosen"],
         date=record["date"],
     )
-    height = y + 24
+    height = y + 41
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
         f'width="{WIDTH}" height="{height:.0f}" role="img" font-family="{FONT}">\n'
@@ -84,8 +84,11 @@ def picture(record: dict[str, Any], page: str, lang: str) -> str:
         f'<rect width="{WIDTH}" height="{height:.0f}" rx="8" fill="{colours.page}"/>'
     )
     title = text(MARGIN, 34, words["title"], colours.text, size=18, weight=600)
-    foot = text(MARGIN, height - 16, note, colours.faint, size=12)
-    return "\n".join([head, title, *parts, foot, "</svg>"]) + "\n"
+    feet = [
+        text(MARGIN, height - 33, measured, colours.faint, size=12),
+        text(MARGIN, height - 16, words["note"], colours.faint, size=12),
+    ]
+    return "\n".join([head, title, *parts, *feet, "</svg>"]) + "\n"
 
 
 def bars(row: dict[str, Any]) -> list[tuple[str, float, str]]:
