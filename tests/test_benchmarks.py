@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -273,6 +274,26 @@ def test_as_many_hidden_units_share_a_division_as_is_best() -> None:
     assert limits.triples_seconds(64, limits.FORWARD, slow) == pytest.approx(3.4e-9)
     even = limits.Rates(fma=16 * 2 * 2.5e9, division=16 / 2.5e-9, read=1.0)
     assert limits.triples_seconds(64, limits.FORWARD, even) == pytest.approx(64 * 4.25 / 80e9)
+
+
+def test_the_peak_of_arithmetic_is_the_best_so_far(tmp_path: Path) -> None:
+    """A thread that comes late in one row does not double its limit. Memory is each row's own."""
+    from suite.bench import Bench
+
+    spec = {"seconds": 0.01, "cpu_time": False, "patience": 60, "threads": 1, "rounds": 5}
+    bench: Any = Bench({**spec, "peers": ["attnext"], "folder": str(tmp_path)})
+    problem = make(replace(CASES["dot-toy"], toy=False))
+    expected = truth(problem, tmp_path)["forward"]
+    counts = dict.fromkeys(("fma", "division", "read"), lambda: 8)
+    bench.machine = SimpleNamespace(calls=lambda problem: counts)
+    found = []
+    for taken in ({"min": 2.0}, {"min": 1.0}, {"min": 4.0}):  # milliseconds
+        bench.timer = SimpleNamespace(
+            measure=lambda calls, taken=taken: dict.fromkeys(calls, taken)
+        )
+        found.append(bench.case_row(problem, "forward", expected)["rates"])
+    assert [row["fma"] for row in found] == [row["division"] for row in found] == [4e3, 8e3, 8e3]
+    assert [row["read"] for row in found] == [4e3, 8e3, 2e3]
 
 
 def test_peak_runs(tmp_path: Path) -> None:
