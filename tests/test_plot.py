@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
@@ -28,7 +29,12 @@ from numpy.typing import NDArray
 import attnext
 from attnext._width import columns
 from attnext.plot import figures as figures_module
-from attnext.plot import plot_kernel_regression, plot_loss, show_heatmaps
+from attnext.plot import (
+    plot_kernel_regression,
+    plot_loss,
+    plot_positional_encoding,
+    show_heatmaps,
+)
 
 Array = NDArray[Any]
 
@@ -568,7 +574,12 @@ import sys, attnext
 print("matplotlib" in sys.modules)
 import matplotlib, numpy as np
 before = dict(dict.items(matplotlib.rcParams))
-from attnext.plot import plot_kernel_regression, plot_loss, show_heatmaps
+from attnext.plot import (
+    plot_kernel_regression,
+    plot_loss,
+    plot_positional_encoding,
+    show_heatmaps,
+)
 x = np.arange(4.0)
 for figure in (
     show_heatmaps(np.eye(4), "Keys", "Queries", valid_lens=3, xticklabels=["long"] * 4),
@@ -786,3 +797,66 @@ def test_the_examples_in_the_docstrings() -> None:
     for module, examples in [("heatmaps", 4), ("curves", 11)]:
         result = doctest.testmod(importlib.import_module(f"attnext.plot.{module}"))
         assert result.failed == 0 and result.attempted >= examples
+
+
+# ---- words are drawn as they are written ---------------------------------------------------------
+
+MARKUP = ["$$", "cost $5 and $6", r"\alpha_{1}^2", "_train", "50% & $x^$"]
+
+
+def texts_drawn(figure: Figure) -> list[str]:
+    """The texts of the picture, as its SVG has them: a formula would be there in pieces."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg")
+    root = ElementTree.fromstring(buffer.getvalue())
+    return ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_words_are_drawn_as_they_are_written(text: str) -> None:
+    names = {f"{text}{i}": [3.0, 2.0, 1.0] for i in range(2)}
+    words = {"xlabel": f"{text}x", "ylabel": f"{text}y"}
+    labels = [f"{text}{i}" for i in range(3)]
+    regression = plot_kernel_regression(
+        X_TRAIN, Y_TRAIN, X_TEST, Y_TRUTH, Y_HAT, labels=labels, title=text, **words
+    )
+    several = plot_loss(names, title=text, **words)
+    encoding = plot_positional_encoding(weights(4, 10), title=text, **words)
+    maps = show_heatmaps(
+        weights(2, 2, 3),
+        titles=[text] * 2,
+        figsize=None,
+        xticklabels=labels,
+        yticklabels=labels[:2],
+        **words,
+    )
+    for figure, others in (
+        (regression, labels),
+        (several, list(names)),
+        (encoding, ["column 6"]),
+        (maps, labels),
+    ):
+        drawn = texts_drawn(figure)
+        assert {text, *words.values(), *others} <= {*drawn}, drawn
+        for axes in figure.axes[:1]:  # also where the caller has chosen TeX for everything else
+            assert not any(t.get_usetex() for t in (axes.title, axes.xaxis.label, axes.yaxis.label))
+    assert legend_of(several) == list(names)
+    assert legend_of(regression) == [labels[2], *labels[:2]]
+
+
+def test_a_legend_has_the_curves_of_every_call_and_the_callers_own() -> None:
+    """The caller's own labels are matplotlib's: $ begins a formula, _ keeps out of the legend."""
+    axes = Figure().add_subplot()
+    axes.plot([1, 2], [3, 4], label=r"$\alpha$")
+    axes.plot([1, 2], [3, 4], label="_hidden")
+    axes.bar([1, 2], [1, 2], label="bars")
+    plot_loss({"_train": [3.0, 2.0]}, ax=axes)
+    figure = plot_loss({"test$": [3.0, 2.0], "": [1.0, 1.0]}, ax=axes)
+    assert legend_of(figure) == [r"$\alpha$", "_train", "test$", "bars"]
+    drawn = texts_drawn(figure)
+    assert {"_train", "test$", "bars"} <= {*drawn} and r"$\alpha$" not in drawn
+    legend = axes.get_legend()
+    assert legend is not None
+    colours = [getattr(each, "get_color", lambda: "")() for each in legend.legend_handles]
+    assert colours[1] == axes.lines[2].get_color() and len(colours) == 4

@@ -20,7 +20,14 @@ import attnext
 from attnext import kernel_regression as kr
 from attnext._tour.page import Page
 from attnext.plot import plot_kernel_regression, plot_loss, show_heatmaps
-from attnext.plot.figures import LINES, TRUTH, axes_to_draw_in, let_go, new_figure
+from attnext.plot.figures import (
+    LINES,
+    TRUTH,
+    axes_to_draw_in,
+    let_go,
+    name_axes,
+    new_figure,
+)
 
 Floats = NDArray[np.floating]
 Lengths = list[int] | list[list[int]]
@@ -118,9 +125,7 @@ class Figures:
             axes.loglog(sizes, raw[i], "o-", color=LINES[0], label="q . k")
             axes.loglog(sizes, scaled[i], "s-", color=LINES[1], label="q . k / sqrt(d)")
             _plain_ticks(axes, sizes)
-            axes.set_xlabel("d")
-            axes.set_title(titles[i], fontsize="medium")
-            axes.legend(fontsize="small", framealpha=0.85, edgecolor="none")
+            name_axes(axes, "d", "", titles[i])
         self._write("5-why-sqrt-d", figure)
 
     def loss(self, losses: list[float]) -> None:
@@ -153,11 +158,12 @@ class Figures:
                 sigma, error, form, color=LINES[1], markersize=7, label=self._curve(name, sigma)
             )
         _plain_ticks(axes, [0.2, 0.5, 1, 2, 5, 10, 20, 50])
-        axes.set_xlabel(self.text(en="bandwidth of the Gaussian kernel, ms", zh="高斯核的带宽，ms"))
-        axes.set_ylabel(self.text(en="leave-one-out error, g", zh="留一法误差，g"))
-        title = self.text(en="Which bandwidth predicts best", zh="哪个带宽预测得最好")
-        axes.set_title(title, fontsize="medium")
-        axes.legend(fontsize="small", framealpha=0.85, edgecolor="none")
+        name_axes(
+            axes,
+            self.text(en="bandwidth of the Gaussian kernel, ms", zh="高斯核的带宽，ms"),
+            self.text(en="leave-one-out error, g", zh="留一法误差，g"),
+            self.text(en="Which bandwidth predicts best", zh="哪个带宽预测得最好"),
+        )
         self._write("7-motorcycle-bandwidth", axes.figure.figure)
 
     def fit(self, times: Floats, accelerations: Floats, sigmas: dict[str, float]) -> None:

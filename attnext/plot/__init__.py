@@ -9,6 +9,10 @@ in a script. Where it has not, nothing is kept anywhere and pyplot is not import
 is the last line of a cell shows itself. No setting of matplotlib is changed in either case. To
 have a picture drawn elsewhere: ``show_heatmaps(..., fig=figure)``, ``plot_loss(..., ax=axes)``.
 
+Titles, labels and names in legends are drawn as they are written: ``$`` begins no formula, and a
+name with a leading underscore is in the legend. To have matplotlib read a title as a formula:
+``figure.axes[0].title.set_parse_math(True)``.
+
     heatmaps.py     show_heatmaps
     curves.py       plot_kernel_regression, plot_loss, plot_positional_encoding
     figures.py      the Figure, its colours and fonts

@@ -16,7 +16,16 @@ from attnext._labels import as_texts
 from attnext.reference.arguments import as_index, shown
 
 from .drawable import Numbers, as_numbers, as_vector
-from .figures import LINES, POINTS, TRUTH, axes_to_draw_in, finish, whole_numbers
+from .figures import (
+    LINES,
+    POINTS,
+    TRUTH,
+    axes_to_draw_in,
+    draw_curve,
+    finish,
+    name_axes,
+    whole_numbers,
+)
 
 _FEW = 20  # so many losses are drawn as points too, a single one as nothing else
 
@@ -109,16 +118,18 @@ def plot_kernel_regression(
     curves = _named("y_hat", y_hat, names[1], x.size)
 
     axes = axes_to_draw_in(ax, figsize)
-    axes.plot(x_points, y_points, "o", color=POINTS, alpha=0.5, markersize=4.5, label=names[2])
+    dots = {"color": POINTS, "alpha": 0.5, "markersize": 4.5}
+    draw_curve(axes, x_points, y_points, "o", name=names[2], **dots)
     order = np.argsort(x, kind="stable")
     if truth is not None:
-        axes.plot(x[order], truth[order], "--", color=TRUTH, linewidth=1.6, label=names[0])
+        draw_curve(axes, x[order], truth[order], "--", name=names[0], color=TRUTH, linewidth=1.6)
     # The second colour is that of the points.
     colours = [LINES[0], *LINES[2:]]
     for i, (name, curve) in enumerate(curves.items()):
         colour = colours[i % len(colours)]
-        axes.plot(x[order], curve[order], color=colour, linewidth=2, label=name)
-    return _label(axes, xlabel, ylabel, title)
+        draw_curve(axes, x[order], curve[order], name=name, color=colour, linewidth=2)
+    name_axes(axes, xlabel, ylabel, title)
+    return finish(axes.figure.figure)
 
 
 @_told
@@ -158,7 +169,7 @@ def plot_loss(
     >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     ['additive', 'dot product']
     """
-    curves = _named("losses", losses, "_", "n")  # matplotlib's name for what has no legend
+    curves = _named("losses", losses, None, "n")
     for name, curve in curves.items():
         if log and (curve <= 0).any():
             called = f"losses[{name!r}]" if isinstance(losses, Mapping) else "losses"
@@ -168,19 +179,21 @@ def plot_loss(
 
     axes = axes_to_draw_in(ax, figsize)
     for i, (name, curve) in enumerate(curves.items()):
-        axes.plot(
+        draw_curve(
+            axes,
             np.arange(1, curve.size + 1),
             curve,
+            name=name,
             color=LINES[i % len(LINES)],
             linewidth=2,
             marker="o" if curve.size <= _FEW else None,
             markersize=4,
-            label=name,
         )
     if log:
         axes.set_yscale("log")
     axes.xaxis.set_major_locator(whole_numbers())
-    return _label(axes, xlabel, ylabel, title)
+    name_axes(axes, xlabel, ylabel, title)
+    return finish(axes.figure.figure)
 
 
 @_told
@@ -235,26 +248,16 @@ def plot_positional_encoding(
     axes = axes_to_draw_in(ax, figsize)
     for i, column in enumerate(chosen):
         colour, name = LINES[i % len(LINES)], f"column {column}"
-        axes.plot(numbers[:, column], color=colour, linewidth=2, label=name)
+        draw_curve(axes, numbers[:, column], name=name, color=colour, linewidth=2)
     axes.xaxis.set_major_locator(whole_numbers())
-    return _label(axes, xlabel, ylabel, title)
+    name_axes(axes, xlabel, ylabel, title)
+    return finish(axes.figure.figure)
 
 
-def _named(name: str, curves: Any, label: str, size: int | str) -> dict[str, Numbers]:
-    """The curves by the names of the legend: those of a dict, or this label for a single one."""
+def _named(name: str, curves: Any, label: str | None, size: int | str) -> dict[Any, Numbers]:
+    """Return the curves by their names in the legend; `label` is the name of a single curve."""
     if not isinstance(curves, Mapping):
         return {label: as_vector(name, curves, size)}
     if not curves:
         raise ValueError(f"{name} is an empty dict, expected at least one curve")
     return {str(key): as_vector(f"{name}[{key!r}]", curves[key], size) for key in curves}
-
-
-def _label(axes: Axes, xlabel: str, ylabel: str, title: str | None) -> Figure:
-    """Name the axes and what is in them; the Figure is finished."""
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    if title is not None:
-        axes.set_title(title, fontsize="medium")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small", framealpha=0.85, edgecolor="none")
-    return finish(axes.figure.figure)

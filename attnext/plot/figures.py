@@ -6,8 +6,11 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from io import BytesIO
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from matplotlib import font_manager, get_backend
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -101,6 +104,55 @@ def axes_to_draw_in(ax: Axes | None, figsize: Sequence[float]) -> Axes:
 def whole_numbers() -> MaxNLocator:
     """Ticks at whole numbers only; at the one there is, if there is only one."""
     return MaxNLocator("auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+
+
+# ---- words ---------------------------------------------------------------------------------------
+
+# The name in the legend of each curve that draw_curve has drawn. matplotlib leaves an artist out of
+# a legend if its label begins with an underscore, so the label alone does not say.
+_NAMES: WeakKeyDictionary[Artist, str] = WeakKeyDictionary()
+
+
+def as_written(*texts: Text) -> None:
+    """Draw these texts as they are written: neither $ nor \\ nor _ is markup."""
+    for text in texts:
+        text.set_parse_math(False)
+        text.set_usetex(False)
+
+
+def draw_curve(axes: Axes, *args: Any, name: str | None, **style: Any) -> None:
+    """Draw what ``axes.plot`` draws, with this name in the legend; None: not in the legend."""
+    (line,) = axes.plot(*args, label="_" if name is None else name, **style)
+    if name:
+        _NAMES[line] = name
+
+
+def name_axes(axes: Axes, xlabel: str, ylabel: str, title: str | None = None) -> None:
+    """Write the names of the axes and the heading, and the legend if a curve has a name."""
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    as_written(axes.xaxis.label, axes.yaxis.label)
+    if title is not None:
+        as_written(axes.set_title(title, fontsize="medium"))
+    _draw_legend(axes)
+
+
+def _draw_legend(axes: Axes) -> None:
+    """Draw a legend: names of draw_curve as written, the caller's labels as matplotlib does."""
+    handles, labels = axes.get_legend_handles_labels()
+    others = {id(handle): label for handle, label in zip(handles, labels, strict=True)}
+    lines = [line for line in axes.lines if line in _NAMES or id(line) in others]
+    entries = [*lines, *(each for each in handles if each not in lines)]
+    if not entries:
+        return
+    # An empty label for now: one with an underscore would be left out here too.
+    legend = axes.legend(
+        entries, [""] * len(entries), fontsize="small", framealpha=0.85, edgecolor="none"
+    )
+    for entry, text in zip(entries, legend.get_texts(), strict=True):
+        if entry in _NAMES:
+            as_written(text)
+        text.set_text(_NAMES[entry] if entry in _NAMES else others[id(entry)])
 
 
 def finish(figure: Figure) -> Figure:

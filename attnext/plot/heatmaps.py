@@ -27,6 +27,7 @@ from .figures import (
     MASKED,
     NOT_FINITE,
     finish,
+    name_axes,
     new_figure,
     whole_numbers,
 )
@@ -127,9 +128,12 @@ def show_heatmaps(
     grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for (i, j), axes in np.ndenumerate(grid):
         image = _draw(axes, cells.values[i, j], cells.masked[i, j], scale, colours)
-        axes.set_title(headings[i * columns + j], fontsize="medium")
-        axes.set_xlabel(xlabel if i == rows - 1 else "")
-        axes.set_ylabel(ylabel if j == 0 else "")
+        name_axes(
+            axes,
+            xlabel if i == rows - 1 else "",
+            ylabel if j == 0 else "",
+            headings[i * columns + j],
+        )
         _name_cells(axes, keys, queries)
     bar = fig.colorbar(image, ax=grid, shrink=0.6)
     bar.outline.set(linewidth=0.6, edgecolor=FRAME)
@@ -225,8 +229,8 @@ def _name_cells(axes: Axes, keys: list[str], queries: list[str]) -> None:
     """Ticks: the names, slanted if they are long, or some of the indices."""
     M, N = axes.images[0].get_size()
     for axis, names in ((axes.xaxis, keys), (axes.yaxis, queries)):
-        if names:  # tokens may hold a $, which is not the start of a formula here
-            axis.set_ticks(range(len(names)), labels=names, parse_math=False)
+        if names:
+            axis.set_ticks(range(len(names)), labels=names, parse_math=False, usetex=False)
         else:
             axis.set_major_locator(whole_numbers())
     if max(map(text_columns, keys), default=0) > 2:
