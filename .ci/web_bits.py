@@ -47,6 +47,10 @@ def masks_of(rng: np.random.Generator, leading: tuple[int, ...], M: int, N: int)
     yield {"mask": rng.random((*leading, M, N)) < 0.6}
     yield {"mask": rng.random((M, N)) < 0.6, "empty_rows": "zero"}
     yield {"valid_lens": N // 2}
+    yield {"window": (2**31 - 1, -1), "causal": True, "causal_offset": 2**31 - 1}
+    yield {"window": (-1, 2**31 - 1), "causal_offset": -(2**31)}
+    if not leading:
+        yield {"valid_lens": rng.integers(0, 2 * N + 1, M).tolist()}
     if leading:
         yield {"valid_lens": rng.integers(0, N + 1, leading[0]).tolist(), "causal": True}
         yield {"valid_lens": rng.integers(0, N + 1, (leading[0], M)).tolist()}
@@ -76,6 +80,8 @@ def softmaxes(rng: np.random.Generator) -> Iterator[Case]:
         for masks in masks_of(rng, leading, M, N):
             if not masks.keys() & {"causal", "window"}:
                 yield "masked_softmax", [X, masks.pop("valid_lens", None)], masks
+    for length in (None, 0, 3, 99):
+        yield "masked_softmax", [rng.normal(size=7), length], {}
 
 
 def expected(name: str, inputs: list[Any], options: dict[str, Any]) -> dict[str, Array]:

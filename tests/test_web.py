@@ -2,10 +2,13 @@
 those of Python is shown by the step wasm of .ci/run, which has a compiler and an engine for it.
 """
 
+import inspect
 import re
 
 import pytest
 from helpers import REPOSITORY
+
+import attnext
 
 WEB = REPOSITORY / "csrc" / "web"
 HEADER = re.sub(r"/\*.*?\*/", "", (WEB / "web.h").read_text("utf-8"), flags=re.DOTALL)
@@ -62,3 +65,50 @@ def test_lists_have_the_order_of_the_core(names: str, pattern: str) -> None:
     assert len(of_core) >= 3
     of_page = words(rf"{names} = \[(.*?)\]")
     assert [name.removesuffix("_product") for name in of_page] == of_core
+
+
+# ---- the table of arguments ----------------------------------------------------------------------
+
+# Python's arguments that the page's functions do not have.
+NOT_THERE = {
+    *("bias", "sink", "enable_gqa", "dropout_mask", "return_weights", "return_lse", "out"),
+}
+
+
+def block(pattern: str) -> str:
+    (found,) = re.findall(pattern, SCRIPT, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+def options_of(function: str) -> set[str]:
+    """The options of a function in the table of attnext.js."""
+    shared = {*re.findall(r'"(\w+)"', block(r"^const SHARED = \[(.*?)\];"))}
+    entry = re.search(rf"^  {function}: \{{.*?options: (\[.*?\]|SHARED)", SCRIPT, re.S | re.M)
+    assert entry
+    return {*re.findall(r'"(\w+)"', entry[1])} | (shared if "SHARED" in entry[1] else set())
+
+
+@pytest.mark.parametrize("function", ["dot_product", "cosine", "additive", "gaussian"])
+def test_options_are_those_of_python(function: str) -> None:
+    parameters = inspect.signature(getattr(attnext, f"{function}_attention")).parameters
+    inputs = {"queries", "keys", "values", "W_q", "W_k", "w_v"}
+    assert options_of(function) == {*parameters} - inputs - NOT_THERE
+
+
+def test_every_option_has_one_check() -> None:
+    checked = re.findall(r"^  (\w+): \{ expected:", block(r"^const OPTIONS = \{\n(.*?)^\};"), re.M)
+    functions = ("dot_product", "cosine", "additive", "gaussian", "masked_softmax")
+    assert sorted(checked) == sorted(set().union(*map(options_of, functions)))
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".ci").exists(), reason="an sdist has no CI")
+def test_odd_arguments_are_tried_in_a_page() -> None:
+    """By .ci/web_hostile.mjs, which has every option and every function of the table."""
+    hostile = (REPOSITORY / ".ci" / "web_hostile.mjs").read_text("utf-8")
+    assert "web_hostile.mjs" in (REPOSITORY / ".ci" / "steps" / "wasm").read_text("utf-8")
+    tried = {
+        *re.findall(r'"(\w+)"', re.findall(r"^const OPTIONS = \[(.*?)\];", hostile, re.S | re.M)[0])
+    }
+    assert tried - {"misspelt"} == {*re.findall(r"^  (\w+): \{ expected:", SCRIPT, re.M)}
+    for function in re.findall(r"^  (\w+)\((?:queries|X), ", SCRIPT, re.M):
+        assert re.search(rf"^  {function}: ", hostile, re.M), function

@@ -36,7 +36,8 @@ typedef struct {
     int64_t *room;  /* for lens: as many numbers */
 } web_call;
 
-/* Bytes of scratch that web_attention takes for this call. */
+/* Return the bytes of scratch that web_attention needs for this call; SIZE_MAX if the sizes
+ * overflow: such a call must not be made. */
 size_t web_workspace(const web_call *call);
 void web_attention(const web_call *call, void *workspace);
 

@@ -41,8 +41,9 @@ function explain(attnext, request) {
   const { name, arrays, options, lang } = asAttention(request);
   const { queries, keys, values, b_h } = arrays;
   const parameters = (PARAMETERS[name] ?? []).map((each) => arrays[each]);
+  const bias = b_h ? { b_h } : {};
   const compute = (others, pooled = values) =>
-    attnext[name](queries, keys, pooled, ...parameters, { ...options, b_h, ...others });
+    attnext[name](queries, keys, pooled, ...parameters, { ...options, ...bias, ...others });
   const result = compute({});
   const leading = queries.shape.slice(0, -2);
   const N = keys.shape.at(-2);

@@ -9,7 +9,8 @@ export function liveness(options, leading, M, N) {
   const live = new Uint8Array(B * M * N);
   for (let row = 0; row < B * M; row++) {
     const entry = Math.floor((Math.floor(row / M) * first) / B);
-    const length = lengthOf(options.valid_lens, entry, row % M) ?? N;
+    const path = leading.length ? [entry, row % M] : [row % M];
+    const length = lengthOf(options.valid_lens, path) ?? N;
     const i = (row % M) + offset;
     for (let j = 0; j < Math.min(length, N); j++) {
       const within = (left < 0 || i - left <= j) && (right < 0 || j <= i + right);
@@ -19,9 +20,9 @@ export function liveness(options, leading, M, N) {
   return live;
 }
 
-function lengthOf(lengths, entry, query) {
-  const own = Array.isArray(lengths) ? lengths[entry] : lengths;
-  return Array.isArray(own) ? own[query] : own;
+/** The length at the end of a path into nested lists, which may be less deep. */
+function lengthOf(lengths, [first, ...others]) {
+  return Array.isArray(lengths) ? lengthOf(lengths[first], others) : lengths;
 }
 
 /** The rule in letters, as attnext.explain writes it; empty if there is none. */
