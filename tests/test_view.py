@@ -192,6 +192,174 @@ def test_what_is_wrong_is_a_sentence(options: Any, sentence: str) -> None:
     assert "error" not in ask(of)
 
 
+# ---- malformed messages --------------------------------------------------------------------------
+
+JUNK = [
+    *(
+        None,
+        True,
+        -1,
+        0.5,
+        float("nan"),
+        2**70,
+        "",
+        "abc",
+        "en\n",
+        b"12",
+        [],
+        [[]],
+        [None],
+        [-1, "x"],
+    ),
+    *({}, {"a": 1}, {1: 2}, {"shape": [2, 4, 8], "data": b"1"}, memoryview(b"12"), "x" * 10**5),
+    *({"shape": [2**40, 2**40], "data": b""}, {"shape": "2", "data": None}, {"number": 1}),
+]
+GONE = object()  # the value is left out
+
+
+def right_request() -> dict[str, Any]:
+    queries = {"shape": [2, 4, 8], "data": np.ascontiguousarray(X).tobytes()}
+    options = {"scale": 0.5, "valid_lens": [2, 3], "window": [1, 1], "softcap": 2.0, "seed": 3}
+    options |= {"causal": True, "dropout_p": 0.25}
+    return {"number": 1, "options": options, "lang": "en", "arrays": {"queries": queries}}
+
+
+def right_place() -> dict[str, Any]:
+    return {"lead": [1], "row": 2, "column": 1, "step": "masked"}
+
+
+def paths_of(message: Any) -> list[tuple[str, ...]]:
+    """The way to each value of nested dicts."""
+    inner = message.items() if isinstance(message, dict) else ()
+    return [(), *((name, *path) for name, value in inner for path in paths_of(value))]
+
+
+def changed(message: Any, path: tuple[str, ...], value: Any) -> Any:
+    """The message with another value there."""
+    if not path:
+        return value
+    others = {name: x for name, x in message.items() if name != path[0]}
+    inside = changed(message[path[0]], path[1:], value)
+    return others if inside is GONE else {**others, path[0]: inside}
+
+
+def malformed(right: dict[str, Any]) -> list[Any]:
+    """Every value of the message as every odd one, left out, and beside one with another name."""
+    paths = paths_of(right)
+    found = [changed(right, path, value) for path in paths for value in JUNK]
+    found += [changed(right, path, GONE) for path in paths if path]
+    inner = [path for path in paths if path in ((), ("options",), ("arrays",))]
+    for path in inner:
+        whole = right
+        for name in path:
+            whole = whole[name]
+        found.append(changed(right, path, {**whole, "misspelt": 1}))
+    return found
+
+
+def state_of(of: view.View) -> Any:
+    at, request = of._at, of._request
+    return of.trace, of._options, of._lang, at, request, of._picture, of._twin
+
+
+SENT = {
+    "trait": lambda of, name, x: setattr(of, name, x),
+    "state": lambda of, name, x: of.set_state({name: x}),
+    "comm": lambda of, name, x: of._handle_msg(comm({"method": "update", "state": {name: x}})),
+}
+
+
+def comm(data: Any, buffers: Any = ()) -> dict[str, Any]:
+    return {"content": {"data": data}, "buffers": list(buffers)}
+
+
+@pytest.mark.parametrize("way", SENT)
+def test_every_malformed_request_is_answered(way: str) -> None:
+    of = shown()
+    SENT[way](of, "_request", right_request())
+    refused = 0
+    for message in malformed(right_request()):
+        before, answer = state_of(of), of._result
+        SENT[way](of, "_request", message)
+        result = of._result
+        assert result is not answer, message
+        if "error" in result:
+            refused += 1
+            assert "\n" not in result["error"] and 10 < len(result["error"]) < 500, result
+            assert all(a is b or a == b for a, b in zip(before, state_of(of), strict=True)), message
+        else:
+            assert of._request == message and result["number"] == message["number"]
+    assert refused > 300
+    assert of._saved()
+    request = {**right_request(), "number": 7}  # and then a right one is computed
+    SENT[way](of, "_request", request)
+    assert of._result["number"] == 7 and "error" not in of._result
+
+
+@pytest.mark.parametrize("way", SENT)
+def test_every_malformed_place_is_answered(way: str) -> None:
+    of = shown()
+    SENT[way](of, "_at", right_place())
+    refused = 0
+    for message in malformed(right_place()):
+        before, answer = state_of(of), of._result
+        SENT[way](of, "_at", message)
+        if of._result is answer:
+            assert of._at == message
+        else:
+            refused += 1
+            assert "_at" in of._result["error"]
+            assert all(a is b or a == b for a, b in zip(before, state_of(of), strict=True)), message
+    assert refused > 50
+
+
+@pytest.mark.parametrize("data", [
+    *JUNK,
+    {"method": "update"},
+    {"method": "update", "state": None},
+    {"method": "update", "state": {"_result": {"error": "no"}}},
+    {"method": "update", "state": {"_picture": {}}},
+    {"method": "update", "state": {"_twin": "x"}},
+    {"method": "update", "state": {"misspelt": 1}},
+    {"method": "update", "state": {"_at": {}}, "buffer_paths": [["_at", "row"]]},
+    {"method": "custom", "content": 1},
+    {"method": ["update"], "state": {}},
+    {"method": "misspelt"},
+    {},
+])  # fmt: skip
+def test_every_malformed_envelope_is_answered(data: Any) -> None:
+    of = shown()
+    before, answer = state_of(of), of._result
+    of._handle_msg(comm(data))
+    assert of._result is not answer and "expected" in of._result["error"]
+    assert all(a is b or a == b for a, b in zip(before, state_of(of), strict=True))
+
+
+@pytest.mark.parametrize("path", [*JUNK, ["misspelt", "row", 1], ["_at", 0], ["_at", "row", "x"]])
+def test_a_buffer_that_belongs_nowhere(path: Any) -> None:
+    of = shown()
+    data = {"method": "update", "state": {"_at": right_place()}, "buffer_paths": [path]}
+    of._handle_msg(comm(data, [memoryview(b"1234")]))
+    assert "expected paths into data.state" in of._result["error"]
+    assert of._at == {}
+
+
+def test_an_error_names_argument_rule_and_value() -> None:
+    of = shown()
+    for message, error in (
+        ({"number": "x"}, f"_request.number: expected an int from 0 to {2**53 - 1}, got 'x'"),
+        (3, "_request: expected a dict, got 3"),
+        (
+            {**right_request(), "arrays": {"queries": {"shape": [2, 4, 8], "data": b"123"}}},
+            "_request.arrays.queries.data: expected 256 bytes, got 3",
+        ),
+    ):
+        of._request = message
+        assert of._result["error"] == error
+        of._request = message  # the same once more is answered once more
+        assert of._result["answer"] == of._answers and of._result["error"] == error
+
+
 # ---- how it is called ----------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ The files, from the inside out:
     static/       what draws: ES modules without dependencies; view.js says what an engine is
     picture.py    a call that can be computed again with other options
     packing.py    traces and arrays for a page
+    messages.py   what a page sends, checked
     module.py     the files of static/ as one module
     html.py       what a saved notebook shows
     widget.py     View, the kernel's half
@@ -56,7 +57,9 @@ def show(function: Any, *args: Any, lang: str = "en", **arguments: Any) -> View:
     Returns
     -------
     view : View
-        The picture, which shows itself where it is the last line of a cell.
+        The picture, which shows itself where it is the last line of a cell. Its method
+        `with_labels` gives names, such as tokens, to queries and keys:
+        ``view.show(...).with_labels(queries=tokens, keys=tokens)``.
 
     Raises
     ------

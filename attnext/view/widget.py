@@ -12,11 +12,29 @@ import traitlets
 
 from attnext.explain.trace import Trace
 from attnext.view.html import page_part
+from attnext.view.messages import (
+    check_envelope,
+    check_place,
+    check_state,
+    number_of,
+    read_request,
+    short,
+)
 from attnext.view.module import module
-from attnext.view.packing import Packed, pack_array, pack_trace, unpack_array
+from attnext.view.packing import Packed, pack_array, pack_trace
 from attnext.view.picture import Picture
 
 REST = 0.5  # seconds without a change, before what is saved with the notebook follows
+
+
+class Message(traitlets.Any):  # type: ignore[type-arg,unused-ignore]
+    """What a page sends: each message is a change, even if it equals the one before."""
+
+    def set(self, obj: Any, value: Any) -> None:
+        """Store the message and notify the observers."""
+        before = obj._trait_values.get(self.name)
+        obj._trait_values[self.name] = value
+        obj._notify_trait(self.name, before, value)
 
 
 class View(anywidget.AnyWidget):
@@ -40,9 +58,9 @@ class View(anywidget.AnyWidget):
 
     _esm = module()
     _picture = traitlets.Dict().tag(sync=True)
-    _request = traitlets.Dict().tag(sync=True)
+    _request = Message().tag(sync=True)
     _result = traitlets.Dict().tag(sync=True)
-    _at = traitlets.Dict().tag(sync=True)
+    _at = Message().tag(sync=True)
     _twin = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, picture: Picture) -> None:
@@ -52,10 +70,14 @@ class View(anywidget.AnyWidget):
         self._lang = picture.lang
         self._twins: list[Any] = []  # handles of what is saved, wherever it is displayed
         self._later: asyncio.TimerHandle | None = None
+        first = {"number": 0, "options": picture.options, "lang": picture.lang}
+        self._good: dict[str, Any] = {"_request": first, "_at": {}}  # the last right messages
+        self._answers = 0
         super().__init__(
             _picture=self._shown(),
-            _result={"number": 0, **pack_trace(self._trace)},
+            _result={"number": 0, "answer": 0, **pack_trace(self._trace)},
             _twin=f"attnext-{uuid.uuid4().hex}",
+            **self._good,
         )
 
     @property
@@ -104,23 +126,72 @@ class View(anywidget.AnyWidget):
             "controls": p.controls,
         }
 
+    def _handle_msg(self, msg: Any) -> None:
+        """Take a message of the page, unless ipywidgets could not read it."""
+        try:
+            check_envelope(msg)
+        except (TypeError, ValueError) as error:
+            self._answer(None, {"error": str(error)})
+        else:
+            super()._handle_msg(msg)
+
+    def set_state(self, sync_data: Any) -> None:
+        """Take the traits that a page may set; the kernel sets all others."""
+        try:
+            check_state(sync_data)
+        except (TypeError, ValueError) as error:
+            self._answer(None, {"error": str(error)})
+        else:
+            super().set_state(sync_data)
+
     @traitlets.observe("_request")
     def _on_request(self, change: Any) -> None:
-        """Compute what the page asks for; what is wrong with it becomes a sentence there."""
-        asked = change.new
-        known = {name: x for name, x in asked["options"].items() if x is not None}
-        given = set(self._shows.arguments)
-        options = {n: None for n in asked["options"] if n in given and n not in known} | known
-        if options.get("causal") is None:
-            options.pop("causal", None)
-        options |= {name: unpack_array(x) for name, x in asked.get("arrays", {}).items()}
-        try:
-            trace = self._shows.trace(options, asked["lang"])
-        except (TypeError, ValueError, RuntimeError, MemoryError) as error:
-            self._result = {"number": asked["number"], "error": str(error)}
+        """Compute what the page asks for; where that fails, the answer is the error."""
+        if change.new is self._good["_request"]:
             return
-        self._trace, self._options, self._lang = trace, options, asked["lang"]
-        self._result = {"number": asked["number"], **pack_trace(trace)}
+        try:
+            request = read_request(change.new, self._shows.arrays)
+            options = self._replaced(request.options) | request.arrays
+            trace = self._shows.trace(options, request.lang)
+            result = pack_trace(trace)
+        except Exception as error:  # a message can make a layer raise anything: the page shows it
+            self._refuse("_request", error, number_of(change.new))
+            return
+        self._good["_request"] = change.new
+        self._trace, self._options, self._lang = trace, options, request.lang
+        self._answer(request.number, result)
+
+    @traitlets.observe("_at")
+    def _on_at(self, change: Any) -> None:
+        """Keep where the reader looks, for the saved picture."""
+        if change.new is self._good["_at"]:
+            return
+        try:
+            check_place(change.new)
+        except (TypeError, ValueError) as error:
+            self._refuse("_at", error)
+        else:
+            self._good["_at"] = change.new
+
+    def _replaced(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the call that these options replace; None: the default."""
+        known = {name: x for name, x in asked.items() if x is not None}
+        given = {*self._shows.arguments} - {"causal"}  # whose default is no None
+        return {name: None for name in asked if name in given and name not in known} | known
+
+    def _refuse(self, trait: str, error: Exception, number: int | None = None) -> None:
+        """Answer with the error, and put back the last right message."""
+        known = isinstance(error, TypeError | ValueError | RuntimeError | MemoryError) and str(
+            error
+        )
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        self._answer(number, {"error": short(text)})
+        setattr(self, trait, self._good[trait])
+
+    def _answer(self, number: int | None, result: Packed) -> None:
+        """Send a result; "answer" makes two equal ones two changes."""
+        self._answers += 1
+        self._result = {"number": number, "answer": self._answers, **result}
 
     # ---- what stays in a saved notebook ----------------------------------------------------------
 
@@ -134,7 +205,9 @@ class View(anywidget.AnyWidget):
         request["arrays"] = request["arrays"] | changed
         request["options"] = request["options"] | options
         request["lang"] = self._lang
-        return page_part(self._twin, self._trace, {**shown, "request": request, "at": self._at})
+        return page_part(
+            self._twin, self._trace, {**shown, "request": request, "at": self._good["_at"]}
+        )
 
     def _ipython_display_(self) -> None:
         """The living picture, and below it what is saved, which it hides while it lives."""

@@ -26,8 +26,9 @@ function render({ model, el }) {
     },
   };
   const request = { ...known.request, ...merged(known.request, model.get("_request")) };
-  const [result, at] = [unpack(model.get("_result")), model.get("_at")];
-  const state = { ...known, given: known.request.options, request, result, at };
+  const last = unpack(model.get("_result"));
+  const result = last.error ? null : last; // null: the kernel is asked
+  const state = { ...known, given: known.request.options, request, result, at: model.get("_at") };
   const handle = mount(el, engine, state);
   // What is saved beside it for pages without a kernel is hidden while this one lives.
   el.append(make("style", {}, `#${model.get("_twin")} { display: none; }`));
