@@ -2,14 +2,20 @@
 warning is shown by the step notebooks of .ci/run.
 """
 
+import ast
 import doctest
 import importlib
 import json
 import re
+import shutil
+import subprocess
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 from helpers import TESTS
+from numpy.testing import assert_allclose
 from public import public_modules
 
 import attnext
@@ -78,20 +84,70 @@ def test_the_index_of_notebooks_has_a_row_for_each(page: str) -> None:
     assert all(cells.count("|") == 3 for _, cells in rows)
 
 
-def test_the_first_screen_shows_cases_of_the_record() -> None:
-    (names,) = re.findall(r"^SHOWN = \((.*)\)$", (SITE / "conf.py").read_text("utf-8"), re.M)
+def test_the_first_page_shows_cases_of_the_record_in_words() -> None:
+    """The numbers in the words are sizes of the case; no id of a benchmark is shown."""
+    (table,) = re.findall(
+        r"^SHOWN = (\{.*?^\})", (SITE / "conf.py").read_text("utf-8"), re.M | re.S
+    )
+    words: dict[str, dict[str, str]] = ast.literal_eval(table)
     record = json.loads((ROOT / "docs" / "performance.json").read_text("utf-8"))
-    measured = {row["case"]: row["times"] for row in record["rows"]
+    measured = {row["case"]: row for row in record["rows"]
                 if row["threads"] == 1 and row["work"] == "forward"}  # fmt: skip
-    cases = re.findall(r'"([\w-]+)"', names)
-    assert len(cases) == 4
-    for case in cases:
-        assert measured[case]["attnext"] and any(
-            name.startswith("torch") for name in measured[case]
-        )
+    assert len(words) == 4
+    for case, said in words.items():
+        row = measured[case]
+        assert row["times"]["attnext"] and any(name.startswith("torch") for name in row["times"])
+        sizes = {*re.findall(r"\d+", row["shape"])}
+        for text in said.values():
+            numbers = re.findall(r"\d+", text)
+            assert len(numbers) >= 3 and {*numbers} <= sizes, (text, row["shape"])
+            assert case not in text
+        assert sorted(re.findall(r"\d+", said["en"])) == sorted(re.findall(r"\d+", said["zh"]))
 
 
-@pytest.mark.parametrize("page", ["home.md", "home.zh-CN.md"])
-def test_the_lines_of_the_first_screen(page: str) -> None:
-    failed, tried = doctest.testfile(str(SITE / page), module_relative=False, encoding="utf-8")
-    assert tried == 3 and failed == 0
+def lines_of(page: str) -> dict[str, Any]:
+    """Run the lines of a first page, whose output must be that of the page; return their names."""
+    text = (SITE / page).read_text("utf-8")
+    names: dict[str, Any] = {}
+    test = doctest.DocTestParser().get_doctest(text, names, page, page, 0)
+    results = doctest.DocTestRunner().run(test, clear_globs=False)
+    assert results.attempted == 6 and results.failed == 0
+    return test.globs
+
+
+@pytest.mark.parametrize(("page", "lang"), [("home.md", "en"), ("home.zh-CN.md", "zh")])
+def test_the_lines_of_the_first_page_compute_its_picture(page: str, lang: str) -> None:
+    """The words' vectors of the picture have the same products; the pair shown first is alike."""
+    lines = lines_of(page)
+    script = (SITE / "static" / "playground" / "playground.js").read_text("utf-8")
+    examples = re.findall(r'example: "(.*)"', script)
+    sentence = examples[("en", "zh").index(lang)]
+    assert "dot_product_attention: { scale: 4 }," in script and "value: 0 });" in script
+    spaced = sentence.lower() if lang == "en" else " ".join(lines["words"])
+    assert spaced.replace(" ", "") == sentence.lower().replace(" ", "")
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    module = (SITE / "static" / "playground" / "sentence.js").read_text("utf-8")
+    ask = """
+        const words = wordsOf(process.argv[1]);
+        const { shape, data } = embed(words, 0);
+        console.log(JSON.stringify([words, shape, Array.from(data), mostAlike(words)]));"""
+    command = [node, "--input-type=module", "--eval", module + ask, sentence]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True)
+    words, shape, data, first = json.loads(done.stdout)
+    assert [word.lower() for word in words] == lines["words"]
+    X = np.float32(data).reshape(shape)
+    assert_allclose(X @ X.T, lines["X"] @ lines["X"].T, atol=1e-6)
+    pair = words[first["row"]], words[first["column"]]
+    assert pair == {"en": ("cats", "cat"), "zh": ("会", "不会")}[lang]
+
+
+def test_other_claims_of_the_first_page() -> None:
+    for page, count in (("home.md", "Eight notebooks"), ("home.zh-CN.md", "八个笔记本")):
+        text = (SITE / page).read_text("utf-8")
+        assert count in text and len(NOTEBOOKS) == 8
+        assert "three lines" not in text and "三行" not in text
+        assert "2.5 GHz" in text and "Intel Xeon" in text
+    record = json.loads((ROOT / "docs" / "performance.json").read_text("utf-8"))
+    assert "Intel(R) Xeon(R)" in record["cpu"] and "2.50GHz" in record["cpu"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from shutil import which
 from typing import TypeVar
@@ -16,7 +19,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-__all__ = ["By", "Keys", "Page", "WebElement", "browser", "wait_for"]
+__all__ = ["By", "Keys", "Page", "WebElement", "browser", "cut_cells", "served", "wait_for"]
 
 PATIENCE = 300  # seconds, until what must come is not awaited any more
 
@@ -121,3 +124,23 @@ def browser(shots: Path) -> Iterator[Page]:
         raise
     finally:
         driver.quit()
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A server of this folder, while it is needed: its address."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_args: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def cut_cells(page: Page) -> tuple[int, list[str]]:
+    """Return how many cells of explanations have a text, and those narrower than their text."""
+    count, cut = page.script((Path(__file__).parent / "cells.js").read_text("utf-8"))  # type: ignore[misc]
+    return count, cut

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
-from driver import Keys, Page, WebElement, browser, wait_for
+from driver import Keys, Page, WebElement, browser, cut_cells, wait_for
 
 CELLS = (
     """\
@@ -32,6 +32,9 @@ view.show("nadaraya_watson", np.linspace(0, 5, 81), x_train, y_train, sigma=0.4)
 heads = attnext.MultiHeadAttention(16, 16, 16, 16, 8, rng=0)
 x = 2 * rng.standard_normal((2, 10, 16))
 view.show(heads, x, x, x, causal=True).with_labels(queries=tokens, keys=tokens)""",
+    """\
+from attnext import explain
+explain.dot_product_attention(x, x, x, 8, causal=True).with_labels(queries=tokens, keys=tokens)""",
 )
 WEIGHTS = ".panel[data-step=weights] .cell"
 
@@ -113,10 +116,17 @@ def in_jupyterlab(page: Page) -> None:
     languages(page, attention)
     points_can_be_dragged(page, regression)
     a_head_opens(page, heads)
+    no_number_is_cut(page, "in JupyterLab")
     dark(page, attention)
     time.sleep(2)  # what is saved follows when nothing has moved for a while
     command(page, "docmanager:save")
     time.sleep(3)
+
+
+def no_number_is_cut(page: Page, where: str) -> None:
+    count, cut = cut_cells(page)
+    assert count > 500, f"{count} cells of explanations {where}"
+    assert not cut, f"{where} {len(cut)} of {count} cells are cut: {cut[:9]}"
 
 
 def texts(page: Page, view: object, selector: str) -> list[str]:
@@ -227,7 +237,7 @@ def dark(page: Page, view: object) -> None:
 def exported(page: Page, folder: Path) -> None:
     """The notebook as it was saved, as HTML."""
     book = nbformat.read(folder / "view.ipynb", 4)
-    assert len([x for cell in book.cells for x in cell.outputs if "text/html" in x.data]) == 3
+    assert len([x for cell in book.cells for x in cell.outputs if "text/html" in x.data]) == 4
     run = [sys.executable, "-m", "nbconvert", "--to", "html", "--log-level=ERROR", "view.ipynb"]
     subprocess.run(run, cwd=folder, check=True)
     page.open((folder / "view.html").as_uri())
@@ -238,6 +248,7 @@ def exported(page: Page, folder: Path) -> None:
     page.hover(weights(page, attention)[34])
     wait_for("pair", lambda: texts(page, attention, ".pair") == ["query on · key the"])
     assert page.script("return arguments[0].querySelector('input').disabled", attention)
+    no_number_is_cut(page, "in the HTML of a notebook")
     page.whole_shot("exported-1280", 1280)
     page.whole_shot("exported-390", 390)
 

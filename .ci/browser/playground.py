@@ -10,20 +10,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from driver import Keys, Page, browser, wait_for
+from driver import Keys, Page, browser, served, wait_for
 
 import attnext
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = """<!doctype html><html lang="{lang}"><meta charset="utf-8"><title>playground</title>
@@ -42,18 +34,6 @@ const attnext = await load(new URL("/web/attnext.wasm", location));
 const { weights } = attnext.dot_product_attention(array(q), array(q), array(q), { causal: true });
 done(Array.from(new Uint32Array(weights.data.slice().buffer)));
 """
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_args: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
 
 
 def weights(page: Page) -> list[str]:

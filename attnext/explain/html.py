@@ -61,11 +61,11 @@ div:has(> .attnext) {{ background: transparent !important; color: inherit !impor
 .attnext table.numbers {{ border-collapse: collapse; margin: 0; font-size: 12px; color: inherit; }}
 .attnext table.numbers tr {{ background: transparent; }}
 .attnext table.numbers td, .attnext table.numbers th {{ border: 1px solid rgba(128,128,128,.3);
-  padding: .15em .5em; min-width: var(--w, 1.6em); max-width: var(--w, none); text-align: right;
+  box-sizing: content-box; padding: .15em .5em; min-width: var(--w, 1.6em); text-align: right;
   overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
   font-variant-numeric: tabular-nums; color: inherit; }}
 .attnext table.numbers th {{ font-weight: normal; opacity: .7; border-color: transparent; }}
-.attnext table.numbers th:first-child {{ max-width: none; }}
+.attnext table.numbers th[title] {{ max-width: var(--w, none); }}
 .attnext table.numbers td:hover {{ outline: 2px solid rgba(128,128,128,.6); }}
 .attnext table.numbers tr:hover th:first-child,
 {_POINTED_AT} {{ font-weight: 600; opacity: 1; }}

@@ -105,13 +105,31 @@ PAGE_OF = {  # on the site a folder has no page
 }
 
 
-# What the first screen shows of docs/performance.json: how many times as long the best peer takes,
-# forward on one thread.
-SHOWN = ("dot-causal", "dot-masked", "dot-documents", "additive-decoder-loop")
+# What the first page shows of docs/performance.json: how many times as long the best peer takes,
+# forward on one thread. The words say what a case computes; tests/test_site.py compares their
+# numbers with the sizes in the record.
+SHOWN = {
+    "dot-causal": {
+        "en": "causal attention, 8 × 8 heads, 512 tokens",
+        "zh": "因果注意力，8 × 8个头，512个词元",
+    },
+    "dot-masked": {
+        "en": "padded sentences with a mask, 8 × 8 heads, 512 tokens",
+        "zh": "带掩蔽的填充句子，8 × 8个头，512个词元",
+    },
+    "dot-documents": {
+        "en": "4 documents in a row of 512 tokens, 8 × 8 heads",
+        "zh": "512个词元的一行中有4篇文档，8 × 8个头",
+    },
+    "additive-decoder-loop": {
+        "en": "additive attention in a decoder, 64 sentences of 50 tokens, 20 steps",
+        "zh": "解码器中的加性注意力，64个句子，每句50个词元，20步",
+    },
+}
 
 
-def figures() -> str:
-    """Numbers beside the best peer, as HTML."""
+def figures(lang: str) -> str:
+    """Return the times of SHOWN, relative to the best peer, as HTML."""
     record = read(Path(__file__).parents[1] / "performance.json")
     rows = {
         row["case"]: row
@@ -119,12 +137,14 @@ def figures() -> str:
         if row["threads"] == 1 and row["work"] == "forward"
     }
     made = []
-    for case in SHOWN:
+    for case, words in SHOWN.items():
         row, peer = rows[case], best_peer(rows[case])
         assert peer
-        words = f"{case}: {row['shape']}, {number(row['times']['attnext']['min'])}"
+        ours = number(row["times"]["attnext"]["min"])
+        comma = "，" if lang == "zh" else ", "
         times = ratio(row, peer).removesuffix("x")
-        made.append(f"<div><strong>{times}×</strong>{peer}<br><small>{escape(words)}</small></div>")
+        told = escape(f"{words[lang]}{comma}{ours}")
+        made.append(f"<div><strong>{times}×</strong>{peer}<br><small>{told}</small></div>")
     return f'<div class="figures">{"".join(made)}</div>'
 
 
@@ -141,7 +161,10 @@ def one_for_each_mode(found: re.Match[str]) -> str:
 def adapt(_app: object, docname: str, source: list[str]) -> None:
     """What pages are completed with, and where links to folders lead."""
     lang = "zh" if "zh-CN" in docname else "en"
-    html = {"<!-- figures -->": figures, "<!-- notebooks -->": lambda: notebooks.cards(lang)}
+    html = {
+        "<!-- figures -->": lambda: figures(lang),
+        "<!-- notebooks -->": lambda: notebooks.cards(lang),
+    }
     for mark, make in html.items():
         if mark in source[0] and docname.startswith("docs/site/"):
             source[0] = source[0].replace(mark, f"```{{raw}} html\n{make()}\n```")
@@ -194,6 +217,7 @@ html_css_files = ["site.css"]
 html_logo = html_favicon = "static/logo.svg"
 html_baseurl = os.environ.get("ATTNEXT_SITE", "")
 html_sidebars = {f"docs/site/{page}*": [] for page in ("home", "playground", "notebooks")}
+html_sidebars["README*"] = []  # a page without pages below it: the theme would head an empty list
 html_theme_options: dict[str, Any] = {
     "show_toc_level": 2,
     "navbar_align": "left",
@@ -211,8 +235,8 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 DESCRIPTION = {
-    "en": "Attention, written in C, for Python: fast and exact, every step to be looked at.",
-    "zh": "用 C 写成、供 Python 使用的注意力：快而准确，每一步都看得见。",
+    "en": "Attention for Python, written in C: forward and backward, with every step to look at.",
+    "zh": "用 C 实现的 Python 注意力库：前向和反向都有，每一步都看得见。",
 }
 
 

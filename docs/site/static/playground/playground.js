@@ -6,14 +6,17 @@
 import { make, replace } from "../view/dom.js";
 import { mount } from "../view/view.js";
 import { engineOf } from "./engine.js";
-import { alike, embed, wordsOf } from "./sentence.js";
+import { MOST, alike, embed, mostAlike, wordsOf } from "./sentence.js";
 
 const SAY = {
   en: {
     sentence: "Sentence",
     example: "The cats chased the cat that chased the mouse",
     score: "Score",
-    position: "Position counts",
+    position: "Weight of position",
+    empty: "Type a sentence of at least one word to see its attention.",
+    more: (left, all) =>
+      `The picture has the first ${MOST} words; the last ${left} of ${all} are left out.`,
     scores: {
       dot_product_attention: "dot product",
       cosine_attention: "cosine",
@@ -27,7 +30,9 @@ const SAY = {
     sentence: "句子",
     example: "他说他会来，她说她不会来",
     score: "评分函数",
-    position: "位置的分量",
+    position: "位置的权重",
+    empty: "请输入一句话（至少一个词），这里就会画出它的注意力。",
+    more: (left, all) => `共${all}个词，图中只有前${MOST}个，后${left}个没有画出。`,
     scores: {
       dot_product_attention: "点积",
       cosine_attention: "余弦",
@@ -45,7 +50,12 @@ const CONTROLS = {
   additive_attention: ["valid_lens", "causal", "window", "softcap"],
   gaussian_attention: ["sigma", "valid_lens", "causal", "window"],
 };
-const BEGIN = { cosine_attention: { scale: 6 }, gaussian_attention: { sigma: 2.5 } };
+// The options that each score begins with: vectors are one long, whatever the sentence.
+const BEGIN = {
+  dot_product_attention: { scale: 4 },
+  cosine_attention: { scale: 6 },
+  gaussian_attention: { sigma: 0.55 },
+};
 
 /** A sentence that attends to itself. */
 class Sentence {
@@ -55,7 +65,8 @@ class Sentence {
     const names = Object.entries(this.say.scores);
     const option = ([value, text]) => make("option", { value }, text);
     this.score = make("select", {}, ...names.map(option));
-    this.position = make("input", { type: "range", min: 0, max: 1.5, step: 0.05, value: 0.3 });
+    this.position = make("input", { type: "range", min: 0, max: 1.5, step: 0.05, value: 0 });
+    this.note = make("p", { class: "playground-note", role: "status" });
     this.stage = make("div", {});
     const label = (text, input) => make("label", {}, make("span", {}, text), input);
     const form = make(
@@ -69,23 +80,29 @@ class Sentence {
     this.text.addEventListener("input", () => this.open());
     this.position.addEventListener("input", () => this.open());
     this.score.addEventListener("change", () => {
-      this.handle.state.request.options = {};
+      this.last.request.options = {};
       this.open();
     });
-    replace(element, form, this.stage);
+    replace(element, form, this.note, this.stage);
     this.open();
   }
 
-  /** The picture of the sentence as it is, where the reader was looking. */
+  /** Draw the sentence in the field, or say what is missing; the reader's place is kept. */
   open() {
-    const words = wordsOf(this.text.value);
+    const all = wordsOf(this.text.value);
+    const words = all.slice(0, MOST);
+    const left = all.length - words.length;
+    const note = left ? this.say.more(left, all.length) : "";
+    this.note.textContent = words.length ? note : this.say.empty;
+    this.last = this.handle?.state ?? this.last;
+    this.handle?.destroy();
+    this.handle = null;
     if (words.length === 0) {
       return;
     }
     const name = this.score.value;
     const X = embed(words, Number(this.position.value));
-    const before = this.handle?.state;
-    this.handle?.destroy();
+    const before = this.last;
     const options = { ...BEGIN[name], ...before?.request.options };
     options.scale = BEGIN[name]?.scale; // what temperature 1 stands for
     this.handle = mount(this.stage, this.engine, {
@@ -95,7 +112,7 @@ class Sentence {
           queries: X,
           keys: X,
           values: X,
-          ...(name === "additive_attention" ? alike() : {}),
+          ...(name === "additive_attention" ? alike(X.shape[1]) : {}),
         },
         options,
         lang: before?.request.lang ?? this.lang,
@@ -103,7 +120,7 @@ class Sentence {
       result: null,
       labels: { queries: words, keys: words },
       controls: CONTROLS[name],
-      at: before?.at ?? { row: Math.min(3, words.length - 1), column: 1 },
+      at: before?.at ?? mostAlike(words),
     });
   }
 }
