@@ -58,6 +58,38 @@ def sentence(page: Page) -> None:
     field.clear()
     field.send_keys("one two one")
     wait_for("three words", lambda: len(weights(page)) == 9)
+    field.clear()
+    field.send_keys(" ")
+    wait_for("a note of what is missing", lambda: "at least one word" in note(page))
+    assert weights(page) == []
+    field.send_keys("word " * 23)
+    wait_for("20 words", lambda: len(weights(page)) == 400)
+    assert "last 3 of 23 are left out" in note(page), note(page)
+    field.clear()
+    field.send_keys("cat cats")
+    wait_for("two words", lambda: len(weights(page)) == 4)
+    assert note(page) == ""
+
+
+def steps_agree(page: Page) -> None:
+    """The number beside the buttons, the chip and the sentence are of one step, at all times."""
+    for _ in range(3):
+        page.script("arguments[0].click()", page.one(f"{SENTENCE} button[aria-label='Next step']"))
+        number = page.one(f"{SENTENCE} .step-number").text.partition(" ")[0]
+        assert page.one(f"{SENTENCE} .sentence strong").text.startswith(f"{number}. ")
+    box = page.one(f"{SENTENCE} .check input")  # one step more before the one that is read
+    page.script("arguments[0].click()", box)
+    wait_for("causal", lambda: len(page.all(f"{WEIGHTS}.masked")) > 0)
+    number = page.one(f"{SENTENCE} .step-number").text.partition(" ")[0]
+    assert page.one(f"{SENTENCE} .sentence strong").text.startswith(f"{number}. ")
+    page.script("arguments[0].click()", box)
+    wait_for("all pairs", lambda: len(page.all(f"{WEIGHTS}.masked")) == 0)
+    facts = page.one(f"{SENTENCE} .facts").text.split("\n")
+    assert facts[:2] == ["× scale", "4"] and len(facts) == 6, facts
+
+
+def note(page: Page) -> str:
+    return page.one(f"{SENTENCE} .playground-note").get_attribute("textContent") or ""
 
 
 def regression(page: Page) -> None:
@@ -96,6 +128,8 @@ def main(shots: Path) -> None:
             text = PAGE.format(lang=lang, colours=colours)
             (Path(name) / f"{lang}.html").write_text(text, encoding="utf-8")
         page.open(f"{address}/en.html")
+        wait_for("weights", lambda: weights(page))
+        steps_agree(page)
         sentence(page)
         regression(page)
         bits(page)

@@ -62,7 +62,7 @@ export class Controls {
     return this.slider(this.say.temperature, [-4, 4, "any"], {
       read: () => Math.log2(base.number / (this.options.scale ?? base.number)) || 0,
       text: (t) => `${short(2 ** t)} · ${this.say.scale} ${short(base.number / 2 ** t)}`,
-      write: (t) => this.change({ scale: t === 0 ? base.given : base.number / 2 ** t }),
+      write: (t) => this.change({ scale: t === 0 ? base.given : rounded(base.number / 2 ** t) }),
     });
   }
 
@@ -70,7 +70,7 @@ export class Controls {
     return this.slider(this.say.sigma, [-6, 5, "any"], {
       read: () => Math.log2(this.options.sigma ?? 1 / (this.options.w ?? 1)),
       text: (value) => short(2 ** value),
-      write: (value) => this.change({ sigma: 2 ** value, w: null }),
+      write: (value) => this.change({ sigma: rounded(2 ** value), w: null }),
     });
   }
 
@@ -203,6 +203,11 @@ function baseScale({ request, result, given: { scale } }) {
   const queries =
     result.steps.find((step) => step.key === "head_queries") ?? request.arrays.queries;
   return queries ? { number: 1 / Math.sqrt(Math.max(queries.shape.at(-1), 1)), given } : null;
+}
+
+/** Return a number with four digits, as it is then written in the call. */
+function rounded(number) {
+  return Number(number.toPrecision(4));
 }
 
 function depthOf(lengths) {

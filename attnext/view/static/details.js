@@ -5,6 +5,9 @@ import { make } from "./dom.js";
 import { slice, vector } from "./tensor.js";
 
 const MOST = 16; // features whose numbers are written
+const LEAST = 1e-3; // of a sum, relative to its largest term: below, rounding shows in a quotient
+const SCALED = ["scaled", "scaled_by", "gaussian", "cosine"]; // a sum times a factor
+const SCORES = [...SCALED, "additive", "softcap", "bias", "X"];
 
 /** Elements that tell of the weight that is looked at. */
 export function details(state, frame, say) {
@@ -18,7 +21,10 @@ export function details(state, frame, say) {
   const weight = slice(frame.weights, frame, at);
   const masked = weight.masked(at.row, at.column);
   const score = scoreOf(result.steps, frame, at);
+  const factor = masked ? null : factorOf(behind, result.steps, frame, at);
+  const distance = result.steps.some((each) => each.key === "distance");
   const facts = [
+    [distance ? say.factorOfDistance : say.factor, factor],
     [say.score, score === undefined ? null : masked ? "−∞" : short(score)],
     [say.weight, masked ? say.masked : short(weight.number(at.row, at.column))],
   ];
@@ -34,9 +40,18 @@ function fact([name, text]) {
   return make("span", {}, make("small", {}, name), " ", make("b", {}, text));
 }
 
-/** The score before masks: the last step of that kind. */
-function scoreOf(steps, frame, at) {
-  const keys = ["scaled", "scaled_by", "additive", "gaussian", "cosine", "softcap", "bias", "X"];
+/** Return what the sum of the last row is multiplied by to give the score, as a text, or null. */
+function factorOf(behind, steps, frame, at) {
+  const [, numbers, summed] = behind.at(-1) ?? [];
+  const sum = summed ? numbers.reduce((a, b) => a + b, 0) : 0;
+  const score = scoreOf(steps, frame, at, SCALED);
+  const factor = score / sum;
+  const clear = Math.abs(sum) > LEAST * Math.max(...(numbers ?? [0]).map(Math.abs));
+  return score !== undefined && clear && Number.isFinite(factor) ? short(factor) : null;
+}
+
+/** Return the score before masks: the last step of these kinds. */
+function scoreOf(steps, frame, at, keys = SCORES) {
   const step = steps.findLast((each) => keys.includes(each.key) && each.data);
   return step && slice(step, frame, at).number(at.row, at.column);
 }

@@ -65,7 +65,7 @@ export class Panel {
     const longest = Math.max(...(labels.keys ?? ["0"]).map((name) => name.length));
     const upright = longest > 3 || frame.columns > WITH_NUMBERS;
     const roomy = frame.columns <= WITH_NUMBERS && frame.rows <= 16;
-    const side = this.written ? 46 : fit(N, this.single ? 2 * wide : wide);
+    const side = this.written ? 52 : fit(N, this.single ? 2 * wide : wide);
     const square = this.single ? FULL : fit(Math.max(M, frame.columns), wide);
     const high = roomy ? 28 : square;
     const top = upright ? Math.min(99, 6 * longest + 10) : 18; // pixels, the same in all panels

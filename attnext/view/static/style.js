@@ -53,7 +53,7 @@ export const STYLE = `
 .attnext-view .panel { position: relative; max-width: 100%; padding: .1rem .3rem .5rem;
   border-top: 3px solid transparent; }
 .attnext-view .panel.current { border-top-color: var(--accent); }
-.attnext-view .panel:not(:last-child)::after { content: "→"; position: absolute; right: -1.5rem;
+.attnext-view .panel:not(:last-child, .ends)::after { content: "→"; position: absolute; right: -1.5rem;
   top: .15rem; opacity: .5; font-size: 15px; }
 .attnext-view .panel .name { border: 0; padding: .1em .2em; border-radius: 4px;
   font-weight: 600; text-align: left; }

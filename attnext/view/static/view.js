@@ -50,18 +50,19 @@
 import { Curve, isCurve } from "./curve.js";
 import { Controls } from "./controls.js";
 import { details } from "./details.js";
-import { luminance } from "./colour.js";
 import { make, replace } from "./dom.js";
 import { Panel } from "./grid.js";
 import { Lines } from "./lines.js";
 import { STYLE } from "./style.js";
+import { followTheme } from "./theme.js";
 import { frameOf, mainSteps, strongest } from "./tensor.js";
 import { Wall } from "./wall.js";
 import { words } from "./words.js";
 
 const [LEAST, FULL] = [150, 230]; // pixels of a matrix
 const AROUND = 112; // pixels of the names beside it, and of the space between two
-const WAIT = 15000; // milliseconds, after which the reader is told that no answer came
+const SOON = 1000; // milliseconds until the reader is told that the kernel is awaited
+const WAIT = 15000; // milliseconds until the reader is told that no answer came
 const REST = 400; // milliseconds that the reader looks at one place, before it is kept
 const PACE = 1800; // milliseconds of a step that plays
 
@@ -80,7 +81,7 @@ class View {
     this.root = make("section", { class: "attnext-view", tabindex: "-1" });
     this.root.addEventListener("keydown", (event) => this.onKey(event));
     element.replaceChildren(make("style", {}, STYLE), this.root);
-    this.watchTheme();
+    this.leaveTheme = followTheme(this.root);
     this.build();
     if (this.state.result) {
       this.show(this.state.result);
@@ -99,11 +100,10 @@ class View {
 
   destroy() {
     clearInterval(this.playing);
-    clearTimeout(this.late);
+    this.stopWaiting();
     clearTimeout(this.keeping);
-    this.themes.disconnect();
+    this.leaveTheme();
     this.measured.disconnect();
-    this.scheme.removeEventListener("change", this.adapt);
     this.root.remove();
   }
 
@@ -224,9 +224,10 @@ class View {
       return;
     }
     this.asking = true;
-    this.late = setTimeout(() => this.tell(this.say.late, true), WAIT);
     do {
       this.again = false;
+      this.soon = setTimeout(() => this.tell(this.say.waiting), SOON);
+      this.late = setTimeout(() => this.tell(this.say.late, true), WAIT);
       const { request } = this.state;
       let result;
       try {
@@ -234,12 +235,17 @@ class View {
       } catch (error) {
         result = { error: String(error.message ?? error) };
       }
+      this.stopWaiting();
       if (!this.again || !result.error) {
         this.show(result);
       }
     } while (this.again);
-    clearTimeout(this.late);
     this.asking = false;
+  }
+
+  stopWaiting() {
+    clearTimeout(this.soon);
+    clearTimeout(this.late);
   }
 
   tell(text, wrong = false) {
@@ -334,6 +340,10 @@ class View {
     if (elements.some((element, i) => this.row.children[i] !== element)) {
       replace(this.row, ...elements);
     }
+    elements.forEach((element, i) => {
+      const ends = i + 1 < elements.length && elements[i + 1].offsetTop > element.offsetTop;
+      element.classList.toggle("ends", ends); // the last of a line: its arrow would point nowhere
+    });
     const current = elements[steps.indexOf(step)];
     if (current && this.row.scrollWidth > this.row.clientWidth) {
       this.row.scrollLeft = current.offsetLeft - this.row.offsetLeft - 12;
@@ -362,12 +372,13 @@ class View {
     const number = result.steps.indexOf(step) + 1;
     this.stepNumber.textContent = `${number} / ${result.steps.length}`;
     const shape = step.shape.length ? `(${step.shape.join(", ")})` : "";
-    const text = [step.name, step.formula, step.note].join("\n");
+    const heading = say.step(number, step.name);
+    const text = [heading, shape, step.formula, step.note].join("\n");
     if (this.sentence.dataset.text !== text) {
       this.sentence.dataset.text = text;
       replace(
         this.sentence,
-        make("strong", {}, say.step(number, step.name)),
+        make("strong", {}, heading),
         make("span", { class: "shape" }, shape),
         make("code", {}, step.formula),
         make("p", {}, step.note),
@@ -414,24 +425,6 @@ class View {
       this.turn(turns[event.key]);
       event.preventDefault();
     }
-  }
-
-  // ---- light and dark --------------------------------------------------------------------------
-
-  /** As the page is: where letters are light, it is dark, whoever made it so. */
-  watchTheme() {
-    this.adapt = () => {
-      const dark = luminance(getComputedStyle(this.root.parentElement ?? this.root).color) > 0.5;
-      this.root.dataset.theme = dark ? "dark" : "light";
-    };
-    this.themes = new MutationObserver(this.adapt);
-    for (const element of [document.documentElement, document.body]) {
-      this.themes.observe(element, { attributes: true });
-    }
-    this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.scheme.addEventListener("change", this.adapt);
-    requestAnimationFrame(this.adapt);
-    this.adapt();
   }
 }
 

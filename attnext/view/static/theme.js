@@ -1,0 +1,23 @@
+/* Light or dark, as the page around is: where its letters are light, it is dark. */
+
+import { luminance } from "./colour.js";
+
+/** Keep `data-theme` of an element as the page is; return a function that ends this. */
+export function followTheme(root) {
+  const adapt = () => {
+    const dark = luminance(getComputedStyle(root.parentElement ?? root).color) > 0.5;
+    root.dataset.theme = dark ? "dark" : "light";
+  };
+  const themes = new MutationObserver(adapt);
+  for (const element of [document.documentElement, document.body]) {
+    themes.observe(element, { attributes: true });
+  }
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", adapt);
+  requestAnimationFrame(adapt);
+  adapt();
+  return () => {
+    themes.disconnect();
+    scheme.removeEventListener("change", adapt);
+  };
+}
