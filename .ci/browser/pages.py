@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 from driver import Page, browser, cut_cells, served, wait_for
@@ -42,7 +44,7 @@ def first_page(page: Page, address: str, name: str) -> None:
     """Compare the picture with the printed numbers; the pair that is shown first is alike."""
     page.open(f"{address}/docs/site/{name}.html")
     cells = wait_for("weights", lambda: page.all(CELLS))
-    labels = [re.split(": |，|, ", cell.get_attribute("aria-label") or "")[-1] for cell in cells]
+    labels = [re.split(": |：|，|, ", cell.get_attribute("aria-label") or "")[-1] for cell in cells]
     shown = np.array([float(label.replace("−", "-")) for label in labels])
     expected = np.array(printed(name))
     assert shown.size == expected.size, f"{name}: {shown.size} weights, {expected.size} printed"
@@ -54,16 +56,37 @@ def first_page(page: Page, address: str, name: str) -> None:
     print(f"{name}: {pair.text}, {weight}")
 
 
+def search(page: Page, site: Path, address: str) -> None:
+    """A Chinese term finds every Chinese page that has it; a name is found by its parts."""
+    for term in ("掩蔽", "有效长度"):
+        sources = [path for path in site.glob("_sources/**/*zh-CN*/**/*") if path.is_file()]
+        sources += site.glob("_sources/**/*.zh-CN*")
+        having = [path for path in sources if term in path.read_text("utf-8")]
+        found = results(page, address, term)
+        assert len(having) > 5 and len(found) >= len(having), f"{term}: {found} of {having}"
+    found = results(page, address, "dot product attention")
+    assert any("attnext.dot_product_attention" in link for link in found), found
+
+
+def results(page: Page, address: str, query: str) -> list[str]:
+    page.open(f"{address}/search.html?q={quote(query)}")
+    wait_for("end of the search", lambda: page.all(".search-summary, #search-results > p"))
+    wait_for("results", lambda: page.all("#search-results li a"))
+    time.sleep(1)  # until the last results are in the list
+    return [link.get_attribute("href") or "" for link in page.all("#search-results li a")]
+
+
 def main(site: Path, shots: Path) -> None:
     with served(site) as address, browser(shots) as page:
         notebook_pages(page, site, address)
+        search(page, site, address)
         for name in HOMES:
             first_page(page, address, name)
             for width in (1280, 390):
                 for mode in ("light", "dark"):
                     page.script("document.documentElement.dataset.theme = arguments[0]", mode)
                     page.whole_shot(f"{name}-{mode}-{width}", width)
-        errors = [line for line in page.errors() if "favicon" not in line]
+        errors = [line for line in page.errors() if not re.search("favicon|theme mode", line)]
         assert not errors, errors
 
 

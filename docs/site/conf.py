@@ -25,6 +25,7 @@ import attnext
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import chinese_search
 import notebooks
 import playground
 from suite.record import read
@@ -301,6 +302,7 @@ def leave_out(_app: object, _what: str, name: str, *_other: object) -> bool | No
 
 
 def setup(app: object) -> None:
+    app.add_search_language(chinese_search.Search)  # type: ignore[attr-defined]
     app.connect("build-finished", add_files)  # type: ignore[attr-defined]
     app.connect("doctree-resolved", link_names)  # type: ignore[attr-defined]
     app.connect("html-page-context", speak)  # type: ignore[attr-defined]
