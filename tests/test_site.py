@@ -19,6 +19,7 @@ from numpy.testing import assert_allclose
 from public import public_modules
 
 import attnext
+from attnext.explain.html import STYLE
 
 ROOT = TESTS.parent
 SITE = ROOT / "docs" / "site"
@@ -151,3 +152,22 @@ def test_other_claims_of_the_first_page() -> None:
         assert "2.5 GHz" in text and "Intel Xeon" in text
     record = json.loads((ROOT / "docs" / "performance.json").read_text("utf-8"))
     assert "Intel(R) Xeon(R)" in record["cpu"] and "2.50GHz" in record["cpu"]
+
+
+def test_stored_explanations_have_the_style_of_today() -> None:
+    """The pages of notebooks show what is stored, so a new style has to be stored."""
+    count = 0
+    for path in sorted(ROOT.glob("examples/**/*.ipynb")):
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            for output in cell.get("outputs", ()):
+                html = "".join(output.get("data", {}).get("text/html", ()))
+                if 'class="attnext"' in html:
+                    count += 1
+                    assert STYLE in html, path.name
+    assert count >= 16
+
+
+def test_explanations_depend_on_no_theme() -> None:
+    """A theme with border-box made every cell too narrow; .ci/browser/pages.py measures it."""
+    (rule,) = re.findall(r"numbers td, \.attnext table\.numbers th \{(.*?)\}", STYLE, re.S)
+    assert "box-sizing: content-box" in rule and "max-width" not in rule

@@ -136,7 +136,13 @@ class View(anywidget.AnyWidget):
             super()._handle_msg(msg)
 
     def set_state(self, sync_data: Any) -> None:
-        """Take the traits that a page may set; the kernel sets all others."""
+        """Take the traits that a page may set; the kernel sets all others.
+
+        Parameters
+        ----------
+        sync_data : dict
+            Values by trait. Whatever else it is, the page is told so.
+        """
         try:
             check_state(sync_data)
         except (TypeError, ValueError) as error:

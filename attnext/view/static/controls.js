@@ -60,7 +60,7 @@ export class Controls {
     }
     const { base } = this;
     return this.slider(this.say.temperature, [-4, 4, "any"], {
-      read: () => Math.log2(base.number / (this.options.scale ?? base.number)) || 0,
+      read: () => Math.log2(rounded(base.number / (this.options.scale ?? base.number))) || 0,
       text: (t) => `${short(2 ** t)} · ${this.say.scale} ${short(base.number / 2 ** t)}`,
       write: (t) => this.change({ scale: t === 0 ? base.given : rounded(base.number / 2 ** t) }),
     });
