@@ -168,7 +168,8 @@ of_torch="torch fuzz_torch torch_derivatives torch_editions torch_exchange torch
     torch_layouts torch_masks torch_memory torch_modules torch_nn torch_parts torch_scores
     torch_sdpa torch_transformers torch_transforms torch_ways"
 shown="explain explain_backward explain_labels explain_layers explain_memory explain_multi_head
-    explain_show plot plot_shown tour tour_languages tour_plots tour_width lab lab_assignments view"
+    explain_show plot plot_shown tour tour_languages tour_plots tour_width lab lab_assignments lab_faults
+    view"
 project="benchmarks benchmarks_beside benchmarks_ways chinese completion docs editable notebooks
     notebooks_chinese packaging refleaks signatures site"
 

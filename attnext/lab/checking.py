@@ -1,55 +1,64 @@
-"""The check itself: case after case, until one fails."""
+"""The check: case after case, until one fails."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+import numbers
+import re
+from difflib import get_close_matches
 
 from attnext.explain.words import check_lang
 from attnext.lab.cases import Case
-from attnext.lab.recognise import MISCONCEPTIONS, differs, recognise, same
-from attnext.lab.student import Fault, Function, Outcome, Student
-from attnext.lab.tasks import TASKS, Answer, Judged, Task
+from attnext.lab.compare import same
+from attnext.lab.explained import sentences
+from attnext.lab.student import Function, Outcome, Student
+from attnext.lab.surroundings import kept
+from attnext.lab.tasks import TASKS, Judged, Task
 from attnext.lab.timing import beside_attnext
 from attnext.lab.verdict import Report, Wrong
-from attnext.lab.words import CASES, FAULTS, PHRASES, said
+from attnext.lab.words import CASES, PHRASES, printable, said
 from attnext.reference.arguments import shown
 
 NAMES = tuple(TASKS)
 
 
 def check(
-    function: Function | str, name: str | Function | None = None, *, lang: str = "en"
+    function: Function | str,
+    name: str | Function | None = None,
+    *,
+    lang: str = "en",
+    seconds: float = 10.0,
 ) -> Report:
-    """Hold a function of your own against the book's, on growing cases, until one fails.
+    """Compare a function of yours with the book's on growing cases, until one fails.
 
     Parameters
     ----------
     function : callable
         It takes NumPy arrays or PyTorch tensors, which is found out, and returns arrays, tensors
-        or lists. ``check("masked_softmax", f)`` is understood too.
+        or lists. ``check("masked_softmax", f)`` is understood too. A torch.nn.Module is checked
+        in eval mode.
     name : str, optional
-        Which of `NAMES` it is; by default what the function itself is called, with or without
-        ``my_`` in front.
+        Which of `NAMES` it is; by default the function's own name, with or without ``my_`` in
+        front.
     lang : {'en', 'zh'}, optional
-        Language of what is said: English or Chinese.
+        Language of the verdict: English or Chinese.
+    seconds : float, optional
+        How long one call of your function may take; ``math.inf`` is without a limit.
 
     Returns
     -------
     report : Report
-        The function is right: what was tried, and how long it takes beside attnext's.
+        Your function is right: the cases, the tolerance, and how long it takes compared with
+        attnext's.
 
     Raises
     ------
     Wrong
-        The function is not right. An AssertionError, whose text says on which case, what should
-        have come and what came, and by name the misconception that gives the same, if one does.
+        Your function is wrong. An AssertionError, whose text has the case, the expected and the
+        returned numbers, and the misconception that gives the same, if one does.
     TypeError
-        `function` cannot be called.
+        `function` cannot be called, or `seconds` is no number.
     ValueError
-        There is no function of that name to check, or `lang` is unknown.
+        There is no function of that name to check, `lang` is unknown, or `seconds` is not above 0.
 
     See Also
     --------
@@ -58,11 +67,21 @@ def check(
 
     Notes
     -----
-    What is expected comes from `attnext.reference`, in float64. A number may be off by 64 times
-    what moving each input by one float32 rounding changes in the right answer (the most of eight
-    random moves), plus 64 roundings of the largest number in it. Padding may hold anything, and
-    a row without a key may be the mean of all, as in the book, or 0, as in PyTorch. Tensors are
-    float32, arrays float64; integers for data are asked of arrays alone.
+    The expected numbers come from `attnext.reference`, in float64. A number may be off by 64 times
+    what one float32 rounding of each input changes in the right answer (the largest change of
+    eight random ones), plus 64 roundings of the largest number in the answer. Masked positions may
+    hold anything, and a row of length 0 may be the mean of all values, as in the book, or 0, as in
+    PyTorch. Tensors are float32, arrays float64; only arrays are also tried with integers.
+
+    Whatever your function does ends in a verdict: an exception, `exit`, a call that takes longer
+    than `seconds`. Only KeyboardInterrupt goes through. A call is stopped between two steps of
+    Python code. It cannot be stopped inside a single call of C code, such as ``time.sleep`` or one
+    very large product, nor in a loop that catches every exception with a bare ``except:``. Each
+    case is called twice, and must give the same numbers.
+
+    A function may write into its inputs, as the book's own masked_softmax does: the report remarks
+    on it. Afterwards the random generators, error states and printing options of NumPy and PyTorch
+    are as before, and so are the modes of the modules that the function uses.
 
     Examples
     --------
@@ -81,112 +100,87 @@ def check(
     ...     print(wrong.misconception, wrong.case["valid_lens"])
     ...     print(wrong.sentences[0][:44])
     lengths-tiled [2 3]
-    The lengths are repeated in the wrong order:
+    TODO
     """
     check_lang(lang)
     if callable(name):
         function, name = name, function
     if not callable(function):
         raise TypeError(f"function is of type {type(function).__name__}, expected a callable")
-    task = _task(function, name)
-    student = Student(function, task)
-    asked = [case for case in task.cases if student.takes(case)]
-    for number, case in enumerate(asked, 1):
+    task = _task(function, name, lang)
+    seconds = _seconds(seconds)
+    with kept(function):
+        return _check(Student(function, task, seconds), lang)
+
+
+def _check(student: Student, lang: str) -> Report:
+    """Return the report of a function that is right; raise Wrong at the first case that is not."""
+    task = student.task
+    cases = [case for case in task.cases if student.takes(case)]
+    changed: dict[str, None] = {}
+    for number, case in enumerate(cases, 1):
         outcome = student.run(case)
         if not _is_right(outcome, task.judged[case.key]):
-            numbers = {"name": task.name, "number": number, "count": len(asked)}
-            called = CASES[case.key][lang]
-            headline = said(PHRASES, "wrong", lang, **numbers, case=called)
+            counts = {"name": task.name, "number": number, "count": len(cases)}
+            headline = said(PHRASES, "wrong", lang, **counts, case=CASES[case.key][lang])
             wrong = _verdict(student, case, outcome, headline, lang)
             wrong.show()
             raise wrong from (outcome.fault.error if outcome.fault else None)
-    tolerances = [t for case in asked for t in task.judged[case.key].tolerance]
+        changed |= dict.fromkeys(outcome.changed)
+    names = (", " if lang == "en" else "、").join(changed)
+    tolerances = [t for case in cases for t in task.judged[case.key].tolerance]
     return Report(
         task.name,
-        tuple(CASES[case.key][lang] for case in asked),
+        tuple(CASES[case.key][lang] for case in cases),
         tuple(CASES[c.key][lang] for c in task.cases if not student.takes(c)),
         (min(tolerances), max(tolerances)),
         beside_attnext(student),
         lang,
+        (said(PHRASES, "changed", lang, names=names),) if changed else (),
     )
 
 
-def _task(function: Function, name: object) -> Task:
-    """What is to be checked, by its name or the function's own."""
+def _task(function: Function, name: object, lang: str) -> Task:
+    """Return the task of this name, or of the function's own name."""
     if name is None:
         name = str(getattr(function, "__name__", type(function).__name__)).removeprefix("my_")
-    if not isinstance(name, str) or name not in TASKS:
-        raise ValueError(f"name is {shown(name)}, expected one of: {', '.join(NAMES)}")
-    return TASKS[name]
+    if isinstance(name, str) and name in TASKS:
+        return TASKS[name]
+    given = printable(shown(name), 80)
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name[:80]).lower() if isinstance(name, str) else ""
+    near = get_close_matches(snake, NAMES, n=1, cutoff=0.75)
+    if near:
+        raise ValueError(said(PHRASES, "name-near", lang, given=given, near=near[0]))
+    raise ValueError(said(PHRASES, "name-unknown", lang, given=given, names=", ".join(NAMES)))
+
+
+def _seconds(seconds: object) -> float:
+    """Return the time limit of a call, which must be above 0."""
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real):
+        raise TypeError(f"seconds is of type {type(seconds).__name__}, expected a float")
+    if not float(seconds) > 0:
+        raise ValueError(f"seconds is {shown(seconds)}, expected a number above 0")
+    return float(seconds)
 
 
 def _is_right(outcome: Outcome, judged: Judged) -> bool:
-    return outcome.fault is None and _has_an_answer(outcome, judged)
-
-
-def _has_an_answer(outcome: Outcome, judged: Judged) -> bool:
-    """Whether the numbers are right, whatever was done to the inputs."""
-    return outcome.answer is not None and any(
-        same(outcome.answer, answer, judged.tolerance) for answer in judged.answers
+    return (
+        outcome.fault is None
+        and outcome.answer is not None
+        and any(same(outcome.answer, answer, judged.tolerance) for answer in judged.answers)
     )
 
 
 def _verdict(student: Student, case: Case, outcome: Outcome, headline: str, lang: str) -> Wrong:
-    """What is to be said of a case that failed."""
+    """Return the error of a case that failed."""
     task = student.task
-    judged = task.judged[case.key]
-    expected, got = judged.answers[0], outcome.answer
-    about: dict[str, Any] = {
-        "name": task.name,
-        "case": case.arguments,
-        "expected": expected,
-        "got": got,
-    }
-    about |= {"headline": headline, "returns": task.returns, "lang": lang}
-    if got is None or _has_an_answer(outcome, judged):
-        assert outcome.fault is not None
-        sentences = _fault(outcome.fault, lang)
-        return Wrong(**about, misconception=None, sentences=sentences, part=0, off=None)
-    misconception = recognise(student, case)
-    if misconception is None:
-        named = said(PHRASES, "unrecognised", lang, count=len(MISCONCEPTIONS))
-    else:
-        named = misconception.zh if lang == "zh" else misconception.en
-    part, off, sentence = _difference(task, judged, got, lang)
-    sentences = (sentence, named) if misconception is None else (named, sentence)
     return Wrong(
-        **about,
-        misconception=misconception.name if misconception else None,
-        sentences=sentences,
-        part=part,
-        off=off,
+        name=task.name,
+        case=case.arguments,
+        expected=task.judged[case.key].answers[0],
+        got=outcome.answer,
+        headline=headline,
+        returns=task.returns,
+        lang=lang,
+        **sentences(student, case, outcome, lang)._asdict(),
     )
-
-
-def _fault(fault: Fault, lang: str) -> tuple[str, ...]:
-    sentences = [said(FAULTS, fault.key, lang, **fault.numbers)]
-    if fault.numbers.get("line"):
-        sentences.append(said(FAULTS, "at", lang, **fault.numbers))
-    return tuple(sentences)
-
-
-def _difference(
-    task: Task, judged: Judged, got: Answer, lang: str
-) -> tuple[int, NDArray[np.bool_] | None, str]:
-    """The first array that is wrong, where, and a sentence about it."""
-    for part, (name, a, b, tolerance) in enumerate(
-        zip(task.returns, got, judged.answers[0], judged.tolerance, strict=True)
-    ):
-        if a.shape != b.shape:
-            return part, None, said(FAULTS, "shape", lang, name=name, got=a.shape, wanted=b.shape)
-        off = differs(a, b, tolerance)
-        if off.any():
-            with np.errstate(all="ignore"):
-                furthest = float(np.max(np.abs(a - b)[off]))
-            key = "values" if np.isfinite(furthest) else "nan"
-            numbers = {"count": int(off.sum()), "size": off.size, "off": furthest}
-            sentence = said(FAULTS, key, lang, name=name, **numbers)
-            if key == "values" and furthest < 100 * tolerance:  # near enough to wonder
-                sentence += " " + said(PHRASES, "tolerance", lang, tolerance=tolerance)
-            return part, off, sentence
-    raise AssertionError("the numbers are right")

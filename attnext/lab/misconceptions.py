@@ -1,7 +1,7 @@
-"""What is often had wrong, each as the steps of `Book` that are then other ones, and the words.
+"""What a misconception is: the chapter with some steps of `Book` replaced, and its words.
 
-A new one is one entry of a table: a name, and the step that is wrong; where it can be had in
-several ways, all of them. What is said to whoever has it is in texts/misconceptions.txt.
+A new one is an entry of a table: a name, and the step that is wrong; where there are several ways
+to the mistake, all of them. Its words are in texts/misconceptions.txt.
 """
 
 from __future__ import annotations
@@ -19,35 +19,43 @@ Step: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Misconception:
-    """One thing that is often had wrong.
+    """One common mistake.
 
     Parameters
     ----------
     name : str
-        What it is called, in every language.
+        Its name, in every language.
     en, zh : str
-        What is done, and what is to be done instead.
+        What you did, and what to do instead.
     ways : tuple of dict
         The steps of the chapter that are replaced; several, if there are several ways to it.
+    blur : float
+        How many times as far as a right answer the numbers may be off. More than 1 if the mistake
+        itself magnifies float32's rounding.
 
     Examples
     --------
     >>> from attnext import lab
     >>> lab.MISCONCEPTIONS["no-scale"].en
-    'The scores are not scaled. Divide them by the square root of d, the size of a query.'
+    'You did not scale the scores. Divide them by sqrt(d), where d is queries.shape[-1].'
     """
 
     name: str
     en: str
     zh: str
     ways: tuple[dict[str, Step], ...]
+    blur: float = 1.0
 
     @cached_property
     def books(self) -> list[Book]:
         """The chapter with this mistake in it, once for each way."""
         return [type("Mistaken", (Book,), way)() for way in self.ways]
 
+    def said(self, task: str, lang: str) -> str:
+        """Return the words for a task, which may have its own."""
+        return MISCONCEPTIONS.get(f"{self.name}/{task}", {"en": self.en, "zh": self.zh})[lang]
 
-def wrong(name: str, *ways: dict[str, Step], **steps: Step) -> Misconception:
-    """An entry of a table: the steps, or the ways."""
-    return Misconception(name, **MISCONCEPTIONS[name], ways=ways or (steps,))
+
+def wrong(name: str, *ways: dict[str, Step], blur: float = 1.0, **steps: Step) -> Misconception:
+    """Return an entry of a table, from its steps or its ways."""
+    return Misconception(name, **MISCONCEPTIONS[name], ways=ways or (steps,), blur=blur)

@@ -1,76 +1,71 @@
-"""Which misconception gives what a student's function gives."""
+"""Find the misconception that gives what a student's function gives."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attnext.lab.book import Array
 from attnext.lab.cases import Case
+from attnext.lab.compare import ROUNDING, ROUNDINGS, Answer, same
 from attnext.lab.misconceptions import Misconception
 from attnext.lab.student import Student
-from attnext.lab.tasks import Answer, Task, as_answer
+from attnext.lab.tasks import Task, as_answer
 from attnext.lab.wrong_gradients import GRADIENTS
 from attnext.lab.wrong_layouts import EXAMPLES, HEADS, POSITIONS
 from attnext.lab.wrong_scores import ADDITIVE, DOT, KERNEL, POOLING
 from attnext.lab.wrong_softmax import LENGTHS, SOFTMAX
 
-# What is special comes first: of two that give the same it is named.
-_TABLES = (LENGTHS, DOT, ADDITIVE, KERNEL, POOLING, SOFTMAX, GRADIENTS, HEADS, POSITIONS, EXAMPLES)
+# Of two misconceptions that give the same numbers, the first in this order is named.
+_TABLES = (LENGTHS, GRADIENTS, DOT, ADDITIVE, KERNEL, POOLING, SOFTMAX, HEADS, POSITIONS, EXAMPLES)
 
 
 class Misconceptions(dict[str, Misconception]):
-    """All that are known, by name."""
+    """All misconceptions that are known, by name."""
 
 
 MISCONCEPTIONS = Misconceptions({m.name: m for table in _TABLES for m in table})
-ENOUGH = 0.25  # of the cases, that a misconception has to explain; one may be an accident
-
-
-def same(got: Answer, wanted: Answer, tolerance: list[float]) -> bool:
-    """The same shapes, NaN and infinities in the same places, and numbers within the tolerance."""
-    return len(got) == len(wanted) and all(
-        a.shape == b.shape and not np.any(differs(a, b, t))
-        for a, b, t in zip(got, wanted, tolerance, strict=True)
-    )
-
-
-def differs(got: Array, wanted: Array, tolerance: float) -> NDArray[np.bool_]:
-    """Where two arrays of one shape do."""
-    with np.errstate(all="ignore"):
-        near = np.abs(got - wanted) <= tolerance
-    apart: NDArray[np.bool_] = ~(near | (got == wanted) | (np.isnan(got) & np.isnan(wanted)))
-    return apart
+ENOUGH = 0.25  # a misconception explains more than this share of the cases; one may be an accident
 
 
 def recognise(student: Student, failed: Case) -> Misconception | None:
-    """The misconception that explains the case that failed, and enough of the others.
+    """Return the misconception that explains the case that failed, and enough of the others.
 
-    Of several the one that explains most; of those the first in the table.
+    Of several it is the one that explains most cases; of those, the first in the table.
     """
     task = student.task
-    outcomes = {case.key: student.run(case).answer for case in task.cases if student.takes(case)}
-    found, most = None, 0.0
+    right, tolerance = task.judged[failed.key].answers[0], task.judged[failed.key].tolerance
+    cases = [case for case in task.cases if student.takes(case)]
+    cases.sort(key=lambda case: case.key != failed.key)
+    answers = {case.key: student.run(case).answer for case in cases}
+    found, most = None, ENOUGH
     for misconception in MISCONCEPTIONS.values():
         for book in misconception.books:
-            explained = []
-            for case in sorted(task.cases, key=lambda case: case.key != failed.key):
-                if case.key not in outcomes:
-                    continue
-                theirs, wrong = outcomes[case.key], _answer(task, book, case)
-                if theirs is None or wrong is None:  # it raises: this does too, or does not
-                    explained.append(theirs is None and wrong is None)
-                else:
-                    explained.append(same(theirs, wrong, task.judged[case.key].tolerance))
-                if not explained[0]:
+            explained, mistaken = 0, _answer(task, book, failed)
+            if mistaken is not None and same(mistaken, right, tolerance):
+                continue  # the mistake makes no difference here
+            for case in cases:
+                theirs, wrong = answers[case.key], _answer(task, book, case)
+                explained += _same(theirs, wrong, task, case, misconception.blur)
+                if not explained:  # not even the case that failed
                     break
-            if explained[0] and np.mean(explained) > max(most, ENOUGH):
-                found, most = misconception, float(np.mean(explained))
+            if explained / len(cases) > most:
+                found, most = misconception, explained / len(cases)
     return found
 
 
+def _same(a: Answer | None, b: Answer | None, task: Task, case: Case, blur: float) -> bool:
+    """True if both raise, or both give the same numbers.
+
+    The numbers of a wrong answer may be larger than those of the right one, so float32 rounds them
+    by more: they may be off by a share of their size as well.
+    """
+    if a is None or b is None:
+        return a is b
+    tolerance = [blur * t for t in task.judged[case.key].tolerance]
+    return same(a, b, tolerance, relative=ROUNDINGS * ROUNDING)
+
+
 def _answer(task: Task, book: object, case: Case) -> Answer | None:
-    """What the chapter with a mistake in it gives; None if it cannot."""
+    """Return what the chapter with a mistake in it gives; None if it raises."""
     arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in case.arguments.values()]
     try:
         with np.errstate(all="ignore"):

@@ -1,91 +1,131 @@
-"""A student's function, called: with what it takes, and with what may come of that."""
+"""Call a student's function on a case, and say what came of it."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
+from traceback import FrameSummary
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnext.lab.cases import Arguments, Case
-from attnext.lab.tasks import Answer, Task, is_data
+from attnext.lab.compare import Answer, same
+from attnext.lab.reach import uses_torch
+from attnext.lab.returned import Fault, Returned, read
+from attnext.lab.tasks import Task, is_data
+from attnext.lab.time_limit import TimeUp, run_limited
+from attnext.lab.words import is_plain
 
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Fault:
-    """What is wrong before any number is looked at: words.py says it."""
-
-    key: str
-    numbers: dict[str, Any]
-    error: Exception | None = None
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What came of one call: an answer, or a fault; or both, if an input was changed."""
+    """What came of a case: an answer, or a fault; and the inputs that the function wrote into."""
 
     answer: Answer | None
-    fault: Fault | None
+    fault: Fault | None = None
+    dtypes: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 class Student:
-    """A function, and whether it takes NumPy's arrays or PyTorch's tensors."""
+    """A function, and whether it takes NumPy arrays or PyTorch tensors."""
 
-    def __init__(self, function: Function, task: Task) -> None:
-        self.function, self.task = function, task
+    def __init__(self, function: Function, task: Task, seconds: float = 10.0) -> None:
+        self.function, self.task, self.seconds = function, task, seconds
+        self._outcomes: dict[str, Outcome] = {}  # by the key of a case
         kinds = ["numpy"]
         if "torch" in sys.modules:
-            kinds.insert(0 if _uses_torch(function) else 1, "torch")
-        self.kind = kinds[0]
-        for kind in kinds:  # whose operators do not trip over what they are given
-            fault = self._run(task.cases[0], kind).fault
+            kinds.insert(0 if uses_torch(function) else 1, "torch")
+        outcomes = {}
+        for kind in kinds:  # the kind that the function's operators take
+            outcomes[kind] = self._run(task.cases[0], kind)
+            fault = outcomes[kind].fault
             if fault is None or fault.key not in ("raised", "return-type"):
-                self.kind = kind
                 break
+        else:
+            kind = kinds[0]
+        self.kind = kind
+        self._outcomes[task.cases[0].key] = outcomes[kind]
 
     def takes(self, case: Case) -> bool:
-        """Whether this case can be asked of it."""
+        """True if this case can be asked of the function."""
         return self.kind == "numpy" or not case.numpy_only
 
     def run(self, case: Case) -> Outcome:
-        """What it makes of a case, of which it gets a copy."""
-        return self._run(case, self.kind)
+        """Return what comes of a case, which is run once."""
+        if case.key not in self._outcomes:
+            self._outcomes[case.key] = self._run(case, self.kind)
+        return self._outcomes[case.key]
 
     def bound(self, arguments: Arguments) -> Callable[[], Any]:
-        """A call with these arguments, which are converted now."""
-        given = list(arguments.values())
-        if self.kind == "torch":
-            given = [_tensor(x) for x in given]
+        """Return a call with these arguments, which are converted now."""
+        given = [_converted(x, self.kind) for x in arguments.values()]
         return lambda: self.function(*given)
 
+    def misnamed(self) -> str | None:
+        """Return the function's parameters if one has the name of another of the task's."""
+        names = [part.split("=")[0] for part in self.task.parameters.split(", ")]
+        own = self._parameters() or []
+        swapped = any(n in names and names.index(n) != i for i, n in enumerate(own))
+        return ", ".join(own) if swapped else None
+
+    # ---- one case --------------------------------------------------------------------------------
+
     def _run(self, case: Case, kind: str) -> Outcome:
-        given = {name: _copy(name, x, case.strided) for name, x in case.arguments.items()}
-        arguments = [_tensor(x) if kind == "torch" else x for x in given.values()]
+        """Call the function twice: the same inputs must give the same numbers."""
+        if any(o.fault and o.fault.key == "time" for o in self._outcomes.values()):
+            return Outcome(None, Fault("time"))  # one endless call is enough
+        first, second = self._call(case, kind), None
+        if first.answer is not None:
+            second = self._call(case, kind)
+        if second and second.fault and second.fault.key == "time":
+            return second
+        if second and not _agree(first, second, self.task.judged[case.key].tolerance):
+            return Outcome(first.answer, Fault("varies"), first.dtypes)
+        return first
+
+    def _call(self, case: Case, kind: str) -> Outcome:
+        """Call the function on a copy of the case."""
+        copied = {name: _copy(name, x, case.strided) for name, x in case.arguments.items()}
+        given = {name: _converted(x, kind) for name, x in copied.items()}
+        before = {name: _snapshot(x) for name, x in given.items()}
         try:
-            arguments = self._fitting(arguments)
+            arguments = self._fitting(list(given.values()))
         except TypeError:
             return Outcome(None, self._misfit())
-        try:
+
+        def call() -> Returned | Fault:
             with np.errstate(all="ignore"):
-                result = self.function(*arguments)
-        except Exception as error:
-            return Outcome(None, _raised(error, self.function, kind))
-        answer, fault = _read(result, self.task)
-        return Outcome(answer, fault or _changed(case.arguments, given))
+                return read(self.function(*arguments), self.task)
+
+        try:
+            returned = run_limited(call, self.seconds)
+        except KeyboardInterrupt:
+            raise
+        except TimeUp as up:
+            where = {
+                "seconds": self.seconds,
+                "more": 6 * self.seconds,
+                "line": self._line(up.frames),
+            }
+            return Outcome(None, Fault("time", where))
+        except BaseException as error:
+            return Outcome(None, self._raised(error))
+        if isinstance(returned, Fault):
+            return Outcome(None, returned)
+        changed = tuple(name for name, x in given.items() if not _equal(before[name], x))
+        return Outcome(returned.answer, None, returned.dtypes, changed)
 
     def _fitting(self, arguments: list[Any]) -> list[Any]:
-        """The arguments, without a last one that is None if the function has no place for it."""
-        try:
-            signature = inspect.signature(self.function)
-        except ValueError:  # a function in C may not say
+        """Return the arguments, without a last None that the function has no parameter for."""
+        signature = self._signature()
+        if signature is None:
             return arguments
         try:
             signature.bind(*arguments)
@@ -96,45 +136,72 @@ class Student:
             return arguments[:-1]
         return arguments
 
+    def _signature(self) -> inspect.Signature | None:
+        """Return the signature; None if there is none, as for some functions in C."""
+        try:
+            return inspect.signature(self.function)
+        except Exception:
+            return None
+
+    def _parameters(self) -> list[str] | None:
+        """Return the names of the parameters, with * where Python has it."""
+        signature = self._signature()
+        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+        return signature and [stars.get(p.kind, "") + n for n, p in signature.parameters.items()]
+
     def _misfit(self) -> Fault:
-        signature = str(inspect.signature(self.function))
-        return Fault("signature", {"parameters": self.task.parameters, "signature": signature})
+        own = ", ".join(self._parameters() or [])
+        return Fault("signature", {"parameters": self.task.parameters, "own": own})
+
+    # ---- what was raised -------------------------------------------------------------------------
+
+    def _raised(self, error: BaseException) -> Fault:
+        """Return the type, the message and the student's line of an exception."""
+        try:  # the student may have written __str__ too
+            text = run_limited(lambda: text_of(error), self.seconds)
+        except TimeUp:
+            text = None
+        message = (text or "").strip().split("\n")[0]
+        line = self._line(traceback.extract_tb(error.__traceback__))
+        key = (
+            "exit" if isinstance(error, SystemExit) else "raised" if message else "raised-silently"
+        )
+        numbers = {"kind": type(error).__name__, "message": message, "line": line}
+        return Fault(key, numbers, error if text is not None and is_plain(text) else None)
+
+    def _line(self, frames: list[FrameSummary]) -> str:
+        """Return the innermost line of the student's file; else the innermost line of all."""
+        file = getattr(_code(self.function), "co_filename", None)
+        inside = [frame for frame in frames if frame.filename not in _OURS]
+        own = [frame for frame in frames if frame.filename == file] or inside
+        return own[-1].line or "" if own else ""
 
 
-# ---- what goes in --------------------------------------------------------------------------------
+_OURS = (__file__, run_limited.__code__.co_filename, read.__code__.co_filename)
 
 
-def _uses_torch(function: Function) -> bool:
-    """Whether PyTorch is named in the function, or in what that calls."""
-    if any(cls.__module__.startswith("torch") for cls in type(function).__mro__):
-        return True  # a module
-    seen: set[int] = set()
-
-    def names(f: Any) -> bool:
-        f = inspect.unwrap(getattr(f, "__func__", f))
-        code = getattr(f, "__code__", None)
-        if code is None or id(code) in seen:
-            return False
-        seen.add(id(code))
-        known = {**f.__globals__, **inspect.getclosurevars(f).nonlocals}
-        values = [known[name] for name in _names(code) if name in known]
-        return any(map(_is_torchs, values)) or any(map(names, values))
-
-    return names(function)
+def _code(function: Any) -> Any:
+    """Return the code of a function, of a method, or of what an object does when it is called."""
+    try:
+        function = inspect.unwrap(getattr(function, "__func__", function))
+        if not hasattr(function, "__code__"):
+            function = getattr(type(function), "forward", type(function).__call__)
+        return getattr(function, "__code__", None)
+    except Exception:
+        return None
 
 
-def _is_torchs(value: Any) -> bool:
-    """Whether a module, a class or a function is PyTorch's."""
-    home = getattr(value, "__name__" if inspect.ismodule(value) else "__module__", "")
-    return str(home).split(".")[0] == "torch"
+def text_of(error: BaseException) -> str | None:
+    """Return an exception's message; None if its __str__ raises."""
+    try:
+        return str(error)
+    except (KeyboardInterrupt, TimeUp):
+        raise
+    except BaseException:
+        return None
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Names that the code reads, functions inside of it included."""
-    yield from (*code.co_names, *code.co_freevars)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+# ---- inputs --------------------------------------------------------------------------------------
 
 
 def _copy(name: str, x: Any, strided: bool) -> Any:
@@ -145,69 +212,30 @@ def _copy(name: str, x: Any, strided: bool) -> Any:
     return x.copy()
 
 
-def _tensor(x: Any) -> Any:
-    """PyTorch computes in float32, unless asked not to."""
-    if not isinstance(x, np.ndarray):
+def _converted(x: Any, kind: str) -> Any:
+    """Return an array as the function takes it. PyTorch computes in float32 by default."""
+    if kind == "numpy" or not isinstance(x, np.ndarray):
         return x
     torch = sys.modules["torch"]
-    if x.dtype.kind != "f":
-        return torch.from_numpy(x)
-    return torch.from_numpy(x.astype(np.float32))  # in the order of memory that it had
+    # astype keeps the order of the numbers in memory
+    return torch.from_numpy(x.astype(np.float32) if x.dtype.kind == "f" else x)
 
 
-# ---- what comes out ------------------------------------------------------------------------------
+def _snapshot(x: Any) -> Any:
+    """Return a copy of an array or a tensor as a NumPy array; anything else as it is."""
+    if hasattr(x, "detach"):
+        x = x.detach().numpy()
+    return np.array(x) if isinstance(x, np.ndarray) else x
 
 
-def _read(result: Any, task: Task) -> tuple[Answer | None, Fault | None]:
-    """The arrays that were returned, as float64; or what is wrong with them."""
-    if result is None:
-        return None, Fault("none", {})
-    wanted = len(task.returns)
-    several = isinstance(result, tuple) or (wanted > 1 and hasattr(result, "__len__"))
-    parts = list(result) if several else [result]
-    if len(parts) != wanted:
-        return None, Fault("count", {"count": len(parts), "wanted": ", ".join(task.returns)})
-    arrays = []
-    for name, part in zip(task.returns, parts, strict=True):
-        if part is None:
-            return None, Fault("none-among-them", {"name": name})
-        array = _as_array(part)
-        if array is None:
-            return None, Fault("return-type", {"name": name, "type": type(part).__name__})
-        if array.dtype.kind in "iu" and not task.keeps_integers:
-            return None, Fault("integers", {"name": name, "dtype": array.dtype})
-        if array.dtype.kind not in "fiu":
-            return None, Fault("dtype", {"name": name, "dtype": array.dtype})
-        arrays.append(array.astype(np.float64))
-    return tuple(arrays), None
+def _equal(before: Any, after: Any) -> bool:
+    """True if the function did not write into this input, nor give it another shape."""
+    if not isinstance(before, np.ndarray):
+        return True
+    now = _snapshot(after)
+    return before.shape == now.shape and before.tobytes() == now.tobytes()
 
 
-def _as_array(part: Any) -> NDArray[Any] | None:
-    """An array, a tensor, or lists of numbers."""
-    try:
-        if hasattr(part, "detach"):
-            part = part.detach().cpu().numpy()
-        return np.asarray(part)
-    except Exception:
-        return None
-
-
-def _changed(before: Arguments, after: Arguments) -> Fault | None:
-    """An input that is not what it was."""
-    for name, x in before.items():
-        if isinstance(x, np.ndarray) and not np.array_equal(
-            x, after[name], equal_nan=x.dtype.kind == "f"
-        ):
-            return Fault("changed", {"name": name})
-    return None
-
-
-def _raised(error: Exception, function: Function, kind: str) -> Fault:
-    """What was raised, and the student's line in which it was."""
-    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if code and frame.filename == code.co_filename] or frames
-    line = own[-1].line if own else ""
-    text = str(error).strip().split("\n")[0]
-    numbers = {"kind": type(error).__name__, "text": text, "line": line or "", "given": kind}
-    return Fault("raised", numbers, error)
+def _agree(first: Outcome, second: Outcome, tolerance: list[float]) -> bool:
+    assert first.answer is not None
+    return second.answer is not None and same(first.answer, second.answer, tolerance)

@@ -14,12 +14,8 @@ from attnext import kernel_regression, reference
 from attnext.lab import cases
 from attnext.lab.book import Array, Book
 from attnext.lab.cases import Case
+from attnext.lab.compare import ROUNDING, ROUNDINGS, Answer
 
-Answer = tuple[Array, ...]  # what a function returns, one array or several
-
-# What float32 rounds by, and how many times as far a right answer may be off: a sum of n products
-# in another order is off by up to n roundings, and the cases have n < 64.
-ROUNDING, ROUNDINGS = 2.0**-24, 64
 MOVES = 8  # how often the inputs are moved to see how far the answer goes
 STEP = 2.0**-20  # by how much, relatively: far above float64's rounding, and still a small move
 

@@ -1,4 +1,4 @@
-"""How long a student's function takes beside attnext's: measured in turn, or not said."""
+"""Time a student's function and attnext's in turn, on a large input."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ import numpy as np
 import attnext
 from attnext.lab.cases import large
 from attnext.lab.student import Student
+from attnext.lab.time_limit import run_limited
 
-BUDGET = 0.3  # seconds, for both together, after a first call of each
+BUDGET = 0.3  # seconds for both together
+LIMIT = 2 * BUDGET  # seconds after which the student's function is stopped: no time is said then
 LEAST, MOST = 6, 1000  # rounds
-STEADY = 1.25  # how far the best of the first half of the rounds may be from that of the second
+STEADY = 1.25  # the largest ratio of the best times of the two halves of the rounds
 
 
 def beside_attnext(student: Student) -> tuple[str, float, float] | None:
-    """The shapes, and the seconds of both; None where nothing can be said."""
+    """Return the shapes and the seconds of both; None if there is nothing to compare.
+
+    That is so if attnext has no such function, if the student's takes too long or raises, and if
+    the machine is too busy.
+    """
     task = student.task
     if task.fast is None:
         return None
@@ -33,9 +39,11 @@ def beside_attnext(student: Student) -> tuple[str, float, float] | None:
         return task.fast(*single.values())
 
     try:
-        with _one_thread(attnext, sys.modules.get("torch")):
-            pair = steady_times(yours, ours)
-    except Exception:  # a large input is not what it was checked on
+        with np.errstate(all="ignore"), _one_thread(attnext, sys.modules.get("torch")):
+            pair = run_limited(lambda: steady_times(yours, ours), min(LIMIT, student.seconds))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the time is up, or the function is not made for a large input
         return None
     shapes = ", ".join(str(x.shape) for x in arguments.values() if isinstance(x, np.ndarray))
     return None if pair is None else (shapes, *pair)
@@ -43,7 +51,7 @@ def beside_attnext(student: Student) -> tuple[str, float, float] | None:
 
 @contextmanager
 def _one_thread(*libraries: Any) -> Iterator[None]:
-    """Both compute on one: threads that wait for a busy CPU tell nothing."""
+    """Let the libraries compute on one thread: several would wait for each other on a busy CPU."""
     threads = [(library, library.get_num_threads()) for library in libraries if library]
     try:
         for library, _ in threads:
@@ -63,7 +71,7 @@ def steady_times(
     second: Callable[[], Any],
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, float] | None:
-    """The shortest time of each, run in turn; None if the machine was too busy to tell."""
+    """Return the shortest time of each, run in turn; None if the times are not steady."""
     pair = (first, second)
     rounds: list[tuple[float, float]] = []
     started = clock()

@@ -1,4 +1,4 @@
-"""What a check ends with: a report, or an error that says what is wrong."""
+"""The two ends of a check: a report, or an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from attnext.lab import html, text
-from attnext.lab.tasks import Answer
+from attnext.lab.compare import Answer
 from attnext.lab.words import PHRASES, said
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """A function that is right: what was tried, and how long it takes beside attnext's.
+    """A function that is right: the cases, and how long it takes compared with attnext's.
 
-    Printed it is text; in a notebook it shows itself as HTML.
+    It prints as text, and shows as HTML in a notebook.
 
     Parameters
     ----------
     name : str
-        What was checked.
+        The function that was checked.
     cases : tuple of str
-        What it was tried on, in the words of the language.
+        The cases that it was tried on, in the words of the language.
     left_out : tuple of str
-        What could not be asked of it.
+        The cases that it was not tried on, because PyTorch's operators refuse them.
     tolerance : tuple of two floats
-        How far a number was allowed to be off: in the strictest case, and in the loosest.
+        How far a number may be off: in the strictest case, and in the loosest.
     timing : tuple of (str, float, float), or None
-        The shapes, and the seconds of the function and of attnext's; None where attnext has no
-        such function, or the machine was too busy to tell.
+        The shapes, and the seconds of the function and of attnext's; None if attnext has no such
+        function, if the function takes too long for a large input, or if the machine is too busy.
     lang : {'en', 'zh'}
         The language of the words.
+    remarks : tuple of str
+        What else is worth knowing, for instance that the function writes into its inputs.
 
     Examples
     --------
@@ -48,9 +50,10 @@ class Report:
     tolerance: tuple[float, float]
     timing: tuple[str, float, float] | None
     lang: str
+    remarks: tuple[str, ...] = ()
 
     def _lines(self) -> list[str]:
-        """The sentences, first the headline."""
+        """Return the headline and the sentences."""
         comma = "、" if self.lang == "zh" else ", "
         lines = [
             said(PHRASES, "right", self.lang, name=self.name, count=len(self.cases)),
@@ -65,7 +68,7 @@ class Report:
             numbers = {"shape": shape, "yours": f"{1e3 * yours:.3g}", "ours": f"{1e3 * ours:.3g}"}
             ratio = f"{yours / ours:.1f}" if yours < 10 * ours else f"{yours / ours:.0f}"
             lines.append(said(PHRASES, "timing", self.lang, **numbers, ratio=ratio))
-        return lines
+        return [*lines, *self.remarks]
 
     def __repr__(self) -> str:
         return text.report_text(self._lines(), _coloured(sys.stdout))
@@ -76,30 +79,30 @@ class Report:
 
 @dataclass(eq=False)
 class Wrong(AssertionError):
-    """A function that is not right: on which case, what came, and what the mistake is.
+    """A function that is wrong: the case, the numbers, and the misconception.
 
-    Printed it is text; in a notebook it shows itself as HTML.
+    It prints as text, and shows as HTML in a notebook.
 
     Parameters
     ----------
     name : str
-        What was checked.
+        The function that was checked.
     case : dict
         The arguments, by name: the smallest case that failed.
     expected : tuple of ndarray
-        What should have come back: one array, or several.
+        The right arrays, one or several.
     got : tuple of ndarray, or None
-        What came back; None if that cannot be said in numbers.
+        The arrays that the function returned; None if it returned no arrays.
     misconception : str or None
-        The name in `MISCONCEPTIONS` of what gives the same; None if none does.
+        The name in `MISCONCEPTIONS` of the mistake that gives the same; None if none does.
     headline, sentences : str and tuple of str
-        What is said.
+        The words of the verdict.
     part : int
-        Which of the arrays is wrong first.
+        The index of the first array that is wrong.
     off : ndarray of bool or None
-        Where.
+        Where that array is wrong; None if there are no numbers to compare.
     returns : tuple of str
-        What the arrays are called.
+        The names of the arrays.
     lang : {'en', 'zh'}
         The language of the words.
 
@@ -144,7 +147,7 @@ class Wrong(AssertionError):
             sys.modules["IPython.display"].display(self)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in the place of a traceback, most of which would be ours."""
+        """Return what IPython shows instead of a traceback, most of which would be attnext's."""
         return (f"{type(self).__name__}: " + text.wrong_text(self, colour=True)).split("\n")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from attnext.lab.book import Array, Book
 from attnext.lab.misconceptions import wrong
+
+_ATTENTION = "dot_product_attention_backward"
+_ORDERS = (2, 1, 0), (2, 0, 1), (0, 2, 1), (1, 2, 0)  # of dq, dk, dv
+_BACKWARDS = (
+    "masked_softmax_backward",
+    "dot_product_scores_backward",
+    "dot_product_attention_backward",
+    "additive_scores_backward",
+    "additive_attention_backward",
+)
+
+
+def _in_order(book: Book, arguments: Any, order: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return the gradients of dot-product attention in another order."""
+    gradients = Book.dot_product_attention_backward(book, *arguments)
+    return tuple(gradients[i] for i in order)
+
 
 GRADIENTS = [
     wrong("no-row-dot", row_dot=lambda b, dP, P: 0),
@@ -29,7 +49,12 @@ GRADIENTS = [
         {"slope": lambda b, Q, K: -b.scale(Q, K)},
         {"bend_slope": lambda b, F: F**2 - 1},
     ),
-    wrong("scale-not-gone-through", slope=lambda b, Q, K: 1.0),
+    wrong(
+        "scale-not-gone-through",
+        {"slope": lambda b, Q, K: 1.0},
+        {"to_keys": lambda b, dS, Q: Book.to_keys(b, dS, Q) / b.scale(Q, Q)},
+        {"to_queries": lambda b, dS, K: Book.to_queries(b, dS, K) / b.scale(K, K)},
+    ),
     wrong("scale-divided-out", slope=lambda b, Q, K: 1 / b.scale(Q, K)),
     wrong("scale-twice-on-the-way-back", slope=lambda b, Q, K: b.scale(Q, K) ** 2),
     wrong("dS-not-transposed", to_keys=lambda b, dS, Q: dS @ Q),
@@ -42,7 +67,18 @@ GRADIENTS = [
             dO.sum(-2, keepdims=True), (*P.shape[:-2], P.shape[-1], dO.shape[-1])
         ),
     ),
-    wrong("wrong-order", returned=lambda b, g: (g[1], g[0], *g[2:])),
+    wrong(
+        "wrong-order",
+        {"returned": lambda b, g: (g[1], g[0], *g[2:])},
+        *({_ATTENTION: lambda b, *a, order=order: _in_order(b, a, order)} for order in _ORDERS),
+    ),
+    wrong(
+        "grad-output-ignored",
+        *(
+            {name: lambda b, g, *a, name=name: getattr(Book, name)(b, np.ones(g.shape), *a)}
+            for name in _BACKWARDS
+        ),
+    ),
     wrong("gradient-of-padding", only_live=lambda b, dS, live: dS),
     wrong("no-slope-of-tanh", bend_slope=lambda b, F: 1.0),
     wrong("slope-of-tanh-not-squared", bend_slope=lambda b, F: 1 - F),

@@ -51,7 +51,8 @@ POSITIONS = [
         {"positional_encoding": lambda b, steps, n: _each_column(steps, np.arange(n) / n)},
         {"positional_encoding": lambda b, steps, n: _each_column(steps, 2 * np.arange(n) / n)},
     ),
-    wrong("frequency-inside-out", frequencies=lambda b, even, n: 10000 ** (even / n)),
+    # Angles of up to 1e5 radians: float32 rounds them by up to 0.01.
+    wrong("frequency-inside-out", blur=1e3, frequencies=lambda b, even, n: 10000 ** (even / n)),
     wrong("one-frequency", frequencies=lambda b, even, n: np.ones(len(even))),
     wrong("positions-from-one", places=lambda b, steps: np.arange(1, steps + 1)),
     wrong("positions-as-fractions", places=lambda b, steps: np.arange(steps) / steps),
@@ -59,7 +60,7 @@ POSITIONS = [
         "another-base",
         *[
             {"frequencies": lambda b, even, n, base=base: 1 / base ** (even / n)}
-            for base in (1000.0, 1e5)
+            for base in (2.0, 10.0, 1000.0, 1024.0, 1e5, 5e5, 1e6, 1e7)
         ],
     ),
     wrong(

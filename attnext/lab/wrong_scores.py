@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnext.lab.book import Array
+from attnext.lab.book import Array, Book
 from attnext.lab.misconceptions import wrong
 
 DOT = [
     wrong("no-scale", scale=lambda b, Q, K: 1.0),
     wrong("scale-by-d", scale=lambda b, Q, K: 1 / Q.shape[-1]),
+    wrong("square-root-last", scale=lambda b, Q, K: 1 / (2 * Q.shape[-1])),
     wrong("scale-inside-out", scale=lambda b, Q, K: np.sqrt(Q.shape[-1])),
     wrong("scale-by-keys", scale=lambda b, Q, K: 1 / np.sqrt(K.shape[-2])),
     wrong("scale-by-queries", scale=lambda b, Q, K: 1 / np.sqrt(Q.shape[-2])),
@@ -62,6 +63,9 @@ ADDITIVE = [
 ]
 
 KERNEL = [
+    wrong("factor-inside-the-square", exponent=lambda b, s, sigma: -s / (2 * sigma) ** 2),
+    wrong("squares-averaged", squares=lambda b, Q, K: ((Q[:, None] - K[None]) ** 2).mean(-1)),
+    wrong("queries-tiled", nadaraya_watson=lambda b, x, xt, yt, sigma: _tiled(b, x, xt, yt, sigma)),
     wrong("no-half", exponent=lambda b, s, sigma: -s / sigma**2),
     wrong("sigma-not-squared", exponent=lambda b, s, sigma: -s / (2 * sigma)),
     wrong("sigma-inside-out", exponent=lambda b, s, sigma: -s * sigma**2 / 2),
@@ -89,6 +93,15 @@ KERNEL = [
 ]
 
 POOLING = [
+    wrong(
+        "softmax-in-scores",
+        {
+            "dot_product_scores": lambda b, queries, keys: b.softmax(
+                Book.dot_product_scores(b, queries, keys)
+            )
+        },
+        {"read_off": lambda b, F, w: b.softmax(F @ w)},
+    ),
     wrong("keys-as-values", pool=lambda b, P, K, V: P @ K),
     wrong(
         "average-pooling",
@@ -114,6 +127,14 @@ POOLING = [
         ),
     ),
 ]
+
+
+def _tiled(book: Book, x: Array, x_train: Array, y_train: Array, sigma: float) -> Array:
+    """PyTorch's x.repeat(n).reshape(-1, n), which repeats the whole of x, not each element."""
+    n = len(x_train)
+    squares = (np.tile(x, n).reshape(-1, n) - x_train) ** 2
+    y: Array = book.softmax(book.exponent(squares, sigma)) @ y_train
+    return y
 
 
 def _cosines(Q: Array, K: Array) -> Array:

@@ -37,8 +37,9 @@ def _as_it_is(book: Book, P: Array, live: Array) -> Array:
     return P
 
 
-def _added(number: float) -> Step:
-    return lambda book, S, live: S + np.where(live, 0, number)
+def _added(number: float, dtype: type = np.float64) -> Step:
+    """Add a number to the padding. In float32 a large one rounds the digits of the score away."""
+    return lambda book, S, live: S.astype(dtype) + np.where(live, 0, number).astype(dtype)
 
 
 def _unmasked(book: Book, S: Array, live: Array) -> Array:
@@ -56,6 +57,51 @@ def _set_after(value: float) -> dict[str, Step]:
         return np.where(live, P, value)
 
     return {"masked": _unmasked, "empty": _as_it_is, "finish": finish}
+
+
+def _without_maximum(**steps: Step) -> list[dict[str, Step]]:
+    """Return the ways to mistake the maximum: a row of zeros over zero is NaN, or 0 beside 1e-9."""
+    unmasked = {**steps, "masked": _unmasked, "masked_softmax": _mask_in_between}
+    return [
+        {**steps, "empty": _as_it_is},
+        {**steps, "empty": _as_it_is, "total": _never_zero},
+        unmasked,
+        {**unmasked, "total": _never_zero},
+        steps,
+    ]
+
+
+def _never_zero(book: Book, E: Array) -> Array:
+    """Return the sum plus a tiny number, as in E / (E.sum() + 1e-9)."""
+    total: Array = E.sum(-1, keepdims=True) + 1e-30
+    return total
+
+
+def _mask_in_between(book: Book, X: Array, valid_lens: Array | None) -> Array:
+    """Multiply the exponentials by the mask, then divide by their sum."""
+    E = book.exponential(X - book.maximum(X)) * book.live(X, valid_lens)
+    P: Array = E / book.total(E)
+    return P
+
+
+def _causal(book: Book, S: Array, lens: Array | None) -> Array:
+    """Mask by length, and let each query attend to the keys up to its own position only."""
+    return Book.live(book, S, lens) & np.tri(*S.shape[-2:], dtype=bool)
+
+
+def _log_softmax(book: Book, S: Array) -> Array:
+    shifted = S - S.max(-1, keepdims=True)
+    logarithms: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return logarithms
+
+
+def _sequence_mask_with(length: Step) -> Step:
+    """A sequence_mask that takes one length for all samples."""
+
+    def sequence_mask(book: Book, X: Array, valid_len: Array, value: float = 0) -> Array:
+        return Book().sequence_mask(X, np.full(len(X), length(valid_len)), value)
+
+    return sequence_mask
 
 
 def _only_queries(book: Book, S: Array, live: Array) -> Array:
@@ -79,10 +125,14 @@ LENGTHS = [
         ),
     ),
     wrong(
-        "first-length-for-all", of_each_row=lambda b, lens, M: np.full((len(lens), M), lens.flat[0])
+        "first-length-for-all",
+        {"of_each_row": lambda b, lens, M: np.full((len(lens), M), lens.flat[0])},
+        {"sequence_mask": _sequence_mask_with(lambda lens: lens[0])},
     ),
     wrong(
-        "longest-length-for-all", of_each_row=lambda b, lens, M: np.full((len(lens), M), lens.max())
+        "longest-length-for-all",
+        {"of_each_row": lambda b, lens, M: np.full((len(lens), M), lens.max())},
+        {"sequence_mask": _sequence_mask_with(np.max)},
     ),
     wrong(
         "one-length-for-the-entry",
@@ -124,8 +174,22 @@ SOFTMAX = [
         {"softmax": lambda b, S: np.exp(S - S.max()) / np.exp(S - S.max()).sum()},
     ),
     wrong("softmax-over-matrix", *_ways_over(-2, -1)),
-    wrong("no-maximum", maximum=lambda b, S: 0),
-    wrong("maximum-of-all", maximum=lambda b, S: np.nanmax(S)),
+    wrong("no-maximum", *_without_maximum(maximum=lambda b, S: 0)),
+    wrong("maximum-of-all", *_without_maximum(maximum=lambda b, S: S.max())),
+    wrong(
+        "maximum-over-queries",
+        {"maximum": lambda b, S: S.max(-2, keepdims=True), **_sentinel(-1e6)},
+        {"maximum": lambda b, S: S.max(-2, keepdims=True), "empty": _as_it_is},
+    ),
+    wrong(
+        "no-keepdims",
+        {"total": lambda b, E: E.sum(-1)},
+        {"total": lambda b, E: E.sum(-1), "maximum": lambda b, S: 0},
+        {"maximum": lambda b, S: S.max(-1)},
+        {"maximum": lambda b, S: S.max(-1), "total": lambda b, E: E.sum(-1)},
+    ),
+    wrong("mask-positive", *map(_sentinel, (1e9, 1e6, np.inf))),
+    wrong("always-causal", {"live": _causal}, {"live": _causal, **_sentinel(-1e6)}),
     wrong(
         "mask-with-zero",
         _sentinel(0.0),
@@ -139,7 +203,11 @@ SOFTMAX = [
     wrong(
         "mask-added",
         {"masked": _added(-1e9)},
-        *({"masked": _added(by), "empty": _as_it_is} for by in (-1e9, -1e6, -np.inf)),
+        *(
+            {"masked": _added(by, dtype), "empty": _as_it_is}
+            for by in (-1e9, -1e6, -1e5, -1e4, float(np.finfo(np.float32).min), -np.inf)
+            for dtype in (np.float64, np.float32)
+        ),
     ),
     wrong(
         "mask-after-softmax",
@@ -169,7 +237,13 @@ SOFTMAX = [
     ),
     wrong("no-softmax", softmax=lambda b, S: np.where(np.isinf(S), 0, S)),
     wrong("softmax-twice", finish=lambda b, P, live: b.softmax(P)),
-    wrong("log-softmax", finish=lambda b, P, live: np.log(P)),
+    wrong(
+        "log-softmax",
+        {"finish": lambda b, P, live: np.log(P)},
+        {"softmax": _log_softmax, **_sentinel(-1e6)},
+        {"softmax": _log_softmax, "empty": _as_it_is},
+    ),
+    wrong("sigmoid-for-softmax", softmax=lambda b, S: 1 / (1 + np.exp(-S)), empty=_as_it_is),
     wrong(
         "hard-maximum",
         softmax=lambda b, S: (np.arange(S.shape[-1]) == S.argmax(-1)[..., None]) * 1.0,
