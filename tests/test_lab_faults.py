@@ -349,7 +349,7 @@ def test_a_coarse_dtype_is_named() -> None:
         assert f"weights has dtype {name}, which has too few digits" in said(found)
     lab.check(right_in(torch.float64), "masked_softmax")
     found = wrong(lambda X, valid_lens: torch.softmax(X, -2).bfloat16())
-    assert found.misconception is None and "digits" not in said(found)
+    assert found.misconception == "softmax-over-queries" and "digits" not in said(found)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_the_english_editions_parameters() -> None:
         k = kernel(x_train.reshape((-1, 1)) - x_val.reshape((1, -1)))
         return y_train @ (k / k.sum(0)), k
 
-    words = said(wrong(nadaraya_watson))
+    words = said(wrong(nadaraya_watson, "nadaraya_watson"))
     assert "TypeError: 'float' object is not callable" in words
     assert "calls your function as f(x, x_train, y_train, sigma), and its parameters are" in words
 

@@ -1,9 +1,9 @@
-"""Your own code, checked: what is wrong is shown small, and the misconception behind it named.
+"""Check your own code: the smallest case that fails, and the misconception behind it.
 
-Write a function of the chapter in NumPy or PyTorch, and hand it to `check`. It is tried on growing
-cases, held against `attnext.reference`, and where it fails, the case, what should have come and
-what came stand side by side. Known mistakes are computed as well: the one that gives what yours
-gives is named, and what to do instead.
+Write a function of the chapter in NumPy or PyTorch, and pass it to `check`. It is called on growing
+cases and compared with `attnext.reference`. Where it fails, the verdict shows the case, with the
+expected numbers next to yours. Known mistakes are computed as well: if one of them gives your
+numbers, the verdict says what you did, and what to do instead.
 
 >>> import numpy as np
 >>> from attnext import lab
@@ -13,9 +13,9 @@ gives is named, and what to do instead.
 ...     lab.check(my_dot_product_scores)
 ... except AssertionError as wrong:
 ...     print(wrong)
-✗ dot_product_scores: wrong in case 1 of 6, all sizes alike
-  The scores are divided by d itself. Divide them by its square root.
-  scores is wrong in 9 of 9 numbers, by 0.803 at most.
+✗ dot_product_scores: wrong in case 1 of 6, all sizes equal
+  You divide the scores by d. Divide them by sqrt(d).
+  scores is wrong in 9 of 9 numbers, by at most 0.803.
 <BLANKLINE>
   input
     queries = [[[1.3, 0.8, 1.0], [-1.1, 0.9, -0.2], [-0.2, 1.1, -0.4]]]
@@ -27,9 +27,9 @@ gives is named, and what to do instead.
      0.7044   1.0450   1.3625 │   0.4067   0.6033   0.7867       ▒ ▓ ▓
      0.1097   0.0520   0.1848 │   0.0633   0.0300   0.1067       ░ ░ ░
 
-A failed check is an AssertionError with this text, so that it fails a test in pytest, nbgrader or
-otter; ``lang="zh"`` is Chinese. `NAMES` are the functions that can be checked, and `MISCONCEPTIONS`
-what is recognised. They are called with:
+A failed check is an AssertionError with this text, so it fails a test in pytest, nbgrader or otter;
+``lang="zh"`` is Chinese. `NAMES` lists the functions that can be checked, and `MISCONCEPTIONS` the
+mistakes that are known. attnext calls your functions like this:
 
     sequence_mask(X, valid_len, value=0)
     masked_softmax(X, valid_lens)
@@ -49,26 +49,32 @@ what is recognised. They are called with:
     transpose_output(X, num_heads)
     positional_encoding(num_steps, num_hiddens)
 
-Arrays are batches, (B, M, D) and so on, as in the book; those of gaussian_kernel are (M, D) and
-(N, D), those of nadaraya_watson and leave_one_out have one axis. W_q is (H, Dq), as in
-torch.nn.Linear. A backward returns the gradients of its arguments, in their order;
-gaussian_kernel the weights, whose rows sum to 1.
+Arrays are batches, (B, M, D) and so on, as in the book. Those of gaussian_kernel are (M, D) and
+(N, D), and those of nadaraya_watson and leave_one_out have one axis. W_q is (H, Dq), as in
+torch.nn.Linear. A backward returns the gradients of its arguments, in their order. gaussian_kernel
+returns the weights, whose rows sum to 1.
 
 The files, from the inside out:
 
-    book.py             the chapter in steps, each of which can be had wrong
-    misconceptions.py   what a misconception is: some of these steps, other ones
+    book.py             the chapter in steps, each of which a mistake can replace
+    misconceptions.py   what a misconception is: the chapter with some steps replaced
     wrong_softmax.py    the table of them: lengths, masks, softmax
     wrong_scores.py     ... scores, kernels, pooling
     wrong_gradients.py  ... backward passes
     wrong_layouts.py    ... heads, positions, examples
-    cases.py            what is tried
+    cases.py            the inputs of the calls
+    compare.py          when two answers are the same
     tasks.py            the table of functions: cases, right answers, tolerances
+    time_limit.py       runs a function for a limited time
+    reach.py            what a function calls and names
+    surroundings.py     puts back what the student's code may change: generators, options, modes
+    returned.py         reads what a function returned
     student.py          calls a student's function
-    recognise.py        which misconception gives the same
+    recognise.py        which misconception gives the same numbers
+    explained.py        the sentences about a case that failed
     words.py            all words, in both languages: texts/
-    tables.py           what is shown of a case; text.py and html.py, how
-    timing.py           how long it takes beside attnext's
+    tables.py           which numbers of a case are shown; text.py and html.py, how
+    timing.py           how long it takes compared with attnext's
     verdict.py          Report and Wrong
     checking.py         the check
     assignments.py      a notebook's exercises as an assignment
@@ -84,5 +90,5 @@ __all__ = ["MISCONCEPTIONS", "NAMES", "Misconception", "Report", "Wrong", "check
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not the files that this is made of."""
+    """Return the names that completion offers: the public ones, not the files of the package."""
     return __all__

@@ -1,8 +1,8 @@
-"""The chapter's functions as a student writes them, in steps, each of which can be had wrong.
+"""The chapter's functions as a student writes them, in steps, each of which can be replaced.
 
-Every step is a method. A misconception is this class with one or two steps replaced: whatever
-uses such a step, forward or backward, has the mistake then. Plain NumPy in float64 over batches,
-(B, M, N); with the right steps the results are those of `attnext.reference`, which a test says.
+Every step is a method. A misconception is this class with one or two steps replaced, so every
+function that uses the step, forward or backward, makes the mistake. NumPy in float64 over batches,
+(B, M, N). With the right steps the results are those of `attnext.reference`: a test compares them.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ Array: TypeAlias = NDArray[Any]
 class Book:
     """The right steps."""
 
-    # ---- who takes part --------------------------------------------------------------------------
+    # ---- lengths and masks -----------------------------------------------------------------------
 
     def of_each_row(self, lens: Array, M: int) -> Array:
-        """A length for each query, (B, M), from one for each entry or one for each query."""
+        """Return a length for each query, (B, M), from lengths of samples, (B,), or of queries."""
         return np.repeat(lens, M).reshape(-1, M) if lens.ndim == 1 else lens
 
-    def within(self, places: Array, lens: Array) -> Array:
-        """Whether the key at each place takes part."""
-        return places < lens
+    def within(self, positions: Array, lens: Array) -> Array:
+        """Return True at the positions that are not masked."""
+        return positions < lens
 
     def live(self, S: Array, lens: Array | None) -> Array:
-        """Which pairs take part, in the shape of the scores."""
+        """Return True for each pair that is not masked, in the shape of the scores."""
         if lens is None:
             return np.ones(S.shape, bool)
         return self.within(np.arange(S.shape[-1]), self.of_each_row(lens, S.shape[1])[..., None])
 
     def masked(self, S: Array, live: Array) -> Array:
-        """The scores that go into the softmax."""
+        """Return the scores with -inf where they are masked."""
         return np.where(live, S, -np.inf)
 
     def sequence_axis(self, X: Array) -> int:
-        """The axis that runs over the places of a sequence."""
+        """The axis that runs over the positions of a sequence."""
         return 1
 
     def filling(self, X: Array, value: float) -> Any:
-        """What padding is filled with."""
+        """Return the value that padding is filled with."""
         return value
 
     def sequence_mask(self, X: Array, valid_len: Array, value: float = 0) -> Array:
@@ -55,7 +55,7 @@ class Book:
     # ---- softmax ---------------------------------------------------------------------------------
 
     def maximum(self, S: Array) -> Array:
-        """What is taken off before the exponential."""
+        """Return the number that is subtracted before the exponential: the maximum of the row."""
         largest: Array = S.max(-1, keepdims=True)
         return largest
 
@@ -63,7 +63,7 @@ class Book:
         return np.exp(S)
 
     def total(self, E: Array) -> Array:
-        """What is divided by."""
+        """Return the divisor of the exponentials: the sum of the row."""
         total: Array = E.sum(-1, keepdims=True)
         return total
 
@@ -72,11 +72,11 @@ class Book:
         return E / self.total(E)
 
     def empty(self, P: Array, live: Array) -> Array:
-        """A row without a key is the mean of all."""
+        """Return the weights, with 1/N in rows of length 0."""
         return np.where(live.any(-1, keepdims=True), P, 1 / P.shape[-1])
 
     def finish(self, P: Array, live: Array) -> Array:
-        """What is done to the weights once the softmax is over: nothing."""
+        """Return the weights as the softmax gives them: there is no step after it."""
         return P
 
     def masked_softmax(self, X: Array, valid_lens: Array | None) -> Array:
@@ -98,25 +98,25 @@ class Book:
         return self.products(queries, keys) * self.scale(queries, keys)
 
     def matrices(self, W_q: Array, W_k: Array) -> tuple[Array, Array]:
-        """Which matrix is for the queries, and which for the keys."""
+        """Return the matrix of the queries, then that of the keys."""
         return W_q, W_k
 
     def project(self, X: Array, W: Array) -> Array:
         return X @ W.T
 
     def combine(self, A: Array, C: Array) -> Array:
-        """Every query's projection with every key's: (B, M, N, H)."""
+        """Add the projections of each query and each key: (B, M, N, H)."""
         return A[:, :, None] + C[:, None]
 
-    def bend(self, F: Array) -> Array:
+    def activation(self, F: Array) -> Array:
         return np.tanh(F)
 
     def features(self, Q: Array, K: Array, W_q: Array, W_k: Array) -> Array:
         W_q, W_k = self.matrices(W_q, W_k)
-        return self.bend(self.combine(self.project(Q, W_q), self.project(K, W_k)))
+        return self.activation(self.combine(self.project(Q, W_q), self.project(K, W_k)))
 
     def read_off(self, F: Array, w_v: Array) -> Array:
-        """A score from the features of each pair."""
+        """Return the score of each pair, from its features."""
         return F @ w_v
 
     def additive_scores(
@@ -168,7 +168,7 @@ class Book:
     # ---- backward --------------------------------------------------------------------------------
 
     def row_dot(self, dP: Array, P: Array) -> Array:
-        """What all scores of a row share: every weight's change, through the division."""
+        """Return sum(P * dP) of each row: the gradient through the division by the row's sum."""
         dot: Array = (P * dP).sum(-1, keepdims=True)
         return dot
 
@@ -177,7 +177,7 @@ class Book:
         return dX
 
     def only_live(self, dS: Array, live: Array) -> Array:
-        """Scores that took no part, or only in an empty row, changed nothing."""
+        """Return dS with 0 where the scores were masked, rows of length 0 included."""
         return np.where(live, dS, 0)
 
     def to_values(self, P: Array, dO: Array) -> Array:
@@ -189,13 +189,13 @@ class Book:
     def through_softmax(
         self, dO: Array, S: Array, V: Array, lens: Array | None
     ) -> tuple[Array, Array]:
-        """The gradients of scores and values."""
+        """Return the gradients of the scores and of the values."""
         P = self.masked_softmax(S, lens)
         dS = self.masked_softmax_backward(self.to_weights(dO, V), P)
         return self.only_live(dS, self.live(S, lens)), self.to_values(P, dO)
 
     def slope(self, Q: Array, K: Array) -> float:
-        """The scale, on the way back."""
+        """Return the scale of the backward pass, which is that of the forward pass."""
         return self.scale(Q, K)
 
     def to_queries(self, dS: Array, K: Array) -> Array:
@@ -205,7 +205,7 @@ class Book:
         return dS.swapaxes(-1, -2) @ Q
 
     def returned(self, gradients: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The order in which they are handed out."""
+        """Return the gradients in the order of the arguments."""
         return gradients
 
     def dot_product_scores_backward(
@@ -227,16 +227,16 @@ class Book:
         dS, dV = self.through_softmax(grad_output, S, values, valid_lens)
         return (*self.dot_product_scores_backward(dS, queries, keys), dV)
 
-    def bend_slope(self, F: Array) -> Array:
-        """The derivative of the tanh, from what it gave."""
+    def activation_slope(self, F: Array) -> Array:
+        """Return the derivative of tanh, from its result."""
         return 1 - F**2
 
     def spread(self, dS: Array, w_v: Array) -> Array:
-        """From the gradient of a score to those of its features."""
+        """Return the gradients of the features, from those of the scores."""
         return dS[..., None] * w_v
 
     def of_matrix(self, dA: Array, X: Array) -> Array:
-        """A matrix serves every row of every entry: its gradient is a sum over all of them."""
+        """Return the gradient of a matrix: a sum over all rows of all samples, which share it."""
         gradient: Array = np.einsum("bmh,bmd->hd", dA, X)
         return gradient
 
@@ -248,7 +248,7 @@ class Book:
         self, grad_output: Array, queries: Array, keys: Array, W_q: Array, W_k: Array, w_v: Array
     ) -> tuple[Array, ...]:
         F = self.features(queries, keys, W_q, W_k)
-        U = self.spread(grad_output, w_v) * self.bend_slope(F)
+        U = self.spread(grad_output, w_v) * self.activation_slope(F)
         dA, dC = U.sum(2), U.sum(1)
         W_q, W_k = self.matrices(W_q, W_k)
         dQ, dK = self.returned((dA @ W_q, dC @ W_k))
@@ -271,10 +271,10 @@ class Book:
         dQ, dK, *rest = self.additive_scores_backward(dS, queries, keys, W_q, W_k, w_v)
         return (dQ, dK, dV, *rest)
 
-    # ---- arrays put in order ---------------------------------------------------------------------
+    # ---- heads and examples ----------------------------------------------------------------------
 
     def others(self, n: int) -> Array:
-        """Row i: the places of all but i, (n, n - 1)."""
+        """Row i: the positions of all but i, (n, n - 1)."""
         return np.array([[j for j in range(n) if j != i] for i in range(n)])
 
     def leave_one_out(self, x: Array, y: Array) -> tuple[Array, ...]:
@@ -309,7 +309,7 @@ class Book:
 
     # ---- positions -------------------------------------------------------------------------------
 
-    def places(self, num_steps: int) -> Array:
+    def positions(self, num_steps: int) -> Array:
         return np.arange(num_steps)
 
     def frequencies(self, even: Array, num_hiddens: int) -> Array:
@@ -328,5 +328,5 @@ class Book:
 
     def positional_encoding(self, num_steps: int, num_hiddens: int) -> Array:
         frequencies = self.frequencies(np.arange(0, num_hiddens, 2), num_hiddens)
-        angles = self.places(num_steps)[:, None] * frequencies
+        angles = self.positions(num_steps)[:, None] * frequencies
         return self.weave(self.sines(angles), self.cosines(angles))

@@ -1,4 +1,4 @@
-"""What a student's function is tried on: growing cases, small enough to be looked at."""
+"""The cases: inputs of growing size for each function, small enough to be read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Arguments = dict[str, Any]  # of a call, in the order of the signature
 class Case:
     """One call.
 
-    key: what is said of it, in words.py. strided: its arrays are handed over column by column, as
-    a transpose has them. numpy_only: PyTorch's own operators refuse it.
+    key: its name in texts/cases.txt. strided: its arrays are stored column by column, as after a
+    transpose. numpy_only: PyTorch's operators refuse it.
     """
 
     key: str
@@ -28,7 +28,7 @@ class Case:
 
 
 class Numbers:
-    """Random numbers of one decimal, which are read easily; the same every time."""
+    """Random numbers with one decimal, which are easy to read; the same in every process."""
 
     def __init__(self, seed: int = 27) -> None:
         self.rng = np.random.default_rng(seed)
@@ -105,7 +105,7 @@ def sequences() -> Iterator[Case]:
 def _attention_inputs(
     r: Numbers, sizes: tuple[int, ...], additive: bool, size: float = 1.0
 ) -> Arguments:
-    """queries, keys and values, and the parameters of an additive score."""
+    """Return queries, keys and values, and the parameters of an additive score."""
     B, M, N, Dq, Dk, Dv, H = sizes
     if not additive:
         Dk = Dq
@@ -116,8 +116,8 @@ def _attention_inputs(
     return arrays
 
 
-# B, M, N, Dq, Dk, Dv, H. The first case has all sizes alike, so that what is transposed wrongly
-# gives numbers, which say more than an error.
+# B, M, N, Dq, Dk, Dv, H. In the first case all sizes are equal, so a wrong transpose gives numbers,
+# which say more than an error.
 SMALL = (2, 2, 4, 2, 2, 2, 2)
 SIZES = {
     "square": (1, 3, 3, 3, 3, 3, 3),
@@ -266,13 +266,13 @@ def positions() -> Iterator[Case]:
         yield Case(key, {"num_steps": steps, "num_hiddens": hiddens})
 
 
-# ---- for how long it takes -----------------------------------------------------------------------
+# ---- large inputs, for timing --------------------------------------------------------------------
 
 LARGE, LARGE_ADDITIVE = (8, 64, 64, 64, 64, 64, 64), (4, 32, 32, 32, 32, 32, 32)
 
 
 def large(name: str) -> Arguments:
-    """Arguments of a size at which computing takes longer than calling."""
+    """Return arguments so large that computing takes longer than calling."""
     r = Numbers()
     additive = name.startswith("additive")
     sizes = LARGE_ADDITIVE if additive else LARGE

@@ -100,7 +100,7 @@ def check(
     ...     print(wrong.misconception, wrong.case["valid_lens"])
     ...     print(wrong.sentences[0][:44])
     lengths-tiled [2 3]
-    TODO
+    You repeat the lengths in the wrong order: [
     """
     check_lang(lang)
     if callable(name):

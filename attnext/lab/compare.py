@@ -30,4 +30,5 @@ def differs(
         near = np.abs(got - wanted) <= tolerance + relative * np.abs(wanted)
         equal = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     finite = np.isfinite(wanted)  # an infinite bound would accept every number
-    return ~((near & finite) | equal)
+    apart: NDArray[np.bool_] = ~((near & finite) | equal)
+    return apart

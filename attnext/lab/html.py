@@ -1,4 +1,4 @@
-"""A verdict as HTML for a notebook, in the style of attnext.explain: no script, nothing to load.
+"""Write a verdict as HTML for a notebook, in the style of attnext.explain, without scripts.
 
 Colours are transparent ones over whatever the notebook's background is.
 """
@@ -26,13 +26,13 @@ _STYLE = """<style>
 
 
 def report_html(lines: list[str]) -> str:
-    """What is right."""
+    """Return the HTML of a report."""
     head, *rest = lines
     return _page("right", "✓ " + head, [f"<div>{escape(line)}</div>" for line in rest])
 
 
 def wrong_html(wrong: Wrong) -> str:
-    """What is wrong, with the two matrices, and the case to unfold."""
+    """Return the HTML of an error, with the two matrices, and the case to unfold."""
     parts = []
     for i, sentence in enumerate(wrong.sentences):
         named = ' class="named"' if wrong.misconception and i == 0 else ""
@@ -54,7 +54,7 @@ def _page(kind: str, title: str, parts: list[str]) -> str:
 
 
 def _pair(wrong: Wrong, pair: Compared) -> str:
-    """Expected, got, and how far they are apart as a heat map."""
+    """Return expected, got, and a heat map of the difference."""
     plain = [["\N{NO-BREAK SPACE}"] * len(row) for row in pair.expected]
     hot = [[_colour(float(heat)) for heat in row] for row in pair.heat]
     cold = [[""] * len(row) for row in pair.heat]

@@ -41,10 +41,10 @@ def read(result: Any, task: Task) -> Returned | Fault:
         return Fault(key, numbers | {"names": ", ".join(task.returns)})
     arrays, dtypes = [], []
     for name, part in zip(task.returns, parts, strict=True):
-        array = _read_array(name, part)
-        if isinstance(array, Fault):
-            return array
-        array, dtype = array
+        found = _read_array(name, part)
+        if isinstance(found, Fault):
+            return found
+        array, dtype = found
         if array.dtype.kind in "iu" and not task.keeps_integers:
             return Fault("integers", {"name": name, "dtype": dtype})
         if array.dtype.kind not in "fiu":

@@ -146,8 +146,10 @@ class Student:
     def _parameters(self) -> list[str] | None:
         """Return the names of the parameters, with * where Python has it."""
         signature = self._signature()
-        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-        return signature and [stars.get(p.kind, "") + n for n, p in signature.parameters.items()]
+        if signature is None:
+            return None
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+        return [stars.get(p.kind.name, "") + n for n, p in signature.parameters.items()]
 
     def _misfit(self) -> Fault:
         own = ", ".join(self._parameters() or [])
@@ -233,7 +235,7 @@ def _equal(before: Any, after: Any) -> bool:
     if not isinstance(before, np.ndarray):
         return True
     now = _snapshot(after)
-    return before.shape == now.shape and before.tobytes() == now.tobytes()
+    return bool(before.shape == now.shape and before.tobytes() == now.tobytes())
 
 
 def _agree(first: Outcome, second: Outcome, tolerance: list[float]) -> bool:

@@ -27,7 +27,7 @@ def kept(function: Callable[..., Any]) -> Iterator[None]:
         for module in modules(function):
             _evaluate(stack, module)
         stack.callback(setattr, sys, "stdin", sys.stdin)
-        sys.stdin = _Unclosable(sys.stdin) if sys.stdin else None  # type: ignore[assignment]
+        sys.stdin = _Unclosable(sys.stdin) if sys.stdin else None
         yield
 
 

@@ -1,4 +1,4 @@
-"""What is shown of a case: the one matrix with the worst number, and the inputs of its call."""
+"""The numbers that a verdict shows: the matrix with the largest error, and the inputs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NUMBERS = 24  # of an input that is written out
 
 
 class Compared(NamedTuple):
-    """Two matrices, and how far they are apart in shares of the most."""
+    """The expected matrix, the student's, and their difference as a share of the largest one."""
 
     title: str  # which matrix of which array
     expected: list[list[str]]
     got: list[list[str]]
-    heat: Array  # from 0, the same, to 1
+    heat: Array  # from 0 (equal) to 1 (the largest difference)
 
 
 def compared(wrong: Wrong) -> Compared | None:
-    """The matrix to look at; None where shapes differ or nothing came."""
+    """Return the matrix with the largest error; None if there are no numbers to compare."""
     if wrong.got is None or wrong.off is None:
         return None
     expected, got = wrong.expected[wrong.part], wrong.got[wrong.part]
@@ -36,7 +36,7 @@ def compared(wrong: Wrong) -> Compared | None:
     at = np.unravel_index(np.argmax(off), off.shape)
     lead = tuple(int(i) for i in at[:-2])
     pair = [np.atleast_2d(x[lead]) for x in (expected, got, off)]
-    # the corner that the worst number is in
+    # the 8 by 8 corner that has the largest error
     row, column = (max(0, int(i) + 1 - SIDE) for i in (0, *map(int, at))[-2:])
     expected, got, off = (x[row : row + SIDE, column : column + SIDE] for x in pair)
     finite = off[np.isfinite(off)]
@@ -47,7 +47,7 @@ def compared(wrong: Wrong) -> Compared | None:
 
 
 def inputs(wrong: Wrong) -> list[str]:
-    """The arguments as code, small ones in full."""
+    """Return the arguments as code, small ones in full."""
     return [f"{name} = {_written(x)}" for name, x in wrong.case.items()]
 
 
@@ -64,7 +64,7 @@ def _written(x: Any) -> str:
 
 
 def _texts(numbers: Array) -> list[list[list[str]]]:
-    """In one format, with as many digits as tell them apart at a glance."""
+    """Return the numbers as texts in one format."""
     finite = np.abs(numbers[np.isfinite(numbers)])
     largest = float(np.max(finite, initial=0))
     pattern = ".4f" if 1e-2 <= largest < 1e3 else ".3e"

@@ -1,4 +1,4 @@
-"""The table of what can be checked: what is called how, tried on what, and has to give what."""
+"""The table of the functions that can be checked: parameters, cases, right answers, tolerances."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from attnext.lab.book import Array, Book
 from attnext.lab.cases import Case
 from attnext.lab.compare import ROUNDING, ROUNDINGS, Answer
 
-MOVES = 8  # how often the inputs are moved to see how far the answer goes
-STEP = 2.0**-20  # by how much, relatively: far above float64's rounding, and still a small move
+MOVES = 8  # how often the inputs are changed, to see how much the answer changes
+STEP = 2.0**-20  # the relative change: far above float64's rounding, and still small
 
 
 class Judged(NamedTuple):
-    """What is right of a case."""
+    """The right answers of a case."""
 
-    answers: list[Answer]  # the book's first, then others that are as good
+    answers: list[Answer]  # the book's first, then others that are right too
     tolerance: list[float]  # how far each array of one may be off
 
 
 @dataclass(frozen=True)
 class Task:
-    """A function that a student writes."""
+    """A function that a student writes, with what it is compared with."""
 
     name: str
-    parameters: str  # as a call shows them
+    parameters: str  # as in the signature
     makes_cases: Callable[[], Iterator[Case]]
     right: Callable[..., Any]  # in float64
     returns: tuple[str, ...]
-    fast: Callable[..., Any] | None = None  # what attnext has for it
-    also_right: tuple[dict[str, Any], ...] = ()  # other ways to ask `right`, as good
-    keeps_integers: bool = False  # numbers are only moved, so that integers may stay so
+    fast: Callable[..., Any] | None = None  # the function of attnext
+    also_right: tuple[dict[str, Any], ...] = ()  # options of `right` with which it is right too
+    keeps_integers: bool = False  # it only moves numbers, so integers may stay integers
 
     @cached_property
     def cases(self) -> list[Case]:
@@ -46,7 +46,7 @@ class Task:
 
     @cached_property
     def judged(self) -> dict[str, Judged]:
-        """What is right, by the key of a case."""
+        """The right answers, by the key of a case."""
         return {c.key: Judged(self._answers(c), self._tolerance(c)) for c in self.cases}
 
     def _answers(self, case: Case) -> list[Answer]:
@@ -55,16 +55,16 @@ class Task:
             return [as_answer(self.right(*arguments, **o)) for o in ({}, *self.also_right)]
 
     def _tolerance(self, case: Case) -> list[float]:
-        """How far each array of a right answer may be off.
+        """Return how far each array of a right answer may be off.
 
-        As far as the right answer itself moves if every number that goes in is moved by one
-        rounding of float32, the most of some random moves, and one rounding of the largest number
-        that comes out; both 64 times.
+        That is 64 times the sum of two things: the change of the right answer if every input is
+        changed by one float32 rounding, the largest of some random changes; and one rounding of
+        the largest number of the answer.
         """
         rng = np.random.default_rng(0)
         answer = self._answers(case)[0]
         moved = [0.0] * len(answer)
-        if "num_steps" in case.arguments:  # an angle has up to so many radians
+        if "num_steps" in case.arguments:  # the largest angle, in radians
             moved = [case.arguments["num_steps"] * ROUNDING]
         for _ in range(MOVES):
             arguments = {
@@ -82,12 +82,12 @@ class Task:
 
 
 def is_data(name: str, x: object) -> bool:
-    """Whether an argument is numbers to compute with, not lengths or sizes."""
+    """True if an argument has numbers to compute with, not lengths or sizes."""
     return isinstance(x, np.ndarray) and not name.startswith("valid_len")
 
 
 def as_answer(result: Any) -> Answer:
-    """One array or several, as several."""
+    """Return one array or several as a tuple of float64 arrays."""
     parts = result if isinstance(result, tuple) else (result,)
     return tuple(np.asarray(part, np.float64) for part in parts if part is not None)
 
@@ -108,7 +108,7 @@ EMPTY_AS_ZERO: dict[str, Any] = {"empty_rows": "zero"}
 
 
 def _attends(score: str, *parameters: str) -> Iterator[Task]:
-    """Scores and attention, each with its backward."""
+    """Yield the tasks of scores and attention, each with its backward."""
     for verb, values, returned in ("scores", (), "scores"), ("attention", ("values",), "output"):
         arrays = ("queries", "keys", *values, *parameters)
         gradients = tuple(f"d{name}" for name in arrays)

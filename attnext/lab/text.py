@@ -1,4 +1,4 @@
-"""A verdict as text of 80 columns, in colour where there is colour."""
+"""Write a verdict as text of 80 columns, with or without colours."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ REDS = (224, 217, 210, 203)  # the same as backgrounds, of 256 colours
 
 
 def report_text(lines: list[str], colour: bool) -> str:
-    """What is right."""
+    """Return the text of a report."""
     head, *rest = lines
     wrapped = [INDENT + line for text in rest for line in wrap(text, WIDTH - len(INDENT))]
     return "\n".join([_style("✓ " + head, "32;1", colour), *wrapped])
 
 
 def wrong_text(wrong: Wrong, colour: bool) -> str:
-    """What is wrong, with the case and the two matrices."""
+    """Return the text of an error, with the case and the two matrices."""
     lines = [_style("✗ " + wrong.headline, "31;1", colour)]
     for i, sentence in enumerate(wrong.sentences):
         style = "1" if wrong.misconception and i == 0 else ""
@@ -36,7 +36,7 @@ def wrong_text(wrong: Wrong, colour: bool) -> str:
 
 
 def _pair(wrong: Wrong, pair: Compared, colour: bool) -> list[str]:
-    """Expected, got and the map of differences side by side, or below each other."""
+    """Return expected, got and difference next to each other, or one below the other."""
     size = max(len(t) for table in (pair.expected, pair.got) for row in table for t in row) + 2
     texts = {
         "expected": ["".join(rjust(t, size) for t in row) for row in pair.expected],
@@ -59,7 +59,7 @@ def _pair(wrong: Wrong, pair: Compared, colour: bool) -> list[str]:
 
 
 def _cell(text: str, size: int, heat: float, colour: bool) -> str:
-    """A number, on a red ground if it is wrong."""
+    """Return a number, on a red background if it is wrong."""
     if not colour or heat == 0:
         return rjust(text, size)
     red = REDS[min(int(heat * len(REDS)), len(REDS) - 1)]

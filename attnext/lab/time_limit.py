@@ -36,14 +36,13 @@ class TimeUp(BaseException):
 def run_limited(call: Callable[[], T], seconds: float) -> T:
     """Return call(), or raise TimeUp if it takes longer than so many seconds."""
     watch = _Watch(seconds)
-    if not watch.start():
-        return call()
-    # TimeUp may come at each call and at each jump back. Setting an attribute is neither: once
+    # TimeUp comes at a call or at a jump back, after begin(). Setting an attribute is neither: once
     # `over` is set, at most one more exception comes, which the watch has just decided to raise.
     results: list[T] = []
     error: BaseException | None = None
     try:
         try:
+            watch.begin()
             results.append(call())
             watch.over = True
         except TimeUp:
@@ -71,34 +70,38 @@ class _Watch:
         self.seconds = seconds
         self.caller = threading.get_ident()
         self.over = False  # the call has ended
-        self.wake = threading.Event()
+        self.begun, self.ended = threading.Event(), threading.Event()
         self.frames: list[FrameSummary] = []  # of the call, when the time was up
-        self.thread = threading.Thread(target=self._wait, daemon=True)
+        self.thread: threading.Thread | None = None
 
-    def start(self) -> bool:
-        """True if the watch runs; False without a limit, or on a system without threads."""
-        if self.seconds > threading.TIMEOUT_MAX:
-            return False
-        try:
-            self.thread.start()
-        except RuntimeError:
-            return False
-        return True
+    def begin(self) -> None:
+        """Start the thread, unless there is no limit, or the system has no threads."""
+        if self.seconds <= threading.TIMEOUT_MAX:
+            thread = threading.Thread(target=self._wait, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return
+            self.thread = thread
+            self.begun.set()  # not before: the exception must not come inside of start()
 
     def stop(self) -> None:
         """End the thread, and take back an exception that was not delivered yet."""
-        self.wake.set()
-        self.thread.join()
+        self.ended.set()
+        self.begun.set()
+        if self.thread:
+            self.thread.join()
         if self.frames:
             self._raise(None)
 
     def _wait(self) -> None:
-        if self.wake.wait(self.seconds) or self.over:
+        self.begun.wait()
+        if self.ended.wait(self.seconds) or self.over:
             return
         self.frames = self._stack()
         while not self.over:
             self._raise(TimeUp)
-            self.wake.wait(AGAIN)
+            self.ended.wait(AGAIN)
 
     def _stack(self) -> list[FrameSummary]:
         """Return the frames of the call, from `run_limited` inwards."""

@@ -54,7 +54,7 @@ class Report:
 
     def _lines(self) -> list[str]:
         """Return the headline and the sentences."""
-        comma = "、" if self.lang == "zh" else ", "
+        comma = "；" if self.lang == "zh" else "; "
         lines = [
             said(PHRASES, "right", self.lang, name=self.name, count=len(self.cases)),
             said(PHRASES, "tried", self.lang, cases=comma.join(self.cases)),

@@ -47,7 +47,7 @@ GRADIENTS = [
         {"masked_softmax_backward": lambda b, dP, P: -P * (dP - (P * dP).sum(-1)[..., None])},
         {"masked_softmax_backward": lambda b, dP, P: P * (dP + (P * dP).sum(-1)[..., None])},
         {"slope": lambda b, Q, K: -b.scale(Q, K)},
-        {"bend_slope": lambda b, F: F**2 - 1},
+        {"activation_slope": lambda b, F: F**2 - 1},
     ),
     wrong(
         "scale-not-gone-through",
@@ -80,10 +80,10 @@ GRADIENTS = [
         ),
     ),
     wrong("gradient-of-padding", only_live=lambda b, dS, live: dS),
-    wrong("no-slope-of-tanh", bend_slope=lambda b, F: 1.0),
-    wrong("slope-of-tanh-not-squared", bend_slope=lambda b, F: 1 - F),
-    wrong("slope-of-a-sigmoid", bend_slope=lambda b, F: F * (1 - F)),
-    wrong("slope-at-the-tanh", bend_slope=lambda b, F: 1 - np.tanh(F) ** 2),
+    wrong("no-slope-of-tanh", activation_slope=lambda b, F: 1.0),
+    wrong("slope-of-tanh-not-squared", activation_slope=lambda b, F: 1 - F),
+    wrong("slope-of-a-sigmoid", activation_slope=lambda b, F: F * (1 - F)),
+    wrong("slope-at-the-tanh", activation_slope=lambda b, F: 1 - np.tanh(F) ** 2),
     wrong("w_v-not-gone-through", spread=lambda b, dS, w: dS[..., None] * np.ones_like(w)),
     wrong(
         "w_v-before-the-tanh",

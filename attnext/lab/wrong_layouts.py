@@ -54,8 +54,8 @@ POSITIONS = [
     # Angles of up to 1e5 radians: float32 rounds them by up to 0.01.
     wrong("frequency-inside-out", blur=1e3, frequencies=lambda b, even, n: 10000 ** (even / n)),
     wrong("one-frequency", frequencies=lambda b, even, n: np.ones(len(even))),
-    wrong("positions-from-one", places=lambda b, steps: np.arange(1, steps + 1)),
-    wrong("positions-as-fractions", places=lambda b, steps: np.arange(steps) / steps),
+    wrong("positions-from-one", positions=lambda b, steps: np.arange(1, steps + 1)),
+    wrong("positions-as-fractions", positions=lambda b, steps: np.arange(steps) / steps),
     wrong(
         "another-base",
         *[

@@ -38,11 +38,15 @@ DOT = [
 ]
 
 ADDITIVE = [
-    wrong("no-tanh", bend=lambda b, F: F, bend_slope=lambda b, F: 1.0),
-    wrong("tanh-too-late", bend=lambda b, F: F, read_off=lambda b, F, w: np.tanh(F @ w)),
-    wrong("tanh-too-early", project=lambda b, X, W: np.tanh(X @ W.T), bend=lambda b, F: F),
-    wrong("sigmoid", bend=lambda b, F: 1 / (1 + np.exp(-F)), bend_slope=lambda b, F: F * (1 - F)),
-    wrong("relu", bend=lambda b, F: np.maximum(F, 0), bend_slope=lambda b, F: F > 0),
+    wrong("no-tanh", activation=lambda b, F: F, activation_slope=lambda b, F: 1.0),
+    wrong("tanh-too-late", activation=lambda b, F: F, read_off=lambda b, F, w: np.tanh(F @ w)),
+    wrong("tanh-too-early", project=lambda b, X, W: np.tanh(X @ W.T), activation=lambda b, F: F),
+    wrong(
+        "sigmoid",
+        activation=lambda b, F: 1 / (1 + np.exp(-F)),
+        activation_slope=lambda b, F: F * (1 - F),
+    ),
+    wrong("relu", activation=lambda b, F: np.maximum(F, 0), activation_slope=lambda b, F: F > 0),
     wrong("matrices-swapped", matrices=lambda b, W_q, W_k: (W_k, W_q)),
     wrong(
         "one-matrix-for-both",

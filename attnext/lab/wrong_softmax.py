@@ -9,7 +9,7 @@ from attnext.lab.misconceptions import Step, wrong
 
 
 def _over(*axes: int) -> Step:
-    """A softmax over these axes."""
+    """Return a softmax over these axes."""
 
     def softmax(book: Book, S: Array) -> Array:
         E: Array = np.exp(S - S.max(axes, keepdims=True))
@@ -20,12 +20,12 @@ def _over(*axes: int) -> Step:
 
 
 def _ways_over(*axes: int) -> list[dict[str, Step]]:
-    """The same with padding at -inf, and at -1e6."""
+    """Return a softmax over these axes with padding at -inf, and with padding at -1e6."""
     return [{"softmax": _over(*axes)}, {"softmax": _over(*axes), **_sentinel(-1e6)}]
 
 
 def _sentinel(value: float) -> dict[str, Step]:
-    """Padding has this score, whatever the others are."""
+    """Return the steps that set the padded scores to this value."""
 
     def masked(book: Book, S: Array, live: Array) -> Array:
         return np.where(live, S, value)
@@ -51,7 +51,7 @@ def _after(book: Book, P: Array, live: Array) -> Array:
 
 
 def _set_after(value: float) -> dict[str, Step]:
-    """Padding has this weight, set after a softmax of all."""
+    """Return the steps that set the padded weights to this value, after a softmax of all scores."""
 
     def finish(book: Book, P: Array, live: Array) -> Array:
         return np.where(live, P, value)
@@ -60,7 +60,11 @@ def _set_after(value: float) -> dict[str, Step]:
 
 
 def _without_maximum(**steps: Step) -> list[dict[str, Step]]:
-    """Return the ways to mistake the maximum: a row of zeros over zero is NaN, or 0 beside 1e-9."""
+    """Return the ways to compute a softmax with these steps, which mistake the maximum.
+
+    The mask is applied before exp, or between exp and the division. A row whose exponentials are
+    all 0 becomes NaN, or 0 if a tiny number is added to the sum.
+    """
     unmasked = {**steps, "masked": _unmasked, "masked_softmax": _mask_in_between}
     return [
         {**steps, "empty": _as_it_is},
@@ -86,7 +90,8 @@ def _mask_in_between(book: Book, X: Array, valid_lens: Array | None) -> Array:
 
 def _causal(book: Book, S: Array, lens: Array | None) -> Array:
     """Mask by length, and let each query attend to the keys up to its own position only."""
-    return Book.live(book, S, lens) & np.tri(*S.shape[-2:], dtype=bool)
+    live: Array = Book.live(book, S, lens) & (np.tri(*S.shape[-2:]) > 0)
+    return live
 
 
 def _log_softmax(book: Book, S: Array) -> Array:
@@ -96,7 +101,7 @@ def _log_softmax(book: Book, S: Array) -> Array:
 
 
 def _sequence_mask_with(length: Step) -> Step:
-    """A sequence_mask that takes one length for all samples."""
+    """Return a sequence_mask that uses one length for all samples."""
 
     def sequence_mask(book: Book, X: Array, valid_len: Array, value: float = 0) -> Array:
         return Book().sequence_mask(X, np.full(len(X), length(valid_len)), value)
@@ -105,7 +110,7 @@ def _sequence_mask_with(length: Step) -> Step:
 
 
 def _only_queries(book: Book, S: Array, live: Array) -> Array:
-    """A length counts queries: those behind it see nothing, those before it see all."""
+    """Mask queries: those at or beyond the length attend to nothing, the others to every key."""
     M, N = S.shape[-2:]
     counts = live.sum(-1, keepdims=True)
     return np.where(np.arange(M)[:, None] < counts, S, -1e30)
@@ -140,10 +145,10 @@ LENGTHS = [
             -1, M
         ),
     ),
-    wrong("one-too-many", within=lambda b, places, lens: places <= lens),
-    wrong("one-too-few", within=lambda b, places, lens: places < lens - 1),
-    wrong("mask-inverted", within=lambda b, places, lens: places >= lens),
-    wrong("padding-in-front", within=lambda b, places, lens: places >= places.size - lens),
+    wrong("one-too-many", within=lambda b, positions, lens: positions <= lens),
+    wrong("one-too-few", within=lambda b, positions, lens: positions < lens - 1),
+    wrong("mask-inverted", within=lambda b, positions, lens: positions >= lens),
+    wrong("padding-in-front", within=lambda b, positions, lens: positions >= positions.size - lens),
     wrong(
         "lengths-ignored",
         {"of_each_row": lambda b, lens, M: np.full((len(lens), M), 2**62)},
