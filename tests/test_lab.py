@@ -18,6 +18,7 @@ from attnext import lab
 from attnext._width import columns
 from attnext.lab import recognise
 from attnext.lab.book import Book
+from attnext.lab.misconceptions import words_for
 from attnext.lab.tasks import TASKS
 from attnext.lab.timing import BUDGET, steady_times
 from attnext.lab.words import CASES, FAULTS, PHRASES
@@ -147,7 +148,7 @@ def test_a_misconception_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
                 if found.got is None:  # it raises here, and says so
                     continue
                 assert found.misconception == name, (i, task, found.misconception, str(found))
-                assert found.sentences[0] == misconception.said(task, "en")
+                assert found.sentences[0] == words_for(misconception, task, "en")
                 break
         else:
             pytest.fail(f"way {i} makes no difference to any function")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 import sys
 import threading
@@ -23,7 +24,7 @@ from attnext.lab.time_limit import TimeUp, run_limited
 from attnext.lab.timing import beside_attnext
 from attnext.lab.words import MISCONCEPTIONS
 
-SHORT = 0.05  # seconds, for functions that never end: how fast the machine is does not matter
+SHORT = 0.2  # seconds, only for functions that never end, on a machine of any speed
 
 
 @pytest.fixture(autouse=True)
@@ -74,18 +75,25 @@ def raising(error: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (SystemExit("done"), "ended the program, by exit() or sys.exit(): SystemExit done."),
-        (GeneratorExit(), "Your function raised GeneratorExit, without a message."),
+        (
+            SystemExit("done"),
+            "called exit() or sys.exit(), which ends the program (SystemExit: done).",
+        ),
+        (SystemExit(), "which ends the program (SystemExit). Return the result instead."),
+        (GeneratorExit(), "Your function raised GeneratorExit"),
         (Odd("odd"), "Your function raised Odd: odd"),
-        (Mute(), "Your function raised Mute, without a message."),
-        (Leaving(), "Your function raised Leaving, without a message."),
-        (Endless(), "Your function raised Endless, without a message."),
+        (Mute(), "Your function raised Mute"),
+        (Leaving(), "Your function raised Leaving"),
+        (Endless(), "Your function raised Endless"),
         (ValueError("first\nsecond"), "Your function raised ValueError: first"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_every_exception_is_a_verdict(error: Any, sentence: str) -> None:
-    found = wrong(raising(error), seconds=SHORT)
+def test_every_exception_is_a_verdict(
+    error: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnext.lab.student.MESSAGE", SHORT if type(error) is Endless else 1e6)
+    found = wrong(raising(error))
     assert sentence in said(found) and found.got is None
     assert found.sentences[-1] == "in the line: raise error"
     assert sentence.split(":")[0] in found._repr_html_()
@@ -192,26 +200,18 @@ def swallowing(X: Any, valid_lens: Any) -> Any:
         return X
 
 
-def late(X: Any, valid_lens: Any) -> Any:
-    """It ends for the first cases, and never for NaN."""
-    while np.isnan(X).any():
-        pass
-    return ANSWERS.numpy["masked_softmax"](X, valid_lens)
-
-
 @pytest.mark.parametrize(
     ("function", "lines"),
     [
         (endless, ["while i < len(X):", "pass"]),
         (catching, ["while True:", "X = X + 0", "pass", "try:"]),
         (swallowing, ["while True:", "pass", "try:"]),
-        (late, ["while np.isnan(X).any():", "pass"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_an_endless_loop_ends(function: Any, lines: list[str]) -> None:
     found = wrong(function, seconds=SHORT)
-    assert "had not returned after 0.05 s" in said(found) and "seconds=0.3 to check" in said(found)
+    assert "had not returned after 0.2 s" in said(found) and "seconds=1.2 to check" in said(found)
     assert found.sentences[1] in [f"in the line: {line}" for line in lines]
     assert threading.active_count() == 1 or not any(
         "_Watch" in repr(getattr(t, "_target", "")) for t in threading.enumerate()
@@ -420,6 +420,26 @@ def d2l_masked_softmax(X: Any, valid_lens: Any) -> Any:
         valid_lens = valid_lens.reshape(-1)
     X = d2l_sequence_mask(X.reshape(-1, shape[-1]), valid_lens, value=-1e6)
     return torch.nn.functional.softmax(X.reshape(shape), dim=-1)
+
+
+class DotProductAttention(torch.nn.Module):
+    """That of d2l and of the notes, in training mode, which keeps its weights."""
+
+    def __init__(self, dropout: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropout = torch.nn.Dropout(dropout)
+
+    def forward(self, queries: Any, keys: Any, values: Any, valid_lens: Any = None) -> Any:
+        d = queries.shape[-1]
+        scores = torch.bmm(queries, keys.transpose(1, 2)) / math.sqrt(d)
+        self.attention_weights = d2l_masked_softmax(scores, valid_lens)
+        return torch.bmm(self.dropout(self.attention_weights), values)
+
+
+def test_the_notes_attention_in_training_mode() -> None:
+    attention = DotProductAttention(dropout=0.5)
+    assert not lab.check(attention, "dot_product_attention").remarks
+    assert attention.training
 
 
 def numpy_in_place(X: Any, valid_len: Any, value: float = 0) -> Any:

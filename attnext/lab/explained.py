@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from attnext.lab.cases import Case
 from attnext.lab.compare import Answer, differs
+from attnext.lab.misconceptions import words_for
 from attnext.lab.recognise import MISCONCEPTIONS, recognise
 from attnext.lab.returned import Fault
 from attnext.lab.student import Outcome, Student
@@ -49,7 +50,7 @@ def sentences(student: Student, case: Case, outcome: Outcome, lang: str) -> Sent
         )
     misconception = recognise(student, case)
     if misconception is not None:
-        named = misconception.said(task.name, lang)
+        named = words_for(misconception, task.name, lang)
         return Sentences((named, sentence), misconception.name, part, off)
     if off is None:  # a wrong shape has no numbers to compare
         return Sentences((sentence,), None, part)

@@ -51,9 +51,11 @@ class Misconception:
         """The chapter with this mistake in it, once for each way."""
         return [type("Mistaken", (Book,), way)() for way in self.ways]
 
-    def said(self, task: str, lang: str) -> str:
-        """Return the words for a task, which may have its own."""
-        return MISCONCEPTIONS.get(f"{self.name}/{task}", {"en": self.en, "zh": self.zh})[lang]
+
+def words_for(misconception: Misconception, task: str, lang: str) -> str:
+    """Return the words of a misconception for a task, which may have its own."""
+    name = misconception.name
+    return MISCONCEPTIONS.get(f"{name}/{task}", MISCONCEPTIONS[name])[lang]
 
 
 def wrong(name: str, *ways: dict[str, Step], blur: float = 1.0, **steps: Step) -> Misconception:

@@ -21,6 +21,7 @@ from attnext.lab.time_limit import TimeUp, run_limited
 from attnext.lab.words import is_plain
 
 Function = Callable[..., Any]
+MESSAGE = 1.0  # seconds for the message of an exception
 
 
 @dataclass(frozen=True)
@@ -160,15 +161,16 @@ class Student:
     def _raised(self, error: BaseException) -> Fault:
         """Return the type, the message and the student's line of an exception."""
         try:  # the student may have written __str__ too
-            text = run_limited(lambda: text_of(error), self.seconds)
+            text = run_limited(lambda: text_of(error), MESSAGE)
         except TimeUp:
             text = None
         message = (text or "").strip().split("\n")[0]
-        line = self._line(traceback.extract_tb(error.__traceback__))
-        key = (
-            "exit" if isinstance(error, SystemExit) else "raised" if message else "raised-silently"
-        )
-        numbers = {"kind": type(error).__name__, "message": message, "line": line}
+        kind = type(error).__name__
+        numbers = {
+            "raised": f"{kind}: {message}" if message else kind,
+            "line": self._line(traceback.extract_tb(error.__traceback__)),
+        }
+        key = "exit" if isinstance(error, SystemExit) else "raised"
         return Fault(key, numbers, error if text is not None and is_plain(text) else None)
 
     def _line(self, frames: list[FrameSummary]) -> str:
