@@ -59,7 +59,7 @@ def read(name: str, value: Any) -> Array:
         array = value
     else:
         if type(value) is not list:
-            _refuse_requires_grad(name, value)
+            _refuse_tensor(name, value)
         try:
             array = np.asanyarray(value)
         except Exception as error:
@@ -76,8 +76,16 @@ def read(name: str, value: Any) -> Array:
     return array
 
 
-def _refuse_requires_grad(name: str, value: Any) -> None:
-    """A torch tensor that wants gradients cannot have them from here."""
+def _refuse_tensor(name: str, value: Any) -> None:
+    """Refuse a torch tensor that requires grad, or one whose memory has no values.
+
+    torch.nn.attention.bias.CausalBias stands for a rule; the values in its memory are random.
+    """
+    if type(value).__module__ == "torch.nn.attention.bias":
+        raise TypeError(
+            f"{name} is a {type_name(value)}, which has no values of its own, expected an array: "
+            "causal=True is its rule, with causal_offset=N - M for the lower right one"
+        )
     try:
         refused = getattr(value, "requires_grad", False) is True
     except Exception as error:

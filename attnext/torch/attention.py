@@ -19,7 +19,7 @@ from attnext._options import OPTIONS, Dropout, Extras, Masks, Pairs, Scores, Tak
 
 from .autograd import run
 from .calls import RULES, Back, Flow, Rule, Saved, Shape
-from .tensors import on_tensors, zeros_unless
+from .tensors import drawn_seed, on_tensors, zeros_unless
 
 # What an attention returns: the output, or a tuple of the output and the extras asked for.
 Attended: TypeAlias = Any
@@ -133,7 +133,7 @@ def attend(
     rest: dict[str, Any] = {**own, **options}
     asked = [name for name in _EXTRAS if rest.pop(f"return_{name}", False)]
     if "dropout_p" in rest and _needs_seed(**options):
-        rest["seed"] = torch.randint(2**63 - 1, ())
+        rest["seed"] = drawn_seed()
     return run(function, inputs, rest, ("output", *asked))
 
 
@@ -182,7 +182,7 @@ def of_numbers(gradients: Saved, saved: Saved) -> Saved:
         gradients["sigma"] = -float(gradients["w"]) / saved["sigma"].double().square()
     for name in _NUMBERS:
         if name in gradients and name in saved:
-            of_one = torch.as_tensor(gradients[name]).float()  # to inf, if need be
+            of_one = torch.as_tensor(gradients[name], device="cpu").float()  # to inf, if need be
             gradients[name] = of_one.expand(saved[name].shape).contiguous()
     return gradients
 

@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.compiler import is_compiling
+from torch.overrides import handle_torch_function, has_torch_function
+
+from attnext._options import type_name
 
 from . import composite, operators
 from .calls import (
     Call,
+    Described,
     Kind,
     at_once,
     backward,
@@ -26,66 +30,131 @@ from .calls import (
     keep,
     recorded,
     take_learned,
+    that_ask_for,
 )
 from .rules import (
     NO_SECOND_DERIVATIVES,
     check_inputs,
     is_batch,
+    is_dispatched,
     may_stand_for_more,
     outside_transforms,
 )
-from .tensors import snapshot, split_options
+from .tensors import by_argument, snapshot, split_options
+
+_NOTHING = (None,)  # has_torch_function says of it whether a TorchFunctionMode is active
 
 
 def run(
-    function: str,
-    inputs: dict[str, Any],
-    options: dict[str, Any],
-    returned: tuple[str, ...],
-    otherwise: Callable[..., Any] | None = None,
+    function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
 ) -> Any:
     """Run attnext's function of this name on tensors.
 
     inputs: those that gradients flow to, by argument ("x[0]", "x[1]": a list x); options: its
     other arguments; returned: its results, the optional ones among them that are asked for.
-    otherwise: called in the place of `run_slowly`.
     """
-    if not (is_compiling() or may_stand_for_more()):
-        results: Any = at_once(function, inputs, options, returned, _record)
-        if results is not NotImplemented:
-            return results[0] if len(returned) == 1 and type(results) is tuple else results
-    return (otherwise or run_slowly)(function, inputs, options, returned)
+    return recorded_results(compute(function, inputs, options, returned), returned)
 
 
-def run_slowly(
+def compute(
+    function: str,
+    inputs: dict[str, Any],
+    options: dict[str, Any],
+    returned: tuple[str, ...],
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Any:
+    """Return what `run` computes, before autograd records it: see `recorded_results`.
+
+    prepare: makes inputs what the function takes, where C has not served them as they are.
+    """
+    if not (is_compiling() or may_stand_for_more() or has_torch_function(_NOTHING)):
+        made = at_once(function, inputs, options, returned)
+        if made is not NotImplemented:
+            return made
+    given = (*inputs.values(), *options.values())
+    if has_torch_function(given):
+        return _overridden(function, inputs, options, returned, given)
+    return _run_slowly(function, inputs if prepare is None else prepare(inputs), options, returned)
+
+
+def recorded_results(made: Any, returned: tuple[str, ...]) -> Any:
+    """Return the results of a call. A list has the arguments of the node that records it.
+
+    This is a separate step because it may run hooks of the caller or of torch.utils.checkpoint,
+    whose exceptions are not about the arguments of the call.
+    """
+    results = made
+    if type(made) is list:
+        with outside_transforms():
+            results = _record(*made)
+    return results[0] if len(returned) == 1 and type(results) is tuple else results
+
+
+def _overridden(
+    function: str,
+    inputs: dict[str, Any],
+    options: dict[str, Any],
+    returned: tuple[str, ...],
+    given: tuple[Any, ...],
+) -> Any:
+    """Let the __torch_function__ of an argument or of a mode take over the public function."""
+    from attnext import torch as attnext_torch
+
+    public = getattr(attnext_torch, function)
+    arguments = {**by_argument(tuple(inputs), inputs.values()), **options}
+    arguments |= that_ask_for(function, returned)
+    code = public.__code__
+    first = [arguments.pop(name) for name in code.co_varnames[: code.co_argcount]]
+    return handle_torch_function(public, given, *first, **arguments)
+
+
+def _run_slowly(
     function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
 ) -> Any:
-    """The same, whatever the tensors are, and with the words for what is wrong."""
+    """Do what `compute` does, whatever the tensors are, and say what is wrong with them."""
     in_graph = operators.are_wanted()
     take_learned(inputs, options)
     inputs, doubles = check_inputs(inputs)
-    if in_graph:
+    dispatched = any([is_dispatched(x) for x in (*inputs.values(), *options.values())])
+    by_operator = in_graph or dispatched
+    if by_operator:
         options = operators.as_tensors(options)
-    more, rest = split_options(options)
+    more, rest = split_options(options, any([x.is_meta for x in inputs.values()]))
     watched = torch.is_grad_enabled() and any([x.requires_grad for x in inputs.values()])
     made = returned
-    if watched or in_graph:
-        made = recorded(function, returned)
+    if watched or by_operator:
+        made = returned if doubles else recorded(function, returned)
         rest = snapshot(rest)
     described = function, (*inputs, *more), rest, made, len(returned)
     tensors = (*inputs.values(), *more.values())
     results: Sequence[Tensor]
-    if doubles or operators.stand_for(tensors):
+    if (doubles and not dispatched) or operators.stand_for(tensors):
         results = composite.run(described, tensors)
+    elif dispatched and not in_graph:
+        results = _run_dispatched(described, tensors)
     elif in_graph:
         results = operators.run(described, tensors)
     else:
         call = call_of(*described)
         with outside_transforms():
             results = forward(call, tensors)
-            if watched:
-                results = _record(*call, keep(call, tensors, results), results, *tensors)
-    return results[0] if len(returned) == 1 else tuple(results[: len(returned)])
+        if watched:
+            return [*call, keep(call, tensors, results), results, *tensors]
+    return tuple(results[: len(returned)])
+
+
+def _run_dispatched(described: Described, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Run the operator; an error gets a note that names the tensors of other classes."""
+    try:
+        return operators.run(described, tensors)
+    except Exception as error:
+        for name, x in zip(described[1], tensors, strict=True):
+            if is_dispatched(x) and not x.is_meta:
+                error.add_note(
+                    f"raised when attnext's {described[0]} was called with {name}, a "
+                    f"{type_name(x)}: the class decides whether it runs this operator"
+                )
+        raise
 
 
 _NO_TENSORS = None, None, None, None  # kind, options, kept, made

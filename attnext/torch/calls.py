@@ -112,12 +112,12 @@ def _kind_of(function: str, names: tuple[str, ...], made: tuple[str, ...], retur
     )
     kept = tuple(compress((*names, *made), keeps))
     flow = ("grad_output", *(f"grad_{name}" for name in made[1:]))
-    asked = _that_ask_for(function, made)
+    asked = that_ask_for(function, made)
     in_c = rule.prefix + function
     return Kind(keeps, function, names, made, returned, in_c, asked, kept, flow, {})
 
 
-def _that_ask_for(function: str, results: tuple[str, ...]) -> dict[str, bool]:
+def that_ask_for(function: str, results: tuple[str, ...]) -> dict[str, bool]:
     optional = RULES[function].optional
     return {intern(f"return_{name}"): True for name in results if name in optional}
 
@@ -147,7 +147,6 @@ class Way(NamedTuple):
     learned: Mapping[str, bool]
     kinds: Mapping[tuple[str, ...], Kind]  # by the names of tensors, of calls that are recorded,
     kinds_of_few: Mapping[tuple[str, ...], Kind]  # and of those on few keys
-    record: Callable[..., tuple[Tensor, ...]]  # (kind, options, what is kept, results, *tensors)
     in_c: str  # the function's name there
 
 
@@ -165,15 +164,13 @@ class _Kinds(dict[tuple[str, ...], Kind]):
 _WAYS: dict[tuple[str, tuple[str, ...]], Way] = {}
 
 
-def way_of(
-    function: str, returned: tuple[str, ...], record: Callable[..., tuple[Tensor, ...]]
-) -> Way:
+def way_of(function: str, returned: tuple[str, ...]) -> Way:
     made, count = recorded(function, returned), len(returned)
-    asked, helpful = (_that_ask_for(function, x) for x in (returned, made[count:]))
+    asked, helpful = (that_ask_for(function, x) for x in (returned, made[count:]))
     kinds, kinds_of_few = (_Kinds(function, x, count) for x in (made, returned))
     few = RULES[function].few
     in_c = RULES[function].prefix + function
-    return Way(asked, helpful, few, LEARNED, kinds, kinds_of_few, record, intern(in_c))
+    return Way(asked, helpful, few, LEARNED, kinds, kinds_of_few, intern(in_c))
 
 
 @uncompiled
@@ -182,15 +179,15 @@ def at_once(
     inputs: Mapping[str, Any],
     options: Mapping[str, Any],
     returned: tuple[str, ...],
-    record: Callable[..., tuple[Tensor, ...]],
 ) -> Any:
-    """What the function makes of a caller's arguments, of which nobody has seen any yet.
+    """Call the C function with a caller's arguments, before any check of them.
 
-    A tuple of record's, if autograd is to record the call. NotImplemented: something is not plain.
+    Returns the results; or, as a list, the arguments of the node by which autograd records the
+    call; or NotImplemented if an argument is not plain, and then nothing was computed.
     """
     way = _WAYS.get((function, returned))
     if way is None:
-        way = _WAYS[function, returned] = way_of(function, returned, record)
+        way = _WAYS[function, returned] = way_of(function, returned)
     return _core._at_once(getattr(_core, way.in_c), inputs, options, way)
 
 
@@ -233,7 +230,10 @@ def go_back(
     grads: Sequence[Tensor | None],
     needed: tuple[bool, ...],
 ) -> Any:
-    """The same in one call, for a node: its first four are no tensors. NotImplemented: not so."""
+    """Return the gradients by one call of C, for a node, whose first four inputs are no tensors.
+
+    NotImplemented if C does not serve the call, and then nothing was computed.
+    """
     if needed not in kind.ways_back:
         kind.ways_back[needed] = _way_back(kind, needed[4:])
     way = kind.ways_back[needed]

@@ -23,7 +23,7 @@ from attnext.reference.options import Options
 
 from .calls import RULES, Call, Described, call_of
 from .graphs import breaks_graphs
-from .pairs import Pairs, array_of, known_pairs, lengths, pairs_of
+from .pairs import Pairs, arange, array_of, known_pairs, lengths, pairs_of
 from .rules import is_wrapped, unwrapped
 from .tensors import by_argument
 
@@ -43,10 +43,14 @@ _NOTHING_TO_DO = {"valid_lens": 0, "mask": np.zeros((), bool), "empty_rows": "ze
 
 @breaks_graphs
 def run(described: Described, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What the function makes."""
+    """Return the results of the function that the caller gets."""
     call = call_of(*described)
+    return results(call, tensors, call.made[: call.returned])
+
+
+def results(call: Call, tensors: Sequence[Tensor], asked: Sequence[str]) -> list[Tensor]:
+    """Return the results of these names."""
     _check(call, tensors)
-    asked = call.made[: call.returned]
     with torch.autocast("cpu", enabled=False):
         x = {**call.options, **by_argument(call.names, tensors)}
         made = _FUNCTIONS[call.function](x, asked)
@@ -170,7 +174,9 @@ def _pool(w: Tensor, v: Tensor, pooled: Tensor | None) -> Tensor:
 
 
 def _number(x: Any, like: Tensor) -> Tensor:
-    return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x), dtype=like.dtype)
+    if isinstance(x, Tensor):
+        return x
+    return torch.as_tensor(np.asarray(x), dtype=like.dtype, device=like.device)
 
 
 def _dot(q: Tensor, k: Tensor, x: Arguments, live: Tensor | None) -> Tensor:
@@ -357,7 +363,7 @@ def _masked_softmax_gradient(x: dict[str, Any], d_weights: Tensor) -> Tensor:
 def _steps(X: Tensor, x: Arguments) -> Tensor:
     """Which numbers of X (B, T, ...) are kept."""
     B, T, *rest = X.shape
-    keep: Tensor = torch.arange(T) < lengths("valid_len", x["valid_len"], T)[..., None]
+    keep: Tensor = arange(T) < lengths("valid_len", x["valid_len"], T)[..., None]
     return keep.expand(B, T).reshape(B, T, *[1] * len(rest))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
@@ -16,6 +15,7 @@ from .attention import OF_LAYERS, TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptio
 from .autograd import run
 from .memory import Memory
 from .projections import part
+from .tensors import drawn_seed
 
 
 class Layer(nn.Module):
@@ -71,8 +71,7 @@ class Layer(nn.Module):
         arguments: dict[str, Any] = {**own, **options}
         dropout = part(self, "dropout")
         if dropout.training and dropout.p > 0:
-            # From torch's own generator, so that torch.manual_seed makes training repeatable.
-            arguments |= {"dropout_p": dropout.p, "seed": torch.randint(2**63 - 1, ())}
+            arguments |= {"dropout_p": dropout.p, "seed": drawn_seed()}
         attend = run if memory is None else memory._attend
         result = attend(function, inputs, arguments, returned)
         output: Tensor

@@ -25,7 +25,7 @@ from attnext import _core, _wrong
 
 from .autograd import first_derivatives
 from .calls import RULES, Call, call_of, forward, keep, recorded, take_learned
-from .rules import check_input, stand_for_more
+from .rules import check_input, check_values, stand_for_more
 from .tensors import by_argument, snapshot, split_options, to_array, zeros_unless
 
 Arrays = dict[str, NDArray[Any]]
@@ -311,7 +311,7 @@ def _projection_backward(
 
 def _token(like: Tensor, rows: int, width: int) -> Tensor:
     """(..., rows, width), without memory."""
-    return torch.zeros(()).expand(*like.shape[:-2], rows, width)
+    return like.new_zeros(()).expand(*like.shape[:-2], rows, width)
 
 
 # ---- what projected the keys ---------------------------------------------------------------------
@@ -363,6 +363,8 @@ def _check_same(name: str, before: NDArray[Any], now: NDArray[Any]) -> None:
 
 def _checked(**inputs: Any) -> dict[str, Tensor]:
     tensors = {name: check_input(name, x) for name, x in inputs.items()}
+    for name, x in tensors.items():
+        check_values(name, x)
     if stand_for_more(tensors.values()):
         raise RuntimeError(_FIRST_DERIVATIVES)
     for name, x in tensors.items():

@@ -13,7 +13,7 @@ from torch.nn import functional
 from attnext._options import type_name
 
 from .operators import are_wanted
-from .rules import is_wrapped
+from .rules import is_dispatched, is_wrapped, refuse_causal_bias
 from .sdpa import by_kind, dropped, run_as_torch
 
 __all__ = ["MultiheadAttention"]
@@ -194,7 +194,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         B, M, N = *query.shape[:2], key.shape[1]
         more_keys = [] if self.bias_k is None else [(self.bias_k, self.bias_v)]
         if self.add_zero_attn:
-            more_keys.append((zeros := torch.zeros(1, 1, self.embed_dim), zeros))
+            more_keys.append((zeros := query.new_zeros(1, 1, self.embed_dim), zeros))
         if is_causal and not more_keys:
             options["causal"] = True
         elif attn_mask is not None:
@@ -285,7 +285,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         if self.bias_k is None and not self.add_zero_attn:
             output, _ = self._attend(q, k, v, None, False, None, False, valid_lens=keys)
         else:
-            ends = torch.tensor(keys)[:, None] <= torch.arange(k.shape[1])
+            ends = torch.tensor(keys, device=k.device)[:, None] <= torch.arange(
+                k.shape[1], device=k.device
+            )
             output, _ = self._attend(q, k, v, ends, False, None, False)
         cut = [y[:n] for y, n in zip(output, rows, strict=True)]
         if query.layout == torch.jagged:  # with the structure that sums ask for
@@ -304,6 +306,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         for name, x in inputs.items():
             if not isinstance(x, Tensor):
                 raise TypeError(f"{name} is of type {type_name(x)}, expected a torch.Tensor")
+        refuse_causal_bias("key_padding_mask", padding)
+        refuse_causal_bias("attn_mask", attn_mask)
         query, key = inputs["query"], inputs["key"]
         if query.dim() not in (2, 3):
             _refuse("query", query, "(L, E), or three axes with a batch")
@@ -334,9 +338,10 @@ class MultiheadAttention(nn.MultiheadAttention):
 def lengths_of(padding: Tensor) -> Tensor | None:
     """Of a mask (B, S), True or -inf where a key is left out: how many are in, if the first ones.
 
-    None if others are, or where nobody knows what is in a mask: in a graph, or a batch of vmap's.
+    None if others are, or if the values of a mask are not known: in a graph, in a batch of vmap's,
+    on device meta or under FakeTensorMode.
     """
-    if are_wanted() or padding.requires_grad or is_wrapped(padding):
+    if are_wanted() or padding.requires_grad or is_wrapped(padding) or is_dispatched(padding):
         return None
     if padding.dtype == torch.bool:
         left_out = padding
@@ -347,7 +352,7 @@ def lengths_of(padding: Tensor) -> Tensor | None:
     else:
         return None
     lens = (~left_out).sum(dim=-1)
-    behind = torch.arange(padding.shape[-1]) >= lens[:, None]
+    behind = torch.arange(padding.shape[-1], device=padding.device) >= lens[:, None]
     return lens if torch.equal(behind, left_out) else None
 
 

@@ -1,7 +1,9 @@
-"""The functions as operators of torch, which torch.compile puts into its graph as they are.
+"""The functions as operators of torch, for whatever goes through torch's dispatcher.
 
-Two operators, forward and backward, are enough for all functions: a call goes along as its tensors,
-a text and its numbers. Outside of torch.compile nothing of this is used.
+torch.compile and torch.jit.trace put an operator into their graphs as it is. A tensor subclass with
+a __torch_dispatch__, such as FakeTensor, is given the operator to run, and tensors on device meta
+get the shapes of the results. Two operators, forward and backward, are enough for all functions: a
+call goes along as its tensors, a text and its numbers.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import composite
 from .calls import Call, Described, backward, call_of, forward, keep, shapes
-from .composite import second_gradients
 from .graphs import constant
 from .rules import may_stand_for_more, stand_for_more
 
@@ -43,7 +45,9 @@ def stand_for(tensors: Sequence[Tensor]) -> bool:
 def as_tensors(options: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays and lists among the options become tensors, for a graph knows no others."""
     return {
-        name: torch.as_tensor(x) if isinstance(x, (np.ndarray, list)) and name != "window" else x
+        name: torch.as_tensor(x, device="cpu")
+        if isinstance(x, (np.ndarray, list)) and name != "window"
+        else x
         for name, x in options.items()
     }
 
@@ -120,12 +124,16 @@ _SCHEMAS = (
 
 @torch.library.custom_op("attnext::forward", mutates_args=(), schema=_SCHEMAS[0])
 def _forward(tensors: Sequence[Tensor], *call: Any) -> list[Tensor]:
-    return list(forward(_decoded(*call), tensors))
+    decoded = _decoded(*call)
+    if tensors[0].dtype is torch.float64:
+        return composite.results(decoded, tensors, decoded.made)
+    return list(forward(decoded, tensors))
 
 
 @_forward.register_fake
 def _(tensors: Sequence[Tensor], *call: Any) -> list[Tensor]:
-    return [torch.empty(shape, dtype=torch.float32) for shape in shapes(_decoded(*call), tensors)]
+    like = tensors[0]
+    return [like.new_empty(shape) for shape in shapes(_decoded(*call), tensors)]
 
 
 @torch.library.custom_op("attnext::backward", mutates_args=(), schema=_SCHEMAS[1])
@@ -140,6 +148,11 @@ def _backward(
     flow = [next(given) if flows_in else None for flows_in in flows]
     # Where nothing flows into an extra, a graph may have zeros; C takes a shorter way without.
     flow[1:] = [x if x is not None and x.any() else None for x in flow[1:]]
+    if any(x.dtype is torch.float64 for x in grads):  # C has float32; here autograd is off
+        raise TypeError(
+            "queries, or what stands first, has dtype torch.float64 and a __torch_dispatch__ of its "
+            "class, expected torch.float32 for a backward"
+        )
     d = backward(_decoded(*call), saved, flow, needed)
     return [x for x in d if x is not None]
 
@@ -153,7 +166,7 @@ def _(
     wanted = [name for name, need in zip(kind.names, needed, strict=True) if need]
     # An input that is not kept has the shape of the one result.
     like = [known.get(name, grads[0]) for name in wanted]
-    return [torch.empty(x.shape, dtype=torch.float32) for x in like]
+    return [x.new_empty(x.shape) for x in like]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -181,7 +194,7 @@ def _go_back_again(ctx: Any, flow: Sequence[Tensor | None]) -> tuple[Any, ...]:
     given = iter(ctx.saved_tensors[len(saved) :])
     grads = [next(given) if flows_in else None for flows_in in ctx.flows]
     call = _decoded(*ctx.call)
-    d = second_gradients(call, saved, grads, ctx.needed, flow)
+    d = composite.second_gradients(call, saved, grads, ctx.needed, flow)
     of_grads = compress(d[len(saved) :], ctx.flows)
     return list(d[: len(saved)]), list(of_grads), None, None, None, None, None
 

@@ -32,7 +32,7 @@ def pairs_of(rows: Sequence[int], N: int, options: Mapping[str, Any], heads: boo
     rules = [rule for rule in _rules(rows, N, options, heads) if not _holds(rule)]
     if N and not rules:
         return Pairs(None, None, None)
-    live, alive = None, torch.zeros((*rows[-1:], 1), dtype=torch.bool)
+    live, alive = None, torch.zeros((*rows[-1:], 1), dtype=torch.bool, device="cpu")
     if rules:
         said = reduce(and_, rules)
         live = said.expand(np.broadcast_shapes(said.shape, (*rows[-1:], N)))
@@ -56,6 +56,10 @@ def lengths(name: str, lens: Any, N: int) -> Any:
     return torch.from_numpy(as_lens(name, array_of(lens, name), N))
 
 
+def arange(n: int) -> Tensor:
+    return torch.arange(n, device="cpu")
+
+
 def array_of(x: Any, name: str) -> Any:
     """A tensor as an array; anything else as it is."""
     if not isinstance(x, Tensor):
@@ -72,7 +76,7 @@ def _rules(
         queries = (*rows[:-2], rows[-1]) if heads else tuple(rows)
         lens: Any = broadcast_lens(lengths("valid_lens", options["valid_lens"], N), queries)
         lens = lens.unsqueeze(-2) if heads and lens.ndim else lens
-        yield torch.arange(N) < lens[..., None]
+        yield arange(N) < lens[..., None]
     if options.get("mask") is not None:
         mask = options["mask"]
         yield mask if isinstance(mask, Tensor) else torch.from_numpy(np.array(mask, bool))
@@ -87,8 +91,8 @@ def _near(rows: Sequence[int], N: int, options: Mapping[str, Any]) -> Iterator[T
     left, right, offset = band_of(options)
     if left is None and right is None:
         return
-    place = torch.arange(rows[-1]) + _as_offset(offset, rows)
-    place, key = place[..., None], torch.arange(N)  # (M, 1) or (B, 1, ..., M, 1)
+    place = arange(rows[-1]) + _as_offset(offset, rows)
+    place, key = place[..., None], arange(N)  # (M, 1) or (B, 1, ..., M, 1)
     if left is not None:
         yield place - int(in_reach(left)) <= key
     if right is not None:

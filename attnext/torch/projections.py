@@ -20,8 +20,9 @@ def is_undrawn(layer: nn.Module) -> bool:
 def materialize(layer: nn.Module, features: int) -> None:
     """What a call of the layer does to it, on no rows."""
     if isinstance(layer, LazyModuleMixin):
+        weight = part(layer, "weight")
         with torch.no_grad():
-            layer(torch.empty(0, features, dtype=part(layer, "weight").dtype))
+            layer(torch.empty(0, features, dtype=weight.dtype, device=weight.device))
 
 
 # ---- projections ---------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ def projected(
             )
         return x, W, part(layer, "bias")
     outputs = layer(x)
-    return outputs, identity(outputs.shape[-1], outputs.dtype), None
+    return outputs, identity(outputs.shape[-1], outputs.dtype, outputs.device), None
 
 
 def weight(layer: nn.Module, outputs: int) -> Tensor:
@@ -64,8 +65,10 @@ def weight(layer: nn.Module, outputs: int) -> Tensor:
     return layer.weight if is_its_weight(layer) else identity(outputs)
 
 
-def identity(features: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.eye(features, dtype=dtype)
+def identity(
+    features: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Tensor:
+    return torch.eye(features, dtype=dtype, device=device)
 
 
 def weight_of_score(layer: nn.Module) -> Tensor:
@@ -76,7 +79,8 @@ def weight_of_score(layer: nn.Module) -> Tensor:
         W: Tensor = part(layer, "weight")
         return W
     # Hooks may have changed the weight, or what is made of it: (H, 1), the score of each unit.
-    scores: Tensor = layer(identity(layer.in_features, layer.weight.dtype))
+    W = layer.weight
+    scores: Tensor = layer(identity(layer.in_features, W.dtype, W.device))
     bias = part(layer, "bias")
     return (scores if bias is None else scores - bias).T
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter
 
 from attnext._options import OPTIONS, type_name
+
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
 
 # Of torch.func, and private: where a later torch lacks them, its own messages have to do.
 _functorch: Any = getattr(torch._C, "_functorch", None)
@@ -41,18 +46,21 @@ NO_SECOND_DERIVATIVES = "a Memory has no second derivatives, only first ones"
 
 
 def check_input(name: str, value: object) -> Tensor:
-    """`value` if it is a tensor of floats, on the CPU and dense."""
+    """Return `value` if it is a dense tensor of floats, on the CPU or without values (meta)."""
     return check_inputs({name: value})[0][name]
 
 
 def check_inputs(inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
-    """The same of several, and whether they are of float64."""
+    """Do what `check_input` does for several tensors; also return True if they are of float64."""
     checked, single = {}, True
     for name, value in inputs.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} is of type {type_name(value)}, expected a torch.Tensor")
         if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
-            _refuse_place(name, value)
+            meta = all(isinstance(x, Tensor) and x.is_meta for x in inputs.values())
+            _check_place(name, value, meta)
+        if type(value) is not Tensor:
+            refuse_causal_bias(name, value)
         checked[name] = value
         if value.dtype is not torch.float32:
             checked[name], single = _as_real(name, value), False
@@ -74,10 +82,15 @@ def check_dtypes(inputs: Mapping[str, Tensor]) -> bool:
     return True
 
 
-def check_option(name: str, value: Tensor) -> Tensor:
-    """A tensor that no gradient flows to: lengths, masks. C judges its dtype, if there is one."""
+def check_option(name: str, value: Tensor, meta: bool = False) -> Tensor:
+    """Return a tensor that no gradient flows to, such as lengths or a mask, if it may be one.
+
+    C checks its dtype, where NumPy has that dtype. meta: the inputs are on device meta.
+    """
     if not value.is_cpu or value.layout is not torch.strided or value.is_nested:
-        _refuse_place(name, value)
+        _check_place(name, value, meta)
+    if type(value) is not Tensor:
+        refuse_causal_bias(name, value)
     if value.requires_grad:
         raise TypeError(
             f"{name} is a tensor that requires grad, but no gradient flows to it: "
@@ -96,12 +109,57 @@ def check_option(name: str, value: Tensor) -> Tensor:
     return value
 
 
-def _refuse_place(name: str, tensor: Tensor) -> None:
-    if not tensor.is_cpu:
-        raise TypeError(f"{name} is on device {tensor.device}, expected cpu")
+def _check_place(name: str, tensor: Tensor, meta: bool) -> None:
     if tensor.is_nested:
         raise TypeError(f"{name} is a nested tensor, expected one of a single shape")
-    raise TypeError(f"{name} has layout {tensor.layout}, expected torch.strided")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} has layout {tensor.layout}, expected torch.strided")
+    if not (tensor.is_cpu or (meta and tensor.is_meta)):
+        raise TypeError(f"{name} is on device {tensor.device}, expected cpu")
+
+
+# ---- subclasses ----------------------------------------------------------------------------------
+
+
+def is_causal_bias(x: object) -> TypeGuard[CausalBias]:
+    """True for torch's CausalBias, which stands for a rule: the values in its memory are random.
+
+    Its module is not imported here, because it imports torch.compile, which takes a second.
+    """
+    if type(x) in (Tensor, Parameter):
+        return False
+    bias = sys.modules.get("torch.nn.attention.bias")
+    return bias is not None and isinstance(x, bias.CausalBias)
+
+
+def refuse_causal_bias(name: str, x: object) -> None:
+    """Raise TypeError for a CausalBias where no argument stands for its rule."""
+    if is_causal_bias(x):
+        raise TypeError(
+            f"{name} is a torch.nn.attention.bias.CausalBias, which has no values of its own, "
+            "expected a plain tensor: causal=True, causal_offset=N - M is the lower right rule; "
+            "scaled_dot_product_attention takes a CausalBias as attn_mask"
+        )
+
+
+def is_dispatched(x: object) -> bool:
+    """True if only torch's dispatcher knows what an operator does to a tensor.
+
+    Such a tensor has no values (meta), or its class has a __torch_dispatch__ (FakeTensor, DTensor).
+    """
+    if type(x) in (Tensor, Parameter) or not isinstance(x, Tensor):
+        return isinstance(x, Tensor) and x.is_meta
+    return x.is_meta or type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
+def check_values(name: str, x: Tensor) -> None:
+    """TypeError for a tensor without values in memory, where these are needed at once."""
+    if x.is_meta:
+        raise TypeError(f"{name} is on device meta, expected cpu")
+    if is_dispatched(x):
+        raise TypeError(
+            f"{name} is a {type_name(x)}, expected a plain tensor: attnext needs values"
+        )
 
 
 def _as_real(name: str, value: Tensor) -> Tensor:

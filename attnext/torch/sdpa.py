@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from attnext._options import type_name
 
-from .autograd import run, run_slowly
+from .autograd import compute, recorded_results
+from .rules import is_causal_bias, refuse_causal_bias
+from .tensors import drawn_seed
+
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
 
 # What an argument of attnext's is called where torch's signature is kept.
 _THEIRS = {"queries": "query", "keys": "key", "values": "value", "mask": "attn_mask"}
 _THEIRS |= {"bias": "attn_mask", "causal": "is_causal"}
 _NAMED = re.compile(rf"^({'|'.join(_THEIRS)})\b")
+# What C raises of leading axes that are not equal.
+_UNEQUAL = re.compile("^(keys|values) has shape ")
 
 
 def scaled_dot_product_attention(
@@ -85,53 +93,91 @@ def scaled_dot_product_attention(
     >>> torch.allclose(output, theirs, atol=1e-6)
     True
     """
-    if attn_mask is not None and is_causal:
-        raise ValueError("attn_mask is given beside is_causal=True, expected one of them")
-    options: dict[str, Any] = {} if attn_mask is None else by_kind("attn_mask", attn_mask)
+    if is_causal_bias(attn_mask):
+        options = _of_causal_bias(attn_mask, query, key, is_causal)
+    elif has_torch_function((query, key, value, attn_mask)):
+        given = query, key, value, attn_mask
+        overridden: Tensor = handle_torch_function(
+            scaled_dot_product_attention, given, *given,
+            dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
+        )  # fmt: skip
+        return overridden
+    elif attn_mask is not None:
+        if is_causal:
+            raise ValueError("attn_mask is given beside is_causal=True, expected one of them")
+        options = by_kind("attn_mask", attn_mask)
+    else:
+        options = {} if is_causal is False else {"causal": is_causal}
     options["empty_rows"] = "zero"
     if scale is not None:
         options["scale"] = scale
-    if is_causal is not False:
-        options["causal"] = is_causal
     if enable_gqa is not False:
         options["enable_gqa"] = enable_gqa
     if dropout_p != 0:
         options |= dropped(dropout_p)
     inputs = {"queries": query, "keys": key, "values": value}
-    output: Tensor = run("dot_product_attention", inputs, options, ("output",), _spread_slowly)
+    axes = 3 if enable_gqa else 2
+    output: Tensor = run_as_torch("dot_product_attention", inputs, options, ("output",), axes)
     return output
 
 
 def run_as_torch(
-    function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
+    function: str,
+    inputs: dict[str, Any],
+    options: dict[str, Any],
+    returned: tuple[str, ...],
+    broadcast_axes: int | None = None,
 ) -> Any:
-    """attnext's function; what is wrong is told with the names that torch has for arguments."""
-    return run(function, inputs, options, returned, _slowly)
+    """Run attnext's function; an error about an argument names the argument as torch does.
 
+    broadcast_axes: broadcast the axes of the inputs before this many last ones.
+    """
 
-def _slowly(function: str, *call: Any) -> Any:
+    def broadcast(inputs: dict[str, Any]) -> dict[str, Any]:
+        return inputs if broadcast_axes is None else _broadcast(inputs, broadcast_axes)
+
     try:
-        return run_slowly(function, *call)
+        made = compute(function, inputs, options, returned, broadcast)
     except (TypeError, ValueError) as error:
         message = str(error)
-        theirs = _NAMED.sub(lambda name: _THEIRS[name[0]], message)
-        if theirs == message:
-            raise
-        raise type(error)(theirs) from None
+        equal = inputs
+        if type(error) is ValueError and _UNEQUAL.match(message):
+            equal = broadcast(inputs)
+        if equal is inputs:  # else C has refused the shapes, before any computation
+            theirs = _NAMED.sub(lambda name: _THEIRS[name[0]], message)
+            if theirs == message or type(error) not in (TypeError, ValueError):
+                raise
+            raise type(error)(theirs) from None
+        return run_as_torch(function, equal, options, returned)
+    return recorded_results(made, returned)
 
 
-def _spread_slowly(
-    function: str, inputs: dict[str, Any], options: dict[str, Any], returned: tuple[str, ...]
-) -> Any:
-    """With leading axes that are broadcast."""
-    axes = 3 if options.get("enable_gqa") else 2
-    return _slowly(function, _spread(inputs, axes), options, returned)
+# ---- masks ---------------------------------------------------------------------------------------
+
+
+def _of_causal_bias(bias: CausalBias, query: Any, key: Any, is_causal: bool) -> dict[str, Any]:
+    """Return the rule that torch's CausalBias stands for. Its own values mean nothing."""
+    if is_causal:
+        raise ValueError("attn_mask is a CausalBias beside is_causal=True, expected one of them")
+    for name, x in (("query", query), ("key", key)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is of type {type_name(x)}, expected a torch.Tensor")
+    L, S = query.shape[-2], key.shape[-2]
+    sizes = bias.seq_len_q, bias.seq_len_kv
+    if sizes != (L, S):
+        raise ValueError(
+            f"attn_mask is a CausalBias for sequences of lengths {sizes}, expected {(L, S)}, the "
+            "lengths of query and key"
+        )
+    lower_right = bias.variant.name == "LOWER_RIGHT"
+    return {"causal": True, "causal_offset": S - L if lower_right else 0}
 
 
 def by_kind(name: str, x: Any) -> dict[str, Any]:
-    """A mask of bools or floats as the argument that it is here."""
+    """Return a mask of bools or floats as the argument that attnext has for it."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is of type {type_name(x)}, expected a torch.Tensor")
+    refuse_causal_bias(name, x)
     if x.dtype == torch.bool:
         return {"mask": x}
     if not x.is_floating_point():
@@ -140,18 +186,18 @@ def by_kind(name: str, x: Any) -> dict[str, Any]:
 
 
 def dropped(p: Any) -> dict[str, Any]:
-    """The options of dropout, drawn from torch's generator."""
+    """Return the options of dropout, with a seed drawn from torch's generator."""
     if p == 0:
         return {}
     if isinstance(p, (int, float)) and not 0 <= p <= 1:
         raise ValueError(f"dropout_p is {p}, expected 0 <= dropout_p <= 1")
     if p == 1:
-        return {"dropout_mask": torch.zeros((), dtype=torch.bool)}
-    return {"dropout_p": p, "seed": torch.randint(2**63 - 1, ())}
+        return {"dropout_mask": torch.zeros((), dtype=torch.bool, device="cpu")}
+    return {"dropout_p": p, "seed": drawn_seed()}
 
 
-def _spread(inputs: dict[str, Any], axes: int) -> dict[str, Any]:
-    """With the same leading axes, before so many that are their own. Others refuse what is none."""
+def _broadcast(inputs: dict[str, Any], axes: int) -> dict[str, Any]:
+    """Broadcast the axes before the last `axes` ones. What is no tensor is refused later."""
     given = [x for x in inputs.values() if isinstance(x, Tensor)]
     leads = [x.shape[:-axes] for x in given]
     if len(given) < len(inputs) or leads[0] == leads[1] == leads[2]:

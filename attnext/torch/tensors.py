@@ -94,23 +94,37 @@ def _of_lists(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name[-1] == "]")
 
 
+# Tensors are made with an explicit dtype and device, here and everywhere in attnext.torch: those
+# of the inputs, never those that torch.set_default_dtype and torch.set_default_device say.
+
+
 def zeros_unless(gradient: Tensor | None, like: Sequence[int]) -> Tensor:
-    """The gradient of an output as C wants it: always there."""
-    return torch.zeros(tuple(like)) if gradient is None else gradient
+    """Return the gradient of an output, which C requires; zeros if no gradient flows into it."""
+    if gradient is not None:
+        return gradient
+    return torch.zeros(tuple(like), dtype=torch.float32, device="cpu")
+
+
+def drawn_seed() -> Tensor:
+    """Draw a seed for dropout from torch's default generator: torch.manual_seed repeats it."""
+    return torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
 
 
 # ---- options -------------------------------------------------------------------------------------
 
 
-def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Those that are tensors, checked, and the others.
+def split_options(
+    options: Mapping[str, Any], meta: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the options that are tensors, checked, and the others.
 
+    meta: the inputs are on device meta.
     Tensors are saved as the inputs are, so that autograd notices if one is changed in place.
     """
     tensors, others = {}, {}
     for name, value in options.items():
         if value is not None and isinstance(value, Tensor):  # which takes its time to say no
-            tensors[name] = check_option(name, value)
+            tensors[name] = check_option(name, value, meta)
         else:
             others[name] = value
     return tensors, others

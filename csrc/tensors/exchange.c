@@ -131,6 +131,16 @@ py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)
 
 /* ---- from tensors ---------------------------------------------------------------- */
 
+/* Return an attribute of a tensor or the answer of a method without arguments as 0 or 1; -1:
+ * an exception was raised. Takes the reference. */
+static int
+truth(PyObject *answer)
+{
+    const int result = answer == NULL ? -1 : answer != Py_False;
+    Py_XDECREF(answer);
+    return result;
+}
+
 static PyObject *
 ask(PyObject *object, PyObject *method)
 {
@@ -138,34 +148,16 @@ ask(PyObject *object, PyObject *method)
                                      1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
 }
 
-/* Is the answer False? Takes its reference. */
-static bool
-is_no(PyObject *answer)
-{
-    Py_XDECREF(answer);
-    return answer == Py_False;
-}
-
-bool
+int
 py_wants_gradient(PyObject *tensor)
 {
-    return !is_no(PyObject_GetAttr(tensor, torch.requires_grad));
+    return truth(PyObject_GetAttr(tensor, torch.requires_grad));
 }
 
-bool
+int
 py_records(void)
 {
-    return !is_no(PyObject_CallNoArgs(torch.records));
-}
-
-/* Where a storage begins; false: nobody says. */
-static bool
-read_address(PyObject *answer, size_t *address)
-{
-    *address = answer == NULL || !PyLong_CheckExact(answer) ? (size_t)-1
-                                                            : PyLong_AsSize_t(answer);
-    Py_XDECREF(answer);
-    return *address != (size_t)-1;
+    return truth(PyObject_CallNoArgs(torch.records));
 }
 
 static int
@@ -188,13 +180,19 @@ dtype_of(dl_type type)
     }
 }
 
-/* Its header, and the dtype of an array of it; false: it is none that C reads. */
+/* Read a tensor's header, and the dtype of an array of the tensor; false: C does not read
+ * this tensor. DLPack answers for a layout or a dtype that it does not know by an exception,
+ * which is cleared: this runs no code of the caller. */
 static bool
 read_header(PyObject *tensor, dl_tensor *x, int *dtype)
 {
     *x = (dl_tensor){0};
-    if (torch.functions->view(tensor, x) < 0 || x->device.type != DL_CPU ||
-        x->ndim > NPY_MAXDIMS || (x->ndim > 0 && x->strides == NULL)) {
+    if (torch.functions->view(tensor, x) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    if (x->device.type != DL_CPU || x->ndim > NPY_MAXDIMS ||
+        (x->ndim > 0 && x->strides == NULL)) {
         return false;
     }
     *dtype = dtype_of(x->type);
@@ -209,47 +207,77 @@ py_rows(PyObject *tensor)
     return read_header(tensor, &x, &dtype) && x.ndim >= 2 ? x.shape[x.ndim - 2] : 0;
 }
 
-/* Its storage, a new reference; NULL too for a tensor with a minus sign still to come. This
- * may run code, a mode or, in CPython 3.11, the garbage collector. */
-static PyObject *
-storage_of(PyObject *tensor)
+/* Set *storage to a tensor's storage, a new reference. PY_OTHER: C does not read this tensor,
+ * or the minus sign of its values is still pending. This may run code: a mode of torch's or,
+ * in CPython 3.11, the garbage collector. */
+static py_answer
+read_storage(PyObject *tensor, PyObject **storage)
 {
-    return is_no(ask(tensor, torch.is_neg)) ? ask(tensor, torch.untyped_storage) : NULL;
-}
-
-/* An array of the tensor's memory, which nothing keeps, where all of it lies in this storage
- * of its, which may have been resized, or given back; else NULL. This runs no Python code and
- * makes nothing that the garbage collector knows. */
-static PyObject *
-view_of_tensor(PyObject *tensor, PyObject *storage)
-{
-    npy_intp dims[NPY_MAXDIMS], strides[NPY_MAXDIMS];
-    size_t begin, reach = 0;
     dl_tensor x;
     int dtype;
-    const Py_ssize_t size = PyObject_Size(storage);
-    if (size < 0 || !read_address(ask(storage, torch.data_ptr), &begin) ||
-        !read_header(tensor, &x, &dtype)) {
-        return NULL;
+    if (!read_header(tensor, &x, &dtype)) {
+        return PY_OTHER;
     }
-    const size_t item = x.type.bits / 8, bytes = (size_t)size;
+    const int negative = truth(ask(tensor, torch.is_neg));
+    if (negative != 0) {
+        return negative < 0 ? PY_RAISED : PY_OTHER;
+    }
+    *storage = ask(tensor, torch.untyped_storage);
+    return *storage == NULL ? PY_RAISED : PY_DONE;
+}
+
+/* Set *begin and *bytes to where a storage begins and how large it is. */
+static int
+read_block(PyObject *storage, uintptr_t *begin, size_t *bytes)
+{
+    const Py_ssize_t size = PyObject_Size(storage);
+    PyObject *address = size < 0 ? NULL : ask(storage, torch.data_ptr);
+    *begin = address == NULL ? 0 : (uintptr_t)PyLong_AsSize_t(address);
+    *bytes = (size_t)Py_MAX(size, 0);
+    Py_XDECREF(address);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Set *array to an array of the tensor's memory, which the array does not keep alive. PY_OTHER:
+ * not all of that memory is in the storage, which was resized or given back. This runs no
+ * Python code and makes nothing that the garbage collector knows. */
+static py_answer
+view_of_tensor(PyObject *tensor, PyObject *storage, PyObject **array)
+{
+    npy_intp dims[NPY_MAXDIMS], strides[NPY_MAXDIMS];
+    size_t reach = 0;
+    dl_tensor x;
+    int dtype;
+    if (!read_header(tensor, &x, &dtype)) {
+        return PY_OTHER;
+    }
+    const size_t item = x.type.bits / 8;
     bool empty = false;
     for (int i = 0; i < x.ndim; i++) {
         dims[i] = (npy_intp)x.shape[i];
         strides[i] = (npy_intp)x.strides[i] * (npy_intp)item;
         empty = empty || dims[i] == 0;
         reach += (size_t)(dims[i] - 1) *
-                 (size_t)strides[i]; /* it was a storage's once */
+                 (size_t)strides[i]; /* no overflow: a storage had this size */
     }
     char *data = (char *)x.data + x.offset;
-    const size_t skip = (size_t)((uintptr_t)data - begin);
     if (empty) {
-        data = (char *)&torch; /* there may be none */
-    } else if (data == NULL || skip > bytes || bytes - skip < item ||
-               bytes - skip - item < reach) {
-        return NULL;
+        data = (char *)&torch; /* an empty tensor may have no memory */
+    } else if (data == NULL) {
+        return PY_OTHER; /* nor a storage that says where it is */
+    } else {
+        uintptr_t begin;
+        size_t bytes;
+        if (read_block(storage, &begin, &bytes) < 0) {
+            return PY_RAISED;
+        }
+        const size_t skip = (size_t)((uintptr_t)data - begin);
+        if (skip > bytes || bytes - skip < item || bytes - skip - item < reach) {
+            return PY_OTHER;
+        }
     }
-    return PyArray_New(&PyArray_Type, x.ndim, dims, dtype, strides, data, 0, 0, NULL);
+    *array = PyArray_New(&PyArray_Type, x.ndim, dims, dtype, strides, data, 0, 0, NULL);
+    return *array == NULL ? PY_RAISED : PY_DONE;
 }
 
 /* ---- to tensors ------------------------------------------------------------------ */
@@ -361,49 +389,57 @@ py_add_arguments(tensor_call *call, PyObject *dict, bool in_graph)
     return fits;
 }
 
-/* All arguments as what the function reads without running code, first what may run some,
- * for CPython 3.11 may collect garbage when it makes an object. */
-static bool
+/* Make all arguments what the function reads without running code. What may run code comes
+ * first, for CPython 3.11 may collect garbage when it makes an object. */
+static py_answer
 make_arrays(const attnext_state *state, tensor_call *call)
 {
-    for (int i = 0; i < call->count; i++) {
+    py_answer answer = PY_DONE;
+    for (int i = 0; answer == PY_DONE && i < call->count; i++) {
         tensor_argument *a = &call->arguments[i];
         if (py_is_tensor(a->given)) {
-            a->storage = storage_of(a->given);
-            if (a->storage == NULL) {
-                return false;
-            }
+            answer = read_storage(a->given, &a->storage);
         }
     }
-    for (int i = 0; i < call->count; i++) {
+    for (int i = 0; answer == PY_DONE && i < call->count; i++) {
         tensor_argument *a = &call->arguments[i];
-        a->plain = a->storage != NULL ? view_of_tensor(a->given, a->storage)
-                                      : Py_NewRef(a->given);
-        if (a->plain == NULL || !py_is_ready(state, a->name, a->plain) ||
-            (a->in_graph && PyArray_TYPE((PyArrayObject *)a->plain) != NPY_FLOAT32)) {
-            return false;
+        if (a->storage != NULL) {
+            answer = view_of_tensor(a->given, a->storage, &a->plain);
+        } else {
+            a->plain = Py_NewRef(a->given);
+        }
+        if (answer == PY_DONE &&
+            (!py_is_ready(state, a->name, a->plain) ||
+             (a->in_graph && PyArray_TYPE((PyArrayObject *)a->plain) != NPY_FLOAT32))) {
+            answer = PY_OTHER;
         }
     }
-    return true;
+    return answer;
 }
 
 /* ---- the call -------------------------------------------------------------------- */
 
-PyObject *
-py_call_on_arrays(const attnext_state *state, PyObject *function, tensor_call *call)
+py_answer
+py_call_on_arrays(const attnext_state *state, PyObject *function, tensor_call *call,
+                  PyObject **made)
 {
-    PyObject *plain[PY_MOST_TENSORS], *names = PyTuple_New(call->count), *made = NULL;
+    PyObject *plain[PY_MOST_TENSORS], *names = PyTuple_New(call->count);
+    py_answer answer = names == NULL ? PY_RAISED : PY_DONE;
     for (int i = 0; names != NULL && i < call->count; i++) {
         PyTuple_SET_ITEM(names, i, Py_NewRef(call->arguments[i].name));
     }
-    if (names != NULL && make_arrays(state, call)) {
+    if (answer == PY_DONE) {
+        answer = make_arrays(state, call);
+    }
+    if (answer == PY_DONE) {
         for (int i = 0; i < call->count; i++) {
             plain[i] = call->arguments[i].plain;
         }
-        made = PyObject_Vectorcall(function, plain, 0, names);
+        *made = PyObject_Vectorcall(function, plain, 0, names);
+        answer = *made == NULL ? PY_RAISED : PY_DONE;
     }
     Py_XDECREF(names);
-    return made;
+    return answer;
 }
 
 PyObject *
@@ -428,16 +464,4 @@ py_as_tensors(PyObject *made)
     }
     Py_DECREF(made);
     return result;
-}
-
-PyObject *
-py_or_not(PyObject *answer)
-{
-    if (answer == NULL && PyErr_Occurred()) { /* Ctrl-C is none to ask again after */
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-            return NULL;
-        }
-        PyErr_Clear();
-    }
-    return answer == NULL ? Py_NewRef(Py_NotImplemented) : answer;
 }

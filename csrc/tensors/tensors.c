@@ -11,7 +11,7 @@
  *         return as_tensors(function(**arrays))  # or NotImplemented
  *
  *     def _at_once(function, inputs, options, way):
- *         # a caller's call, of which nobody has seen anything: inputs are to be tensors
+ *         # a caller's call, before any check: inputs are expected to be tensors
  *         return _on_tensors(function, inputs | options | way.asked)
  *
  *     def _go_back(function, names, gradients, kept, saved, options, asked, places):
@@ -19,14 +19,15 @@
  *         made = _on_tensors(function, arguments)
  *         return tuple(made[place] for place in places)  # None where there is None
  *
- * If autograd is to record the call, as one of its tensors requires a gradient, it is made
- * with what is helpful for a backward too, if it has not only few keys, and the answer is
- * that of way.record(kind, other options, what is kept, results, *tensors), the kind by the
- * tensors' names.
+ * If autograd is to record the call, because one of its tensors requires a gradient, the
+ * function is also asked for what helps a backward, unless there are few keys. _at_once then
+ * returns a list, the arguments of attnext/torch/autograd.py's node: kind, other options, what
+ * is kept, results, *tensors. The kind is found by the tensors' names.
  *
- * NotImplemented: take the long way, by attnext/torch/tensors.py. Something is not plain, a
- * subclass, another device, a list, a number where an array belongs; or is wrong, for which
- * the long way has the words.
+ * NotImplemented: C does not serve the call, and nothing was computed. Something is not plain:
+ * a subclass, another device, a list, a number where an array belongs. attnext/torch/tensors.py
+ * serves it, or says what is wrong. Every exception reaches the caller: those of the function,
+ * of PyTorch, of the caller's modes and signal handlers, MemoryError.
  *
  * The arguments, read and handed on: exchange.c.
  */
@@ -53,7 +54,7 @@ refuse(const char *what)
 
 /* ---- what a call is -------------------------------------------------------------- */
 
-typedef enum { OTHER, RECORDED, PLAIN } call_kind;
+typedef enum { FAILED, OTHER, RECORDED, PLAIN } call_kind;
 
 static bool
 is_constant(PyObject *object)
@@ -62,8 +63,16 @@ is_constant(PyObject *object)
            PyFloat_CheckExact(object) || PyUnicode_CheckExact(object);
 }
 
-/* A caller's call: what it is to attnext.torch. learned: options to which gradients flow,
- * by name; those of True have to be tensors. */
+/* True for "outputs[0]": the argument is a list, of which this is an item. */
+static bool
+is_item(PyObject *name)
+{
+    const Py_ssize_t size = PyUnicode_Check(name) ? PyUnicode_GET_LENGTH(name) : 0;
+    return size > 0 && PyUnicode_READ_CHAR(name, size - 1) == ']';
+}
+
+/* Return what a caller's call is to attnext.torch; FAILED: an exception was raised. learned:
+ * options to which gradients flow, by name; those of True have to be tensors. */
 static call_kind
 look_at(tensor_call *call, PyObject *learned)
 {
@@ -71,11 +80,17 @@ look_at(tensor_call *call, PyObject *learned)
     for (int i = 0; i < call->count; i++) {
         tensor_argument *a = &call->arguments[i];
         const bool input = a->in_graph;
-        PyObject *rule = input ? Py_True : PyDict_GetItem(learned, a->name);
+        PyObject *rule = input ? Py_True : PyDict_GetItemWithError(learned, a->name);
+        if (rule == NULL && PyErr_Occurred()) {
+            return FAILED;
+        }
+        if (input && is_item(a->name)) {
+            return OTHER;
+        }
         if (py_is_tensor(a->given)) {
-            const bool wants = py_wants_gradient(a->given);
-            if (wants && rule == NULL) {
-                return OTHER;
+            const int wants = py_wants_gradient(a->given);
+            if (wants < 0 || (wants && rule == NULL)) {
+                return wants < 0 ? FAILED : OTHER;
             }
             a->in_graph = rule != NULL;
             wanted = wanted || wants;
@@ -85,10 +100,21 @@ look_at(tensor_call *call, PyObject *learned)
             constant = constant && is_constant(a->given); /* until the backward */
         }
     }
-    return !wanted || !py_records() ? PLAIN : constant ? RECORDED : OTHER;
+    const int records = wanted ? py_records() : 0;
+    if (records <= 0) {
+        return records < 0 ? FAILED : PLAIN;
+    }
+    return constant ? RECORDED : OTHER;
 }
 
 /* ---- the functions --------------------------------------------------------------- */
+
+/* Return what a call made, or NotImplemented, or NULL with an exception set. */
+static PyObject *
+result_of(py_answer answer, PyObject *made)
+{
+    return answer == PY_OTHER ? Py_NewRef(Py_NotImplemented) : made;
+}
 
 static PyObject *
 on_tensors(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -97,16 +123,17 @@ on_tensors(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PyObject *made = NULL;
+    py_answer answer = PY_OTHER;
     tensor_call call = {.count = 0};
     if (py_can_exchange() && py_add_arguments(&call, args[1], false)) {
-        made = py_call_on_arrays(py_state_of_module(module), args[0], &call);
+        answer = py_call_on_arrays(py_state_of_module(module), args[0], &call, &made);
     }
     py_clear_tensors(&call);
-    return py_or_not(made == NULL ? NULL : py_as_tensors(made));
+    return result_of(answer, made == NULL ? NULL : py_as_tensors(made));
 }
 
 /* The items of a way (attnext/torch/calls.py). A kind's first says what is kept. */
-enum { ASKED, HELPFUL, FEW, LEARNED, KINDS, KINDS_OF_FEW, RECORD };
+enum { ASKED, HELPFUL, FEW, LEARNED, KINDS, KINDS_OF_FEW, WAY_ITEMS };
 
 /* Those of the tensors and results that a backward needs. */
 static PyObject *
@@ -134,13 +161,14 @@ kept(PyObject *kind, PyObject *const *tensors, int count, PyObject *results)
     return them;
 }
 
-/* What record() makes of a call's first so many arguments and its results, a tuple. */
+/* Return a list for the node: kind, other options, what is kept, results, *tensors, of a call's
+ * first `count` arguments. */
 static PyObject *
-record(const tensor_call *call, int count, PyObject *way, bool few, PyObject *results)
+to_record(const tensor_call *call, int count, PyObject *way, bool few,
+          PyObject *results)
 {
-    enum { BEFORE = 4 };
-    PyObject *given[BEFORE + PY_MOST_TENSORS], **tensors = given + BEFORE;
     PyObject *names = PyTuple_New(count), *rest = PyDict_New(), *answer = NULL;
+    PyObject *tensors[PY_MOST_TENSORS];
     int found = 0;
     bool done = names != NULL && rest != NULL;
     for (int i = 0; done && i < count; i++) {
@@ -156,13 +184,12 @@ record(const tensor_call *call, int count, PyObject *way, bool few, PyObject *re
         PyObject *kinds = PyTuple_GET_ITEM(way, few ? KINDS_OF_FEW : KINDS);
         PyObject *kind = PyObject_GetItem(kinds, names);
         PyObject *keep = kind == NULL ? NULL : kept(kind, tensors, found, results);
-        if (keep != NULL) {
-            given[0] = kind;
-            given[1] = rest;
-            given[2] = keep;
-            given[3] = results;
-            answer = PyObject_Vectorcall(PyTuple_GET_ITEM(way, RECORD), given,
-                                         BEFORE + (size_t)found, NULL);
+        PyObject *const first[] = {kind, rest, keep, results};
+        const int before = Py_ARRAY_LENGTH(first);
+        answer = keep == NULL ? NULL : PyList_New(before + found);
+        for (int i = 0; answer != NULL && i < before + found; i++) {
+            PyObject *item = i < before ? first[i] : tensors[i - before];
+            PyList_SET_ITEM(answer, i, Py_NewRef(item));
         }
         Py_XDECREF(keep);
         Py_XDECREF(kind);
@@ -175,10 +202,21 @@ record(const tensor_call *call, int count, PyObject *way, bool few, PyObject *re
 static bool
 is_way(PyObject *way)
 {
-    return (PyTuple_Check(way) && PyTuple_GET_SIZE(way) > RECORD &&
+    return (PyTuple_Check(way) && PyTuple_GET_SIZE(way) >= WAY_ITEMS &&
             PyLong_CheckExact(PyTuple_GET_ITEM(way, FEW)) &&
             PyDict_CheckExact(PyTuple_GET_ITEM(way, LEARNED))) ||
            refuse("way");
+}
+
+/* Set *few to whether a call that is recorded has so few keys that nothing helps a backward. */
+static int
+read_few(const attnext_state *state, PyObject *inputs, PyObject *limit, bool *few)
+{
+    PyObject *keys = py_item(inputs, state->names[ARG_KEYS]);
+    const Py_ssize_t most = PyLong_AsSsize_t(limit);
+    *few = keys != NULL && py_rows(keys) <= most;
+    Py_XDECREF(keys);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static PyObject *
@@ -197,25 +235,25 @@ at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     const int given = call.count;
     bool few = true;
-    if (kind == RECORDED) {
-        PyObject *keys = py_item(args[1], state->names[ARG_KEYS]);
-        few = keys != NULL &&
-              py_rows(keys) <= PyLong_AsSsize_t(PyTuple_GET_ITEM(way, FEW));
-        Py_XDECREF(keys);
+    if (kind == RECORDED &&
+        read_few(state, args[1], PyTuple_GET_ITEM(way, FEW), &few) < 0) {
+        kind = FAILED;
     }
-    if (kind != OTHER && py_add_arguments(&call, PyTuple_GET_ITEM(way, ASKED), false) &&
+    py_answer answer = kind == FAILED ? PY_RAISED : PY_OTHER;
+    if (kind > OTHER && py_add_arguments(&call, PyTuple_GET_ITEM(way, ASKED), false) &&
         (few || py_add_arguments(&call, PyTuple_GET_ITEM(way, HELPFUL), false))) {
-        made = py_call_on_arrays(state, args[0], &call);
+        answer = py_call_on_arrays(state, args[0], &call, &made);
         made = made == NULL ? NULL : py_as_tensors(made);
     }
     if (made != NULL && kind == RECORDED) {
-        PyObject *results = PyTuple_Check(made) ? made : PyTuple_Pack(1, made);
-        Py_XDECREF(results == made ? NULL : made);
-        made = results == NULL ? NULL : record(&call, given, way, few, results);
+        PyObject *results = PyTuple_Check(made) ? Py_NewRef(made)
+                                                : PyTuple_Pack(1, made);
+        Py_SETREF(made,
+                  results == NULL ? NULL : to_record(&call, given, way, few, results));
         Py_XDECREF(results);
     }
     py_clear_tensors(&call);
-    return py_or_not(made);
+    return result_of(answer, made);
 }
 
 /* ---- and back --------------------------------------------------------------------- */
@@ -255,7 +293,7 @@ result_at(PyObject *made, Py_ssize_t place)
                                                         : NULL;
 }
 
-/* Those results as tensors. */
+/* Return the results in these places as tensors. */
 static PyObject *
 gradients_of(PyObject *made, PyObject *places)
 {
@@ -264,7 +302,11 @@ gradients_of(PyObject *made, PyObject *places)
     for (Py_ssize_t i = 0; gradients != NULL && i < count; i++) {
         PyObject *place = PyTuple_GET_ITEM(places, i), *gradient = Py_NewRef(Py_None);
         if (place != Py_None) {
-            PyObject *result = result_at(made, PyLong_AsSsize_t(place));
+            const Py_ssize_t index = PyLong_AsSsize_t(place);
+            PyObject *result = PyErr_Occurred() ? NULL : result_at(made, index);
+            if (result == NULL && !PyErr_Occurred()) {
+                refuse("places");
+            }
             Py_SETREF(gradient,
                       result == NULL ? NULL : py_as_tensors(Py_NewRef(result)));
         }
@@ -289,19 +331,20 @@ go_back(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PyObject *made = NULL, *gradients = NULL;
+    py_answer answer = PY_OTHER;
     tensor_call call = {.count = 0};
     if (py_can_exchange() && add_tensors(&call, args[1], args[2]) &&
         add_tensors(&call, args[3], args[4]) &&
         py_add_arguments(&call, args[5], false) &&
         py_add_arguments(&call, args[6], false)) {
-        made = py_call_on_arrays(py_state_of_module(module), args[0], &call);
+        answer = py_call_on_arrays(py_state_of_module(module), args[0], &call, &made);
     }
     py_clear_tensors(&call);
     if (made != NULL) {
         gradients = gradients_of(made, args[7]);
         Py_DECREF(made);
     }
-    return py_or_not(gradients);
+    return result_of(answer, gradients);
 }
 
 /* None: as where torch has no such functions. */

@@ -20,16 +20,19 @@ bool py_can_exchange(void);
 
 bool py_is_tensor(PyObject *object);
 
-/* What fails in these is no error of the call: whatever is raised is to be cleared. */
+/* How a step of a call ended. PY_RAISED: an exception is set, and the caller of the call gets
+ * it. PY_OTHER: none is set, and C does not serve this call: attnext/torch/tensors.py does. */
+typedef enum { PY_RAISED = -1, PY_OTHER, PY_DONE } py_answer;
 
-/* How many rows a tensor has, (..., rows, features); 0, if C does not read it. */
+/* Return how many rows a tensor (..., rows, features) has; 0 if C does not read it. */
 npy_intp py_rows(PyObject *tensor);
 
-/* Is autograd on, or fails to say so? */
-bool py_records(void);
+/* Return 1 if autograd is on, else 0; -1: an exception was raised. */
+int py_records(void);
 
-/* Does it want a gradient, or fail to say so? This may run code, a mode of torch's. */
-bool py_wants_gradient(PyObject *tensor);
+/* Return 1 if a tensor requires a gradient, else 0; -1: an exception was raised. This may run
+ * code, a mode of torch's. */
+int py_wants_gradient(PyObject *tensor);
 
 /* ---- calls with tensors ---------------------------------------------------------- */
 
@@ -54,15 +57,13 @@ bool py_add_argument(tensor_call *call, PyObject *name, PyObject *given, bool in
 /* Adds what is in the dict; false: it is none, or too much. */
 bool py_add_arguments(tensor_call *call, PyObject *dict, bool in_graph);
 
-/* What the function makes of them, or NULL. */
-PyObject *py_call_on_arrays(const attnext_state *state, PyObject *function,
-                            tensor_call *call);
+/* Set *made to what the function returns for these arguments. */
+py_answer py_call_on_arrays(const attnext_state *state, PyObject *function,
+                            tensor_call *call, PyObject **made);
 
-/* Arrays as tensors, in tuples too, which come plain; a new reference for this one. */
+/* Return arrays as tensors, those in tuples too, in plain tuples. Takes the reference; NULL: an
+ * exception was raised. */
 PyObject *py_as_tensors(PyObject *made);
-
-/* The answer, or, after an error of the call or of what was tried, NotImplemented. */
-PyObject *py_or_not(PyObject *answer);
 
 void py_clear_tensors(tensor_call *call);
 
