@@ -164,9 +164,10 @@ process="config threads memory_threads memory large_results workspace leaks atta
 elsewhere="reference reference_masks frameworks hints known_bugs_elsewhere testing dask
     kernel_regression positional_encoding"
 compiled="adding_a_score core_c parallel_c simd_c web layers door"
-of_torch="torch fuzz_torch torch_derivatives torch_editions torch_exchange torch_functions torch_kept
-    torch_layouts torch_masks torch_memory torch_modules torch_nn torch_parts torch_scores
-    torch_sdpa torch_transformers torch_transforms torch_ways"
+of_torch="torch fuzz_torch torch_defaults torch_derivatives torch_editions torch_exceptions
+    torch_exchange torch_functions torch_kept torch_layouts torch_masks torch_memory torch_modules
+    torch_nn torch_overrides torch_parts torch_scores torch_sdpa torch_transformers torch_transforms
+    torch_ways"
 shown="explain explain_backward explain_labels explain_layers explain_memory explain_multi_head
     explain_show plot plot_shown tour tour_languages tour_plots tour_width lab lab_assignments lab_faults
     view"

@@ -84,7 +84,7 @@ def _refuse_tensor(name: str, value: Any) -> None:
     if type(value).__module__ == "torch.nn.attention.bias":
         raise TypeError(
             f"{name} is a {type_name(value)}, which has no values of its own, expected an array: "
-            "causal=True is its rule, with causal_offset=N - M for the lower right one"
+            "the argument causal is its rule"
         )
     try:
         refused = getattr(value, "requires_grad", False) is True

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnext import _core
+from attnext import _core, _wrong
 from attnext._docs.wrapped import Voice
 from attnext._gradients import SHARED, by_name, names_of
 from attnext._options import OPTIONS, Dropout, Extras, Masks, Pairs, Scores, Taken
@@ -187,6 +187,46 @@ def of_numbers(gradients: Saved, saved: Saved) -> Saved:
     return gradients
 
 
+def check_shapes(x: Mapping[str, Any]) -> None:
+    """Raise C's errors for queries, keys, values and weights that do not fit each other."""
+    q, k, v = x["queries"].shape, x["keys"].shape, x["values"].shape if "values" in x else None
+    own_size, gqa = "W_k" in x, bool(x.get("enable_gqa"))
+    axes = 3 if gqa else 2
+    if len(q) < axes:
+        heads = "three axes or more with enable_gqa: (..., heads, M, D)"
+        expected = heads if gqa else "two axes or more: (..., M, D)"
+        raise _wrong.shape("queries", _of_shape(q), expected)
+    fits = len(k) == len(q) and k[:-axes] == q[:-axes] and (own_size or k[-1] == q[-1])
+    if not fits or (gqa and q[-3] != k[-3] and (k[-3] == 0 or q[-3] % k[-3])):
+        raise _wrong.keys(_of_shape(k), _of_shape(q), own_size, gqa, -1)
+    if v is not None and (len(v) != len(k) or v[:-1] != k[:-1]):
+        raise _wrong.shape("values", _of_shape(v), [*k[:-1], _DV])
+    if own_size:
+        _check_weights(x)
+
+
+def _check_weights(x: Mapping[str, Any]) -> None:
+    """Raise C's errors for W_q (H, Dq), W_k and W_v, whose rows are those of fewer heads."""
+    rows = _H
+    for name, of in (("W_q", "queries"), ("W_k", "keys"), ("W_v", "values")):
+        if name not in x:
+            continue
+        given, size = x[name].shape, x[of].shape[-1]
+        if len(given) != 2 or given[1] != size or rows not in (_H, given[0]):
+            raise _wrong.shape(name, _of_shape(given), [rows, size])
+        if name == "W_q":
+            heads = x.get("num_heads", 1)
+            rows = given[0] // heads * (x.get("num_kv_heads") or heads)
+
+
+_H, _DV = -3, -7  # letters of a shape in _wrong.py
+
+
+def _of_shape(shape: Shape) -> Any:
+    """Return an array of this shape that takes no memory, for an error message."""
+    return np.broadcast_to(np.float32(0), tuple(map(int, shape)))
+
+
 def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
     rows = x["queries"].shape[:-1]
     return {
@@ -212,6 +252,7 @@ for _score in _core.SCORES:
     RULES[f"{_score}_attention"] = Rule(
         gradients=_gradients,
         shapes=_shapes,
+        check=check_shapes,
         optional=("weights", "lse"),
         helpful=("lse",),
         few=64,
@@ -223,6 +264,7 @@ for _score in _core.SCORES:
 RULES["multi_head_attention"] = Rule(
     gradients=_gradients,
     shapes=_shapes_of_heads,
+    check=check_shapes,
     drops=("output",),
     optional=("weights", "lse", "kept"),
     helpful=("lse", "kept"),  # kept: what the projections made

@@ -6,7 +6,7 @@ C has the first derivatives of float32. What else is asked for is computed by to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, takewhile
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from attnext._options import type_name
 
 from . import composite, operators
 from .calls import (
+    RULES,
     Call,
     Described,
     Kind,
@@ -104,7 +105,8 @@ def _overridden(
     arguments = {**by_argument(tuple(inputs), inputs.values()), **options}
     arguments |= that_ask_for(function, returned)
     code = public.__code__
-    first = [arguments.pop(name) for name in code.co_varnames[: code.co_argcount]]
+    names = takewhile(arguments.__contains__, code.co_varnames[: code.co_argcount])
+    first = [arguments.pop(name) for name in names]
     return handle_torch_function(public, given, *first, **arguments)
 
 
@@ -145,14 +147,16 @@ def _run_slowly(
 
 def _run_dispatched(described: Described, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Run the operator; an error gets a note that names the tensors of other classes."""
+    function, names, options, *_ = described
+    RULES[function].check({**options, **by_argument(names, tensors)})
     try:
         return operators.run(described, tensors)
     except Exception as error:
-        for name, x in zip(described[1], tensors, strict=True):
+        for name, x in zip(names, tensors, strict=True):
             if is_dispatched(x) and not x.is_meta:
                 error.add_note(
-                    f"raised when attnext's {described[0]} was called with {name}, a "
-                    f"{type_name(x)}: the class decides whether it runs this operator"
+                    f"raised when attnext's {function} was called with {name}, a {type_name(x)}: "
+                    "its class decides whether it runs this operator"
                 )
         raise
 

@@ -33,6 +33,8 @@ class Rule(NamedTuple):
     # (function, what is kept, options, what flows in, whose gradients are wanted): these
     gradients: Callable[[str, Saved, Mapping[str, Any], Flow, Sequence[str]], Saved]
     shapes: Callable[[dict[str, Any]], dict[str, Shape]]  # of the results, from tensors and options
+    # Raises for shapes that do not fit; only for tensors without values, else C says it.
+    check: Callable[[Mapping[str, Any]], None] = lambda arguments: None
     drops: tuple[str, ...] = ()  # inputs and results that are not needed for it
     optional: tuple[str, ...] = ()  # results that return_... asks for
     helpful: tuple[str, ...] = ()  # those of them that are asked for if a backward may follow

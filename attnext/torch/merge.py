@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.overrides import has_torch_function
 
 from attnext import _core
 from attnext._options import type_name
@@ -49,15 +50,15 @@ def merge_attention(
 
 
 def _parts(name: str, parts: Any) -> dict[str, Any]:
-    """One tensor, or those of a list, by name."""
-    if isinstance(parts, Tensor):
-        return {name: parts}
-    if not isinstance(parts, list | tuple):
+    """Return one tensor, or those of a list, by name."""
+    if isinstance(parts, list | tuple):
+        return {f"{name}[{i}]": part for i, part in enumerate(parts)}
+    if not isinstance(parts, Tensor) and not has_torch_function((parts,)):
         raise TypeError(
             f"{name} is of type {type_name(parts)}, expected a torch.Tensor, or a list or tuple "
             "of them"
         )
-    return {f"{name}[{i}]": part for i, part in enumerate(parts)}
+    return {name: parts}
 
 
 # ---- backward ------------------------------------------------------------------------------------

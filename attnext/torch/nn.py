@@ -209,7 +209,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         options["empty_rows"] = "nan" if need_weights else "zero"
         keep, p = None, self.dropout if self.training else 0.0
         if p > 0 and need_weights:  # the weights are returned after it
-            keep = torch.rand(B, self.num_heads, M, N + len(more_keys)) >= p
+            shape = B, self.num_heads, M, N + len(more_keys)
+            keep = torch.rand(shape, dtype=torch.float32, device=query.device) >= p
             options |= {"dropout_mask": keep, "dropout_p": p if p < 1 else 0.0}
         else:
             options |= dropped(p)

@@ -43,13 +43,15 @@ def stand_for(tensors: Sequence[Tensor]) -> bool:
 
 
 def as_tensors(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays and lists among the options become tensors, for a graph knows no others."""
+    """Make tensors of the arrays and lists among the options, for a graph knows no others."""
     return {
-        name: torch.as_tensor(x, device="cpu")
-        if isinstance(x, (np.ndarray, list)) and name != "window"
-        else x
+        name: torch.as_tensor(x, device="cpu") if _is_array(x) and name != "window" else x
         for name, x in options.items()
     }
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, list))
 
 
 def run(described: Described, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -150,8 +152,8 @@ def _backward(
     flow[1:] = [x if x is not None and x.any() else None for x in flow[1:]]
     if any(x.dtype is torch.float64 for x in grads):  # C has float32; here autograd is off
         raise TypeError(
-            "queries, or what stands first, has dtype torch.float64 and a __torch_dispatch__ of its "
-            "class, expected torch.float32 for a backward"
+            "the inputs have dtype torch.float64 and a class with a __torch_dispatch__, expected "
+            "torch.float32 or plain tensors for a backward"
         )
     d = backward(_decoded(*call), saved, flow, needed)
     return [x for x in d if x is not None]

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from attnext._options import OPTIONS, type_name
+from attnext.reference.band import OFFSET
 
 if TYPE_CHECKING:
     from torch.nn.attention.bias import CausalBias
@@ -137,7 +138,7 @@ def refuse_causal_bias(name: str, x: object) -> None:
     if is_causal_bias(x):
         raise TypeError(
             f"{name} is a torch.nn.attention.bias.CausalBias, which has no values of its own, "
-            "expected a plain tensor: causal=True, causal_offset=N - M is the lower right rule; "
+            f"expected a plain tensor: causal=True is its rule, with {OFFSET}=N - M if lower right; "
             "scaled_dot_product_attention takes a CausalBias as attn_mask"
         )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnext import _core
 from attnext._gradients import names_of
 
-from .attention import OTHER, of_numbers
+from .attention import OTHER, check_shapes, of_numbers
 from .autograd import run
 from .calls import RULES, Flow, Rule, Saved, Shape
 from .tensors import on_tensors
@@ -161,4 +161,6 @@ def _shapes(x: dict[str, Any]) -> dict[str, Shape]:
 
 
 for _score in _core.SCORES:
-    RULES[f"{_score}_scores"] = Rule(gradients=_gradients, shapes=_shapes, drops=("scores",))
+    RULES[f"{_score}_scores"] = Rule(
+        gradients=_gradients, shapes=_shapes, check=check_shapes, drops=("scores",)
+    )

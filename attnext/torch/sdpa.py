@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from attnext._options import type_name
+from attnext.reference.band import OFFSET
 
 from .autograd import compute, recorded_results
 from .rules import is_causal_bias, refuse_causal_bias
@@ -170,7 +171,7 @@ def _of_causal_bias(bias: CausalBias, query: Any, key: Any, is_causal: bool) -> 
             "lengths of query and key"
         )
     lower_right = bias.variant.name == "LOWER_RIGHT"
-    return {"causal": True, "causal_offset": S - L if lower_right else 0}
+    return {"causal": True, OFFSET: S - L if lower_right else 0}
 
 
 def by_kind(name: str, x: Any) -> dict[str, Any]:
@@ -198,6 +199,8 @@ def dropped(p: Any) -> dict[str, Any]:
 
 def _broadcast(inputs: dict[str, Any], axes: int) -> dict[str, Any]:
     """Broadcast the axes before the last `axes` ones. What is no tensor is refused later."""
+    for name, x in inputs.items():
+        refuse_causal_bias(name, x)  # which becomes a plain tensor here
     given = [x for x in inputs.values() if isinstance(x, Tensor)]
     leads = [x.shape[:-axes] for x in given]
     if len(given) < len(inputs) or leads[0] == leads[1] == leads[2]:
