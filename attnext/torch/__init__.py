@@ -19,13 +19,21 @@ wrote. A forward is one call into C, a backward another one.
   them, longer where something is masked, and forms the weights, in additive and Gaussian attention
   also (..., M, N, H) or (..., M, N, D). A `Memory` has float32 and first derivatives only.
 
+- What a call makes inside has the dtype and the device of its inputs, whatever
+  ``torch.set_default_dtype`` and ``torch.set_default_device`` say.
+- ``__torch_function__`` of an argument or of a mode takes over a function, as it does one of
+  PyTorch's. A class with a ``__torch_dispatch__`` gets attnext's operator to run: a FakeTensor, as a
+  tensor on device meta, gives the shapes of the results.
+- An exception of the caller's code (hooks, modes, signal handlers) reaches the caller.
+
 The files::
 
     rules.py        what is refused, and what autocast makes of inputs
     tensors.py      tensors to arrays and back
     calls.py        a call of a function, forward and backward
     autograd.py     a call as a node of autograd's graph, or without one
-    operators.py    a call as an operator in a graph of torch.compile or torch.jit.trace
+    operators.py    a call as an operator: in a graph of torch.compile or torch.jit.trace, for
+                    subclasses with a __torch_dispatch__, and on device meta
     graphs.py       what torch.compile leaves alone
     composite.py    every function of torch's operators: second derivatives, transforms, float64;
                     pairs.py, which pairs take part in them

@@ -138,7 +138,7 @@ def refuse_causal_bias(name: str, x: object) -> None:
     if is_causal_bias(x):
         raise TypeError(
             f"{name} is a torch.nn.attention.bias.CausalBias, which has no values of its own, "
-            f"expected a plain tensor: causal=True is its rule, with {OFFSET}=N - M if lower right; "
+            f"expected a tensor: causal=True is its rule, with {OFFSET}=N - M for lower right; "
             "scaled_dot_product_attention takes a CausalBias as attn_mask"
         )
 

@@ -51,6 +51,7 @@ def scaled_dot_product_attention(
     attn_mask : Tensor of bool or float32, optional
         Bools: True where a query attends to a key. Floats: added to the scores; they have a
         gradient. Of any shape that broadcasts to (..., L, S). Not together with `is_causal`.
+        A torch.nn.attention.bias.CausalBias is computed as its rule.
     dropout_p : float, optional
         Probability, 0 <= dropout_p <= 1, that a weight is left out, whether in training or not.
         Which, torch's own generator decides: `torch.manual_seed` makes it repeatable.
