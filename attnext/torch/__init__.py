@@ -22,8 +22,8 @@ wrote. A forward is one call into C, a backward another one.
 - What a call makes inside has the dtype and the device of its inputs, whatever
   ``torch.set_default_dtype`` and ``torch.set_default_device`` say.
 - ``__torch_function__`` of an argument or of a mode takes over a function, as it does one of
-  PyTorch's. A class with a ``__torch_dispatch__`` gets attnext's operator to run: a FakeTensor, as a
-  tensor on device meta, gives the shapes of the results.
+  PyTorch's. A class with a ``__torch_dispatch__`` gets attnext's operator to run. FakeTensors
+  and tensors on device meta give the shapes of the results.
 - An exception of the caller's code (hooks, modes, signal handlers) reaches the caller.
 
 The files::
