@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 import attnext
-from attnext._commands import Command
+from attnext._commands import Command, run_command
 from attnext._tour import run
 
 # What --help says, in English and in Chinese.
@@ -20,9 +17,9 @@ HELP = {
     "description": (
         "A tour of attnext in the terminal: attention computed, checked against known answers and, "
         "where it is installed, PyTorch; then a regression on real measurements, and timings. "
-        "Takes a few seconds. Exits with 1 if a known answer is missed.",
+        "Exits with 1 if a known answer is missed.",
         "attnext的终端导览：计算注意力，与已知答案核对，装有PyTorch时也与它核对；然后用真实的测量"
-        "数据做回归，最后比较用时。只需几秒。有答案不符时，退出码为1。",
+        "数据做回归，最后比较用时。有答案不符时，退出码为1。",
     ),
     "epilog": (
         "Colours appear on a terminal only; set NO_COLOR to have none. `attnext lab DIR` writes "
@@ -36,44 +33,40 @@ HELP = {
         "文字的语言：en为英文（与系统的语言设置无关），zh为中文",
     ),
     "plots": (
-        "also draw the figures into PNG files in this folder, which is made if needed; needs "
-        "matplotlib",
-        "同时把图画成PNG文件，存入这个目录（没有则新建）；需要matplotlib",
+        "also draw the figures into PNG files in this folder, which is created if needed; files of "
+        "the same names are replaced; needs matplotlib",
+        "同时把图画成PNG文件，存入这个目录（没有则新建），同名文件会被替换；需要matplotlib",
     ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tour; return 0 if every known answer was found, 1 if one was missed.
+    """Run the tour, or `attnext lab`; return the exit status.
 
-    Arguments that make no sense, and figures that cannot be written, exit with 2 before it starts.
-    Output that cannot be written ends it with 1, Ctrl-C as that signal does.
+    The tour returns 0 if every known answer was found and 1 if one was missed. Wrong arguments and
+    a folder that cannot be written exit with 2, before anything is done. An output that cannot be
+    written ends with 1, Ctrl-C with its signal.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["lab"]:
-        return import_module("attnext.lab.handout").main(words[1:])  # type: ignore[no-any-return]
+        return run_command(lambda: _lab(words[1:]))
+    return run_command(lambda: _tour(words))
+
+
+def _lab(words: Sequence[str]) -> int:
+    """Write the notebooks and assignments of `attnext lab DIR`."""
+    return import_module("attnext.lab.handout").main(words)  # type: ignore[no-any-return]
+
+
+def _tour(words: Sequence[str]) -> int:
+    """Run the tour."""
     parser = _parser(words)
     arguments = parser.parse_args(words)
     if arguments.plots is not None:
         obstacle = _prepare(arguments.plots)
         if obstacle:
             parser.error(f"argument --plots: {obstacle}")
-    try:
-        if sys.stdout is None:  # `attnext >&-`
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        status = run(sys.stdout, arguments.lang, arguments.plots)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # `attnext | head`: the reader has seen enough
-        _drop_output()
-    except OSError as error:  # a full disk
-        _drop_output()
-        print(f"attnext: cannot write: {error.strerror}", file=sys.stderr)
-    except KeyboardInterrupt:  # ended by the signal, as a shell expects to see it
-        _drop_output()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGINT)
-    return 1
+    return run(sys.stdout, arguments.lang, arguments.plots)
 
 
 def _parser(words: Sequence[str]) -> Command:
@@ -87,12 +80,6 @@ def _parser(words: Sequence[str]) -> Command:
     parser.add_argument("--lang", choices=("en", "zh"), default="en", help=parser.say(HELP["lang"]))
     parser.add_argument("--plots", metavar="DIR", type=Path, help=parser.say(HELP["plots"]))
     return parser
-
-
-def _drop_output() -> None:
-    """Have what is still to be written go nowhere, or Python would try again at its end."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _prepare(folder: Path) -> str:

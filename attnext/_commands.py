@@ -1,12 +1,21 @@
-"""What the console scripts say of themselves: help in English, and in Chinese with --lang zh."""
+"""What the console scripts share: help in two languages, and an output that may be unwritable."""
 
 from __future__ import annotations
 
 import argparse
+import codecs
+import errno
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
 
 from attnext._width import wrap
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 # What argparse would write of its own, in the two languages.
 _WORDS = {
@@ -49,13 +58,72 @@ class Command(argparse.ArgumentParser):
         text = super().format_help()
         return text.replace(english, chinese, 1) if self.chinese else text
 
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Write the help or an error; argparse's own method ignores a full disk."""
+        if message and (stream := file or sys.stderr) is not None:
+            stream.write(message)
+
 
 def _wants_chinese(words: Sequence[str]) -> bool:
-    """Whether --lang zh stands among the words, and the output can hold it."""
+    """True if --lang zh is among the words and the standard output can encode Chinese."""
     language = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     language.add_argument("--lang")
     try:
-        _WORDS["usage"][1].encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        _WORDS["usage"][1].encode(encoding_of(sys.stdout))
         return bool(language.parse_known_args(words)[0].lang == "zh")
     except (argparse.ArgumentError, UnicodeEncodeError):
         return False
+
+
+# ---- the standard output -------------------------------------------------------------------------
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Run a command that writes to the standard output; return its exit status.
+
+    If the output cannot be written, because it is closed or the disk is full, say so on the
+    standard error and return 1. If its reader has left, as in `attnext | head`, return 1 silently.
+    Ctrl-C ends the process by its signal, as a shell expects.
+    """
+    try:
+        if sys.stdout is None:  # `attnext >&-`
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        try:
+            return command()
+        finally:  # also after SystemExit: argparse writes the help and does not flush it
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        if error.filename is not None:  # an error of another file
+            raise
+        _drop_output()
+        if sys.stderr is not None:  # print would write to sys.stdout instead
+            with suppress(OSError):
+                text = f"attnext: cannot write to the standard output: {error.strerror}"
+                print(text, file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        _drop_output()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+    return 1
+
+
+def _drop_output() -> None:
+    """Discard unwritten output. Python would try to write it at exit and print a traceback."""
+    with suppress(OSError, AttributeError):  # no file: None or a StringIO
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def encoding_of(stream: TextIO) -> str:
+    """Return the stream's encoding; utf-8 for a StringIO, which has none and takes everything."""
+    name = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        return codecs.lookup(name).name
+    except LookupError:  # nothing to go by
+        return "ascii"
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Return the text with escapes for characters that the encoding lacks, as in a path."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)

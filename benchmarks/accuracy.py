@@ -95,7 +95,7 @@ def main() -> None:
     print(text)
     if options.paste:
         try:
-            paste({options.root / DOCUMENT: text})
+            paste(options.root, {DOCUMENT: text})
         except NoMarkers as error:
             sys.exit(str(error))
 

@@ -35,6 +35,8 @@ from suite.paste import NoMarkers, publish
 from suite.peers import CPUS, PEERS, SLOW_TO_COMPILE
 from suite.timing import ROUNDS
 
+from attnext._files import write_files
+
 CLONE = Path(__file__).resolve().parent.parent
 
 
@@ -206,7 +208,7 @@ def main() -> None:
         sys.exit(slower)
     found = record.read(options.source) if options.source else measured(options)
     if options.json:
-        options.json.write_text(record.text(found), encoding="utf-8")
+        write_files(options.json.parent, {options.json.name: record.text(found).encode()})
     print(report.document(found, as_markdown=options.markdown))
     if options.paste:
         try:

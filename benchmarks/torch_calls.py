@@ -23,6 +23,7 @@ from suite.timing import Timer
 
 import attnext
 import attnext.torch
+from attnext._files import write_files
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 MARKERS = "<!-- torch table: begin -->", "<!-- torch table: end -->"
@@ -101,7 +102,8 @@ def main() -> None:
     print(found)
     if options.paste:
         text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(between_markers(text, found, DOCUMENT.name, *MARKERS), "utf-8")
+        pasted = between_markers(text, found, DOCUMENT.name, *MARKERS)
+        write_files(DOCUMENT.parent, {DOCUMENT.name: pasted.encode()})
 
 
 if __name__ == "__main__":

@@ -400,9 +400,9 @@ def test_documents_without_markers_are_left_alone(
     root = documents(tmp_path, f"{paste.BEGIN}\n{paste.END}\n")
     (root / "docs/performance.md").write_text(text)
     record = measured[0]
-    tables = {root / name: report.document(record) for name in DOCUMENTS}
+    tables = {name: report.document(record) for name in DOCUMENTS}
     with pytest.raises(paste.NoMarkers, match="performance.md needs one line"):
-        paste.paste(tables)
+        paste.paste(root, tables)
     assert (root / "README.md").read_text() == f"{paste.BEGIN}\n{paste.END}\n"
     assert (root / "docs/performance.md").read_text() == text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,87 @@ def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as left:
         main(["lab", str(tmp_path / "file")])
     assert left.value.code == 2 and "cannot write into the folder" in capsys.readouterr().err
+
+
+def attnext_lab(*words: object, code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run `attnext lab WORDS`, which ends with this code; return all that it says."""
+    try:
+        ended = main(["lab", *map(str, words)])
+    except SystemExit as left:
+        ended = left.code
+    assert ended == code
+    return "".join(capsys.readouterr())
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_run_over_an_untouched_folder_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attnext_lab(tmp_path, code=0, capsys=capsys)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    (tmp_path / "README.md").unlink()
+    attnext_lab(tmp_path, code=0, capsys=capsys)
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert before.keys() == after.keys()  # what was missing is back
+    files = [path for path in before if path.is_file() and path.name != "README.md"]
+    assert [before[path] for path in files] == [after[path] for path in files]
+
+
+@pytest.mark.parametrize("again", [[], ["--lang", "zh"], ["--solutions"]])
+def test_answers_are_kept_and_nothing_else_is_changed(
+    again: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In no language: all is decided before the first file is written."""
+    attnext_lab(tmp_path, code=0, capsys=capsys)
+    work = tmp_path / "assignments" / NAMES[-1] / f"{NAMES[-1]}.ipynb"
+    work.write_text(work.read_text("utf-8") + "an afternoon", "utf-8")
+    (tmp_path / "notebooks" / f"{NAMES[0]}.ipynb").unlink()  # it would be written first
+    before = contents(tmp_path)
+    said = attnext_lab(tmp_path, *again, code=2, capsys=capsys)
+    assert str(work) in said and "--force" in said
+    assert str(tmp_path / "notebooks" / NAMES[0]) not in said  # only what is in the way
+    assert ("内容不同" in said) == ("zh" in again)
+    assert contents(tmp_path) == before
+    assert "18" in attnext_lab(tmp_path, *again, "--force", code=0, capsys=capsys)
+    assert "an afternoon" not in work.read_text("utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+@pytest.mark.parametrize("to", ["a file", "the same contents", "nothing"])
+def test_a_link_is_not_followed(
+    to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, elsewhere = tmp_path / "hw", tmp_path / "elsewhere"
+    folder.mkdir()
+    if to == "a file":
+        elsewhere.write_text("mine")
+    elif to == "the same contents":
+        write(tmp_path / "other")
+        elsewhere.write_bytes((tmp_path / "other" / "README.md").read_bytes())
+    (folder / "README.md").symlink_to(elsewhere)
+    before = contents(tmp_path)
+    assert str(folder / "README.md") in attnext_lab(folder, code=2, capsys=capsys)
+    assert contents(tmp_path) == before and list(folder.iterdir()) == [folder / "README.md"]
+    attnext_lab(folder, "--force", code=0, capsys=capsys)
+    assert not (folder / "README.md").is_symlink()
+    assert not elsewhere.exists() or elsewhere.read_bytes() == before[elsewhere]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_folder_that_leads_elsewhere_is_refused(
+    force: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, elsewhere = tmp_path / "hw", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (folder / "data").symlink_to(elsewhere, target_is_directory=True)
+    said = attnext_lab(folder, *force, code=2, capsys=capsys)
+    assert f"{folder / 'data'}: a symbolic link leads out of the folder" in said
+    assert contents(tmp_path) == {}
 
 
 def test_the_notebooks_come_with_the_package() -> None:

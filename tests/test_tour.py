@@ -142,12 +142,18 @@ runpy.run_module("attnext", run_name="__main__")
 """
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full, on Linux")
+UNWRITABLE = "attnext: cannot write to the standard output: "
+needs_dev_full = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="/dev/full, a disk that is full, is Linux's"
+)
+
+
+@needs_dev_full
 @pytest.mark.parametrize(
     ("redirection", "act", "code", "message"),
     [
-        (">&-", "pass", 1, "attnext: cannot write: " + os.strerror(errno.EBADF)),
-        (">/dev/full", "pass", 1, "attnext: cannot write: " + os.strerror(errno.ENOSPC)),
+        (">&-", "pass", 1, UNWRITABLE + os.strerror(errno.EBADF)),
+        (">/dev/full", "pass", 1, UNWRITABLE + os.strerror(errno.ENOSPC)),
         (">/dev/null", "raise KeyboardInterrupt", -signal.SIGINT, ""),
     ],
 )
@@ -164,6 +170,91 @@ def test_what_cannot_go_on_says_why_in_a_line(
         timeout=HANG,
     )
     assert (done.returncode, done.stderr.strip()) == (code, message)
+
+
+# What each command does before its output fails: arguments, and the status of a full output.
+COMMANDS = [
+    (["--help"], 1),
+    (["--version"], 1),
+    (["lab", "--help"], 1),
+    (["lab", "handout"], 1),
+    (["lab", "handout", "--lang", "zh"], 1),
+    (["lab"], 2),  # its only message goes to the standard error
+]
+
+
+@needs_dev_full
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("words", "status"), COMMANDS)
+def test_no_command_ends_in_a_traceback_if_the_output_is_full(
+    words: list[str], status: int, unbuffered: str, tmp_path: Path
+) -> None:
+    """Python itself would print one and exit with 120; argparse would exit with 0."""
+    done = redirected(">/dev/full", words, tmp_path, PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == status and "Traceback" not in done.stderr
+    if status == 1:
+        assert done.stderr == f"{UNWRITABLE}{os.strerror(errno.ENOSPC)}\n"
+    else:
+        assert "the following arguments are required: DIR" in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell's redirections")
+@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-"])
+def test_lab_with_a_closed_output_writes_nothing(redirection: str, tmp_path: Path) -> None:
+    done = redirected(redirection, ["lab", "handout"], tmp_path)
+    said = "" if "2>" in redirection else f"{UNWRITABLE}{os.strerror(errno.EBADF)}\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert not (tmp_path / "handout").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell's pipe")
+@pytest.mark.parametrize("words", [["--help"], ["lab", "handout"]], ids=" ".join)
+def test_a_command_whose_reader_has_left_is_silent(words: list[str], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "attnext", *words],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=HANG,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell's redirections")
+def test_lab_says_it_in_ascii_if_the_output_is_ascii(tmp_path: Path) -> None:
+    """In English, and with escapes for the folder's name; the files are Chinese all the same."""
+    words = ["lab", "作业", "--lang", "zh"]
+    done = redirected(">said", words, tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "said").read_text() == "18 files are in \\u4f5c\\u4e1a\n"
+    assert "练习" in (tmp_path / "作业" / "README.md").read_text("utf-8")
+
+
+def redirected(
+    redirection: str, words: list[str], folder: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`attnext WORDS`, run by a shell with this redirection in the folder."""
+    return subprocess.run(
+        [
+            "sh",
+            "-c",
+            f'exec "$@" {redirection}',
+            "sh",
+            sys.executable,
+            "-P",
+            "-m",
+            "attnext",
+            *words,
+        ],
+        cwd=folder,
+        env=os.environ | environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=HANG,
+    )
 
 
 def test_the_console_script_is_the_tour() -> None:

@@ -110,6 +110,35 @@ def test_the_folder_may_exist_and_files_are_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "kept"
 
 
+def test_a_link_in_the_folder_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.png"
+    elsewhere.write_text("mine")
+    plots = tmp_path / "plots"
+    plots.mkdir()
+    picture = plots / "1-masked-softmax.png"
+    picture.symlink_to(elsewhere)
+    code, _ = run(masks.masked_softmax, plots=plots)
+    assert code == 0 and elsewhere.read_text() == "mine"
+    assert not picture.is_symlink() and picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_cannot_be_drawn_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: the file is neither shortened nor removed, and no temporary one stays."""
+
+    def half(self: Figure, file: Any, **kwargs: Any) -> None:
+        (file.write if hasattr(file, "write") else Path(file).write_bytes)(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    picture = tmp_path / "1-masked-softmax.png"
+    picture.write_text("earlier")
+    monkeypatch.setattr(Figure, "savefig", half)
+    code, _ = run(masks.masked_softmax, plots=tmp_path)
+    assert code == 1 and os.listdir(tmp_path) == [picture.name]
+    assert picture.read_text() == "earlier"
+
+
 def test_named_in_chinese_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)
     code, text = run(masks.masked_softmax, plots=tmp_path / ".", language="zh")
@@ -168,7 +197,7 @@ def test_the_font_is_one_that_is_there(
 def test_a_folder_that_the_terminal_cannot_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Figure, "savefig", lambda self, file, **kwargs: Path(file).touch())
+    monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)
     folder = tmp_path / "图"
     folder.mkdir()
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")

@@ -1,4 +1,4 @@
-"""The tour: what attnext does, shown and checked in a terminal in a few seconds.
+"""The tour: what attnext does, shown and checked in a terminal.
 
     page.py        what is written: headings, prose, lines with a mark, the score of the checks
     canvas.py      points and a curve, drawn in characters
@@ -90,10 +90,10 @@ def _opening(tour: Tour, wanted: Language) -> None:
     if page.language != wanted:
         page.line(f"  No Chinese: this output is encoded in {page.encoding}, which cannot hold it.")
     page.say(
-        en=f"A tour in {parts} parts and a few seconds. Every number is computed now, on this "
-        f"machine, and held against what it must be: {page.tick} found, {page.cross} missed.",
-        zh=f"导览共{parts}个部分，只需几秒。每个数都是此刻在这台机器上算出来的，并与应有的答案"
-        f"核对：{page.tick}表示相符，{page.cross}表示不符。",
+        en=f"A tour in {parts} parts. Every number is computed now, on this machine, and compared "
+        f"with the known answer: {page.tick} means equal, {page.cross} means missed.",
+        zh=f"导览共{parts}个部分。每个数都是此刻在这台机器上算出来的，并与应有的答案核对："
+        f"{page.tick}表示相符，{page.cross}表示不符。",
     )
     if tour.peer is None:
         page.say(

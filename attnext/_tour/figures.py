@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 import attnext
 from attnext import kernel_regression as kr
+from attnext._files import write_files
 from attnext._tour.page import Page
 from attnext.plot import plot_kernel_regression, plot_loss, show_heatmaps
 from attnext.plot.figures import (
@@ -234,8 +236,10 @@ class Figures:
         for note in (text for legend in figure.legends for text in legend.get_texts()):
             if note.get_text() == "masked":
                 note.set_text(self.text(en="masked", zh="被掩蔽"))
-        figure.savefig(self.folder / file, dpi=150)
+        picture = BytesIO()
+        figure.savefig(picture, format="png", dpi=150)
         let_go(figure)  # a file is all that was asked for
+        write_files(self.folder, {file: picture.getvalue()})
         self.written.append(file)
         self.page.note(self.page.text(en=f"figure: {file}", zh=f"图：{file}"))
 

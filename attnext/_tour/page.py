@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Literal, TextIO, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnext._commands import encodable, encoding_of
 from attnext._width import columns, wrap
 
 Language: TypeAlias = Literal["en", "zh"]
@@ -34,7 +34,7 @@ class Page:
 
     def __init__(self, stream: TextIO, language: Language = "en") -> None:
         self.stream = stream
-        self.encoding = _encoding(stream)
+        self.encoding = encoding_of(stream)
         self.unicode = self._can_encode(_FANCY + "".join(_MARKS) + _BRAILLE)
         self.language: Language = language if self._can_encode(_CHINESE) else "en"
         self.colour = _wants_colour(stream)
@@ -56,8 +56,7 @@ class Page:
         """One line, as it is; a character the stream does not know, in a path say, is escaped."""
         if not self.unicode:
             text = text.translate(str.maketrans(_FANCY, _PLAIN))
-        text = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
-        self.stream.write(text.rstrip() + "\n")
+        self.stream.write(encodable(text, self.encoding).rstrip() + "\n")
 
     def fit(self, text: str, indent: int) -> list[str]:
         """`text` as it is if there is room for it behind the indent; or cut at gaps and wrapped."""
@@ -131,15 +130,6 @@ def largest_difference(a: ArrayLike, b: ArrayLike) -> float:
     """The largest entry of |a - b| over the largest entry of |b|."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
-
-
-def _encoding(stream: TextIO) -> str:
-    """The stream's own; that of a StringIO, which has none and takes everything, is utf-8."""
-    name = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        return codecs.lookup(name).name
-    except LookupError:  # nothing to go by
-        return "ascii"
 
 
 def _wants_colour(stream: TextIO) -> bool:

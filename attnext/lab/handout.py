@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -10,7 +12,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import attnext
-from attnext._commands import Command
+from attnext._commands import Command, encodable, encoding_of
+from attnext._files import write_files
 from attnext.lab.assignments import Notebook, as_json, assignment, plain
 from attnext.lab.words import HANDOUT, said
 
@@ -21,13 +24,25 @@ HELP = {
         "fill in, and checks beside them, marked for nbgrader.",
         "把不含输出的笔记本写入一个目录，每本配一份作业：待填写的单元格，旁边是检查，带有nbgrader的标记。",
     ),
-    "folder": ("where to; made if needed", "写到哪里；没有则新建"),
+    "folder": ("the folder to write into; created if needed", "要写入的目录；没有则新建"),
     "lang": ("the language: English or Chinese", "语言：en为英文，zh为中文"),
+    "force": (
+        "overwrite files whose contents differ; without it they are named and nothing is written",
+        "覆盖内容不同的同名文件；没有这一选项时，只列出这些文件，什么也不写",
+    ),
     "solutions": (
         "fill the solutions in, between the marks that nbgrader takes out: for teachers",
         "填入答案，放在nbgrader会删去的标记之间：供教师使用",
     ),
 }
+
+
+class Kept(OSError):
+    """Files of other contents are there, and `force` was not given: `names` lists them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(errno.EEXIST, os.strerror(errno.EEXIST))
+        self.names = names
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,29 +51,46 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("folder", metavar="DIR", type=Path, help=parser.say(HELP["folder"]))
     parser.add_argument("--lang", choices=("en", "zh"), default="en", help=parser.say(HELP["lang"]))
     parser.add_argument("--solutions", action="store_true", help=parser.say(HELP["solutions"]))
+    parser.add_argument("--force", action="store_true", help=parser.say(HELP["force"]))
     arguments = parser.parse_args(argv)
+    folder: Path = arguments.folder
+    spoken = "zh" if parser.chinese else "en"
     try:
-        written = write(arguments.folder, arguments.lang, arguments.solutions)
+        count = write(folder, arguments.lang, arguments.solutions, arguments.force)
+    except Kept as kept:
+        names = "".join(f"\n  {folder / name}" for name in kept.names)
+        parser.error(said(HANDOUT, "kept", spoken, names=names))
     except OSError as error:
-        parser.error(f"cannot write into the folder {arguments.folder}: {error.strerror}")
-    sys.stdout.write(
-        said(HANDOUT, "written", arguments.lang, count=written, folder=arguments.folder) + "\n"
-    )
+        where = error.filename2 or error.filename or folder
+        reason = f"{where}: {error.strerror}"
+        parser.error(said(HANDOUT, "unwritable", spoken, folder=folder, reason=reason))
+    text = said(HANDOUT, "written", spoken, count=count, folder=folder)
+    sys.stdout.write(encodable(text, encoding_of(sys.stdout)) + "\n")
     return 0
 
 
-def write(folder: Path, lang: str = "en", solutions: bool = False) -> int:
-    """Write everything; return the number of files. Files of these names are overwritten."""
-    texts = dict(_texts(lang, solutions))
-    for name, text in texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
-    return len(texts)
+def write(folder: Path, lang: str = "en", solutions: bool = False, force: bool = False) -> int:
+    """Write everything into `folder`; return the number of files.
+
+    Files that are there already with the same contents stay as they are. If any file has other
+    contents, raise Kept and change nothing, unless `force` is true.
+    """
+    contents = {name: text.encode() for name, text in _texts(lang, solutions)}
+    changed = {name: text for name, text in contents.items() if not _is_same(folder / name, text)}
+    kept = [name for name in changed if os.path.lexists(folder / name)]
+    if kept and not force:
+        raise Kept(kept)
+    write_files(folder, changed)
+    return len(contents)
+
+
+def _is_same(path: Path, content: bytes) -> bool:
+    """True if this file, and not a symbolic link to it, has these contents."""
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == content
 
 
 def _texts(lang: str, solutions: bool) -> Iterator[tuple[str, str]]:
-    """Every file, by its name."""
+    """Generate the name, relative to the folder, and the text of every file."""
     for name, chapter, solved in sources(lang):
         yield f"notebooks/{name}.ipynb", as_json(plain(chapter))
         handed_out = assignment(chapter, solved, lang, solutions)

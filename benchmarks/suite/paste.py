@@ -7,6 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attnext._files import write_files
+
 from . import picture, record, report
 
 BEGIN = "<!-- benchmark table: begin -->"
@@ -30,23 +32,23 @@ def between_markers(text: str, table: str, name: str, begin: str = BEGIN, end: s
     return f"{before}{begin}\n{table.strip()}\n{end}{rest.split(end)[1]}"
 
 
-def paste(tables: dict[Path, str]) -> None:
-    """Each table into its document; all documents are checked before one is written."""
+def paste(root: Path, tables: dict[str, str]) -> None:
+    """Put each table into its document below `root`; check all documents before one is written."""
     texts = {}
-    for path, table in tables.items():
+    for name, table in tables.items():
+        path = root / name
         if not path.is_file():
             raise NoMarkers(f"{path} is not there")
-        texts[path] = between_markers(path.read_text(encoding="utf-8"), table, str(path))
-    for path, text in texts.items():
-        path.write_text(text, encoding="utf-8")
+        text = between_markers(path.read_text(encoding="utf-8"), table, str(path))
+        texts[name] = text.encode()
+    write_files(root, texts)
 
 
 def publish(measured: dict[str, Any], root: Path) -> None:
     """Of one record: the tables, the pictures, and the record."""
     tables = {name: report.summary(measured, lang) for name, lang in READMES.items()}
     tables[PERFORMANCE] = report.document(measured)
-    paste({root / name: table for name, table in tables.items()})
+    paste(root, tables)
     drawn = {f"{PICTURES}/{name}": text for name, text in picture.pictures(measured).items()}
-    for name, text in {**drawn, RECORD: record.text(measured)}.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(text, encoding="utf-8")
+    texts = {**drawn, RECORD: record.text(measured)}
+    write_files(root, {name: text.encode() for name, text in texts.items()})
