@@ -102,6 +102,27 @@ def test_every_file_of_tests_is_in_one_list_of_the_steps() -> None:
     assert {name[1:] for name in taken if name[0] == "$"} <= lists.keys()
 
 
+@in_a_clone
+def test_the_site_is_built_with_the_torch_that_was_tested() -> None:
+    (wanted,) = re.findall(r"^torch==.+$", read(".ci/site.txt"), re.MULTILINE)
+    assert wanted in PROJECT["optional-dependencies"]["test"]
+
+
+def test_the_extra_of_the_notebooks_has_all_that_they_import() -> None:
+    """anywidget too, which attnext.view needs and notebook 01 runs."""
+    (own, *_) = (x for x in PROJECT["optional-dependencies"]["lab"] if x.startswith("attnext["))
+    extras = own.removeprefix("attnext[").removesuffix("]").split(",")
+    pattern = r"attnext\.(\w+)|from attnext import ([\w, ]+)"  # in prose as well
+    used = {
+        name
+        for path in REPOSITORY.glob("examples/**/*.ipynb")
+        for found in re.findall(pattern, path.read_text("utf-8"))
+        for name in re.findall(r"\w+", " ".join(found))
+    }
+    assert {"view", "plot", "torch"} <= used
+    assert used & PROJECT["optional-dependencies"].keys() <= set(extras)
+
+
 # ---- the citation --------------------------------------------------------------------------------
 
 
