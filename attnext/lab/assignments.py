@@ -1,8 +1,10 @@
-"""A notebook's exercises as an assignment, made from the notebook and its solutions.
+"""Make the assignment of a notebook from the notebook and its solutions.
 
-What a solution asserts at its end becomes the check beside the cell to fill in; everything else of
-it is the solution, which stands between the marks that nbgrader takes out, or is left out here.
-Notebooks are handled as the JSON that they are, so that nothing need be installed.
+In a notebook of solutions, a cell whose id begins with "check-" checks the exercise before it.
+All other code of the exercise is its solution, which is left out of the assignment, or put between
+the marks that nbgrader removes. texts/exercises.txt has, for each check, the names that it reads
+and a message for each of its assertions, in both languages.
+Notebooks are handled as JSON, so nothing besides the standard library is needed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from attnext._width import wrap
+from attnext._words import table
 from attnext.lab.words import HANDOUT, said
 
 Notebook: TypeAlias = dict[str, Any]
@@ -25,41 +29,42 @@ METADATA = {
 }
 
 
+EXERCISES = table("lab/texts/exercises")
+WIDTH = 96  # columns of a definition in an answer cell
+
+
 @dataclass
 class Exercise:
-    """One exercise: what is asked, and the parts of its solution."""
+    """One exercise: the task, and the parts of its solution."""
 
     number: int
     task: str
     prose: list[str] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
-
-    @property
-    def whole(self) -> str:
-        """All code of the solution."""
-        return "\n\n\n".join(self.code)
+    check: str = ""
 
 
 @dataclass(frozen=True)
-class Split:
-    """A solution's code, and what of it is a check."""
+class Definition:
+    """A name that a check reads."""
 
-    solution: str
-    check: str
-    binds: frozenset[str]  # names that it leaves behind
-    reads: frozenset[str]  # those that the check needs
+    name: str
+    shape: str  # "(5,)" of an array, "()" of a number, "" of anything else
+    function: bool
+    line: str  # of the answer cell
 
 
-def assignment(chapter: Notebook, solved: Notebook, lang: str, solutions: bool) -> Notebook:
-    """The assignment of a notebook; with the solutions between nbgrader's marks if asked for."""
+def assignment(
+    name: str, chapter: Notebook, solved: Notebook, lang: str, solutions: bool
+) -> Notebook:
+    """Return the assignment of a notebook, with the solutions between nbgrader's marks if asked."""
     setup, exercises = _exercises(chapter, solved)
     title = re.sub(r"^# ", "", _source(chapter["cells"][0]).split("\n")[0])
     head = said(HANDOUT, "head", lang, title=title)
     cells = [_cell("markdown", "head", head), _cell("code", "setup", setup)]
-    splits = [split(exercise.whole) for exercise in exercises]
-    for i, (exercise, parts) in enumerate(zip(exercises, splits, strict=True)):
-        wanted = _wanted(splits, i)
-        cells += _asked(exercise, parts, sorted(wanted), lang, solutions)
+    for exercise in exercises:
+        entry = EXERCISES[f"{name} {exercise.number}"][lang] if exercise.check else ""
+        cells += _asked(exercise, entry.split("\n"), lang, solutions)
     return {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
 
 
@@ -96,7 +101,12 @@ def _exercises(chapter: Notebook, solved: Notebook) -> tuple[str, list[Exercise]
     for cell in solved["cells"][1:]:
         text = _source(cell)
         if cell["cell_type"] == "code":
-            (setup if current is None else current.code).append(text)
+            if current is None:
+                setup.append(text)
+            elif cell["id"].startswith("check-"):
+                current.check = text
+            else:
+                current.code.append(text)
             continue
         before, *sections = re.split(r"^## (?=\d+\. )", text, flags=re.M)
         if current is not None and before.strip():
@@ -109,99 +119,91 @@ def _exercises(chapter: Notebook, solved: Notebook) -> tuple[str, list[Exercise]
     return "\n\n\n".join(setup), exercises
 
 
-# ---- from a solution to a check ------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 
-def split(code: str) -> Split:
-    """What a solution asserts of names that are not changed any more is its check."""
+def definition(line: str) -> Definition:
+    """Read a line of an entry: "name (5,): meaning", "function(arguments): ..." or "name: ..."."""
+    found = re.fullmatch(r"(\w+)( ?)(\([^)]*\))?[:：] *(.+)", line)
+    if found is None:
+        raise ValueError(f"line is {line!r}, expected a name, its shape or arguments, and a text")
+    name, space, brackets, _ = found.groups()
+    function = bool(brackets) and not space
+    return Definition(name, "" if function else brackets or "", function, line)
+
+
+def check_of(code: str, entry: list[str], number: int, lang: str) -> str:
+    """Return the code of a check: first that every name is there, then the assertions.
+
+    `entry` has a line for each name and then, behind "! ", the message of each assertion.
+    """
+
+    def message(text: str) -> str:
+        literal = json.dumps(
+            said(HANDOUT, "failed", lang, number=number, message=text), ensure_ascii=False
+        )
+        return f"f{literal}" if "{" in text else literal
+
+    first = []
+    for each in definitions(entry):
+        name = each.name
+        missing = message(said(HANDOUT, "missing", lang, name=name))
+        first.append(f'assert "{name}" in globals(), {missing}')
+        if each.function:
+            wrong = message(said(HANDOUT, "function", lang, name=name))
+            first.append(f"assert callable({name}), {wrong}")
+        elif each.shape:
+            wrong = message(said(HANDOUT, "shape", lang, name=name, shape=each.shape))
+            first.append(f"assert np.shape({name}) == {each.shape}, {wrong}")
     lines = code.split("\n")
-    body = ast.parse("\n".join("pass" if x.startswith("%") else x for x in lines)).body
-    checks: list[ast.stmt] = []
-    for i, statement in enumerate(body):
-        changed = {name for later in body[i + 1 :] for name in _bound(later)}
-        if _is_assertion(statement) and not changed & _read(statement):
-            checks.append(statement)
-    taken = {n for check in checks for n in range(check.lineno - 1, check.end_lineno or 0)}
-    kept = "\n".join(line for n, line in enumerate(lines) if n not in taken).strip("\n")
-    shown = "\n".join(line for n, line in enumerate(lines) if n in taken)
-    binds = frozenset(name for statement in body for name in _bound(statement))
-    return Split(kept, shown, binds, frozenset(n for check in checks for n in _read(check)))
+    assertions = [node for node in ast.parse(code).body if isinstance(node, ast.Assert)]
+    texts = [line.removeprefix("! ") for line in entry if line.startswith("! ")]
+    for node, text in reversed(list(zip(assertions, texts, strict=True))):
+        condition = ast.get_source_segment(code, node.test)
+        stated = f"assert {condition}, (\n    {message(text)}\n)"
+        lines[node.lineno - 1 : node.end_lineno] = stated.split("\n")
+    return "\n".join([*first, "", *lines])
 
 
-def _is_assertion(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return ast.unparse(statement.value.func).split(".")[-1].startswith("assert")
-    return isinstance(statement, ast.Assert)
-
-
-def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Names that a statement gives a value, or a part of one; not those inside of functions."""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        yield statement.name
-        return
-    for node in _outside_of_scopes(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            owner: ast.expr = node
-            while isinstance(owner, ast.Subscript | ast.Attribute):
-                owner = owner.value
-            if isinstance(owner, ast.Name):
-                yield owner.id
-
-
-def _outside_of_scopes(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and what is in it, without what has names of its own."""
-    yield node
-    own = (ast.FunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, own):
-            yield from _outside_of_scopes(child)
-
-
-def _read(statement: ast.stmt) -> set[str]:
-    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    return {n.id for n in names if isinstance(n.ctx, ast.Load)}
-
-
-def _wanted(splits: list[Split], i: int) -> set[str]:
-    """What an exercise has to leave behind: for its own check, and for those of later ones."""
-    wanted = splits[i].reads & splits[i].binds
-    for j, later in enumerate(splits[i + 1 :], i + 1):
-        rebound = {name for between in splits[i + 1 : j + 1] for name in between.binds}
-        wanted |= (later.reads & splits[i].binds) - rebound
-    return set(wanted)
+def definitions(entry: list[str]) -> list[Definition]:
+    """Return the names that an entry defines, in its order."""
+    return [definition(line) for line in entry if line and not line.startswith("! ")]
 
 
 # ---- cells ---------------------------------------------------------------------------------------
 
 
-def _asked(
-    exercise: Exercise, parts: Split, wanted: list[str], lang: str, solutions: bool
-) -> Iterator[Cell]:
-    """The task, a cell to fill in, its check, and one for words, of which each may be missing."""
+def _asked(exercise: Exercise, entry: list[str], lang: str, solutions: bool) -> Iterator[Cell]:
+    """Generate the task, the answer cell, its check, and a cell for words; all may be missing
+    but the task.
+    """
     number = exercise.number
     task = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"\n {1,3}", "\n", exercise.task))
     title = said(HANDOUT, "exercise", lang, number=number)
     yield _cell("markdown", f"task-{number}", f"## {title}\n\n{task}")
-    if parts.solution:
-        text = f"### BEGIN SOLUTION\n{parts.solution}\n### END SOLUTION"
+    if exercise.code:
+        solution = "\n\n\n".join(exercise.code)
+        text = f"### BEGIN SOLUTION\n{solution}\n### END SOLUTION"
         if not solutions:
             text = f"{said(HANDOUT, 'code', lang)}\nraise NotImplementedError"
-        names = ", ".join(wanted)
-        lead = said(HANDOUT, "leaves", lang, names=names) + "\n" if names else ""
-        yield _cell("code", f"answer-{number}", lead + text, solution=True)
-    own = sorted(parts.reads & parts.binds)
-    if parts.check and own:
-        missing = said(HANDOUT, "missing", lang, number=number)
-        listed = ", ".join(f'"{name}"' for name in own)
-        guard = f'for name in [{listed}]:\n    assert name in globals(), f"{missing}"\n'
-        yield _cell("code", f"check-{number}", guard + parts.check, points=1)
+        yield _cell("code", f"answer-{number}", _lead(entry, lang) + text, solution=True)
+    if exercise.check:
+        check = check_of(exercise.check, entry, number, lang)
+        yield _cell("code", f"check-{number}", check, points=1)
     prose = "\n\n".join(exercise.prose)
     text = f"### BEGIN SOLUTION\n{prose}\n### END SOLUTION" if solutions and prose else ""
     if prose:
         text = text or said(HANDOUT, "words", lang)
         yield _cell("markdown", f"words-{number}", text, solution=True, points=0)
+
+
+def _lead(entry: list[str], lang: str) -> str:
+    """Return the comment that lists the names to define; "" without a check."""
+    lines = []
+    for each in definitions(entry):
+        first, *rest = wrap(each.line, WIDTH)
+        lines += [f"#   {first}", *(f"#       {line}" for line in rest)]
+    return "\n".join([said(HANDOUT, "define", lang), *lines]) + "\n" if lines else ""
 
 
 def _cell(

@@ -93,7 +93,7 @@ def _texts(lang: str, solutions: bool) -> Iterator[tuple[str, str]]:
     """Generate the name, relative to the folder, and the text of every file."""
     for name, chapter, solved in sources(lang):
         yield f"notebooks/{name}.ipynb", as_json(plain(chapter))
-        handed_out = assignment(chapter, solved, lang, solutions)
+        handed_out = assignment(name, chapter, solved, lang, solutions)
         yield f"assignments/{name}/{name}.ipynb", as_json(handed_out)
     data = files("attnext").joinpath("data", "motorcycle.csv").read_text(encoding="utf-8")
     yield "data/motorcycle.csv", data
