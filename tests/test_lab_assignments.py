@@ -228,11 +228,10 @@ def test_marks_for_nbgrader(name: str, folders: Any) -> None:
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name[:2] in ("01", "08")])
-def test_solutions_pass_every_check(name: str, folders: Any, tmp_path: Path) -> None:
-    """Here those that take a second; the step assignments of .ci/run does all."""
-    solved = [cells(folders[lang, True], name) for lang in LANGUAGES]
-    assert checks_that_fail(*solved, path=tmp_path / "cells") == [{}, {}]
+def test_solutions_pass_every_check(folders: Any, tmp_path: Path) -> None:
+    """Here those of the first notebook, in a second; the step assignments of .ci/run does all."""
+    solved = cells(folders["en", True], NAMES[0])
+    assert checks_that_fail(solved, path=tmp_path / "cells") == [{}]
 
 
 @pytest.mark.parametrize("name", NAMES)

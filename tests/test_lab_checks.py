@@ -250,24 +250,28 @@ WRONG_ANSWERS = {
 }
 
 
-def verdicts(answers: dict[str, str], folders: Any, path: Path) -> dict[str, dict[str, str]]:
-    """What each check says of its answer, after the first cell alone: no other exercise is done."""
+@pytest.fixture(scope="module")
+def verdicts(folders: Any, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """What each check says of a right answer, of all in turn, and then of the wrong ones.
+
+    A check runs after the first cell and its answer alone: no other exercise is done.
+    """
     programs = []
-    for key, answer in answers.items():
+    for key, answer in [*OTHER_ANSWERS.items(), *((k, x) for k, (x, _) in WRONG_ANSWERS.items())]:
         name, number = key.split()
         found = {cell["id"]: cell for cell in cells(folders["en"], name)}
         written = {**found["setup"], "id": "answer", "source": [answer]}
         programs.append([found["setup"], written, found[f"check-{number}"]])
-    return dict(zip(answers, checks_that_fail(*programs, path=path), strict=True))
+    return checks_that_fail(*programs, path=tmp_path_factory.mktemp("answers") / "cells")
 
 
-def test_right_answers_that_differ_from_the_solutions_pass(folders: Any, tmp_path: Path) -> None:
-    said = verdicts(OTHER_ANSWERS, folders, tmp_path / "cells")
+def test_right_answers_that_differ_from_the_solutions_pass(verdicts: list[dict[str, str]]) -> None:
+    said = dict(zip(OTHER_ANSWERS, verdicts, strict=False))
     assert said == dict.fromkeys(OTHER_ANSWERS, {})
 
 
-def test_wrong_answers_fail_with_their_message(folders: Any, tmp_path: Path) -> None:
-    answers = {key: answer for key, (answer, _) in WRONG_ANSWERS.items()}
-    for key, said in verdicts(answers, folders, tmp_path / "cells").items():
-        (message,) = said.values()
-        assert message.startswith(f"AssertionError: {WRONG_ANSWERS[key][1]}"), message
+def test_wrong_answers_fail_with_their_message(verdicts: list[dict[str, str]]) -> None:
+    of_wrong = verdicts[len(OTHER_ANSWERS) :]
+    for said, (_, message) in zip(of_wrong, WRONG_ANSWERS.values(), strict=True):
+        (got,) = said.values()
+        assert got.startswith(f"AssertionError: {message}"), got
