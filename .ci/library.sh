@@ -169,10 +169,10 @@ of_torch="torch fuzz_torch torch_defaults torch_derivatives torch_editions torch
     torch_nn torch_overrides torch_parts torch_scores torch_sdpa torch_transformers torch_transforms
     torch_ways"
 shown="explain explain_backward explain_labels explain_layers explain_memory explain_multi_head
-    explain_show plot plot_shown tour tour_languages tour_plots tour_width lab lab_assignments lab_faults
-    view"
+    explain_show plot plot_shown tour tour_languages tour_plots tour_width lab lab_assignments
+    lab_faults lab_checks view"
 project="benchmarks benchmarks_beside benchmarks_ways chinese completion docs editable notebooks
-    notebooks_chinese packaging refleaks signatures site"
+    notebooks_chinese packaging refleaks signatures site files"
 
 tests() { # NAME...: their files
     printf 'tests/test_%s.py\n' "$@"
