@@ -94,6 +94,17 @@ def shapes(
 _MOST_ENTROPY = 1 << 20  # NumPy would go through more, and hear no Ctrl-C
 
 
+def _owns_memory(array: np.ndarray[Any, Any]) -> bool:
+    """True if NumPy allocated the array's memory, so an object array does hold objects.
+
+    An `__array_interface__` may call floats objects, and to read such an object ends the process.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and not owner.flags.owndata:
+        owner = owner.base
+    return isinstance(owner, np.ndarray)
+
+
 def _entropy(value: Any) -> Any:
     """A seed of ints in sequences, as lists and plain arrays.
 
@@ -109,6 +120,8 @@ def _entropy(value: Any) -> Any:
         value = np.asarray(value)
         if value.dtype != object or value.ndim == 0:
             return value
+        if not _owns_memory(value):
+            raise TypeError("an array of objects whose memory no NumPy array owns")
     return [_entropy(item) for item in value]
 
 

@@ -67,7 +67,7 @@ def read(name: str, value: Any) -> Array:
                 raise type(error)(f"{name} cannot be read as an array: {error}") from error
             note(name, error)
             raise
-    if array.dtype.kind == "O" and isinstance(value, _LISTS) and _is_ragged(array):
+    if type(value) in _LISTS and _is_ragged(array):
         what = "cannot be read as an array: its lists have different lengths"
         raise ValueError(f"{name} {what}")
     if type(array) is not np.ndarray:
@@ -99,8 +99,12 @@ def _refuse_tensor(name: str, value: Any) -> None:
 
 
 def _is_ragged(array: Array) -> bool:
-    """What NumPy before 1.24 makes of lists of different lengths: an array of lists."""
-    return array.size > 0 and isinstance(array.flat[0], list)
+    """True if NumPy before 1.24 made an array of lists from lists of different lengths.
+
+    Only for an array that NumPy filled itself, from an exact list or tuple. A subclass may have an
+    `__array_interface__` that calls floats objects, and to read such an object ends the process.
+    """
+    return array.dtype.kind == "O" and array.size > 0 and isinstance(array.flat[0], list)
 
 
 def _refuse_subclass(name: str, array: Array) -> None:

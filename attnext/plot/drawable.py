@@ -16,7 +16,9 @@ def as_numbers(name: str, value: Any) -> Numbers:
         raise TypeError(f"{name} is a MaskedArray, expected a plain array")
     try:
         array = np.asarray(_without_gradient(value))
-        if array.dtype == object and array.size and isinstance(array.flat[0], list):
+        # An object array that NumPy did not fill from lists may hold no objects: not looked into.
+        from_lists = isinstance(value, list | tuple) and array.dtype == object and array.size > 0
+        if from_lists and isinstance(array.flat[0], list):
             raise ValueError("its lists have different lengths")  # NumPy 1.24 says so itself
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name} cannot be read as an array: {error}") from None
