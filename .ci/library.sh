@@ -150,7 +150,7 @@ run_pytest() {
 
 # The files of tests/ by what they are about: each is in one list, which test_packaging.py holds, so
 # that what replaces a file runs wherever that did. A step takes lists, or names.
-arguments="inputs inputs_masks inputs_messages options modules_options attacks"
+arguments="broadcast inputs inputs_masks inputs_messages options modules_options attacks"
 masks="masks mask_rules rules"
 modifiers="modifiers bias softcap sink scale dropout"
 sizes="attention few_queries cosine regimes bits accuracy"

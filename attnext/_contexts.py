@@ -25,6 +25,15 @@ def _leads_nowhere(owner: Any) -> bool:
     return fixed and kind.__dictoffset__ == 0 and gc.get_referents(owner) in ([], [kind])
 
 
+def _copied(array: Array) -> Array:
+    """Return a copy that is no larger than the distinct data: np.broadcast_to repeats the rest."""
+    once = []
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        once.append(slice(0, 1) if stride == 0 and size > 1 else slice(None))
+    distinct = array[tuple(once)].copy()
+    return distinct if distinct.shape == array.shape else np.broadcast_to(distinct, array.shape)
+
+
 def kept(array: Array) -> Array:
     """What a context keeps of an input: itself, if it leads nowhere.
 
@@ -37,13 +46,13 @@ def kept(array: Array) -> Array:
         owner = owner.base
         plain = plain and (type(owner) is np.ndarray or not isinstance(owner, np.ndarray))
     if not _leads_nowhere(owner):
-        return array.copy()
+        return _copied(array)
     if plain:
         return array
     buffer = owner.ravel(order="K") if isinstance(owner, np.ndarray) else owner
     try:
         memory = np.frombuffer(buffer, np.uint8)
     except (TypeError, ValueError, BufferError):  # it is empty, or shows nobody its memory
-        return array.copy()
+        return _copied(array)
     start = array.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
     return np.ndarray(array.shape, array.dtype, buffer, start, array.strides)

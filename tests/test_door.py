@@ -53,7 +53,7 @@ ALLOWED = {
     *"PyTypeNum_ISBOOL PyTypeNum_ISFLOAT PyTypeNum_ISINTEGER".split(),
     *"PyArray_DescrFromType PyArray_FromArray PyArray_New PyArray_NewCopy".split(),
     *"PyArray_ISALIGNED PyArray_IS_C_CONTIGUOUS PyArray_NewLikeArray PyArray_Newshape".split(),
-    "PyArray_SwapAxes",
+    *"PyArray_SwapAxes PyArray_NewFromDescr PyArray_ISBEHAVED_RO".split(),
     *"PyArray_Repeat PyArray_SetBaseObject PyArray_SimpleNew".split(),
     *"PyArray_CopyInto PyLong_FromLongLong".split(),
     *"PyCapsule_New PyDataMem_GetHandler PyTraceMalloc_Track".split(),

@@ -187,13 +187,23 @@ double attn_backward_work(const attn_problem *p);
 
 /* ---- queries, keys and values ---------------------------------------------------- */
 
-/* Rows of numbers that lie next to each other, the rows of an entry anywhere: number d
- * of row j of entry e is data[e / heads * entry + e % heads * head + j * row + d]. So
- * heads can be read where they lie, inside rows (entries, rows, heads, d). */
+/* Batch elements that share their rows, as those of a broadcast array do: element b has the
+ * rows of distinct element of[b], and `each` elements share those of each distinct one k:
+ * users[k * each + i], i < each. */
+typedef struct {
+    int64_t distinct, each;
+    const int64_t *of, *users;
+} attn_sharing;
+
+/* Rows of contiguous floats, stored at any distance: float d of row j of batch element e is
+ * data[e / heads * entry + e % heads * head + j * row + d]. So heads can be read where they
+ * are stored, inside rows (entries, rows, heads, d). With `shared` it is
+ * data[shared->of[e / heads] * entry + ...]. */
 typedef struct {
     const float *data;
     int64_t heads; /* >= 1 */
     int64_t head, entry, row;
+    const attn_sharing *shared; /* NULL: no two elements share rows */
 } attn_operand;
 
 /* A C-contiguous array (entries / heads, rows, heads, width); (entries, rows, width). */
@@ -202,7 +212,7 @@ attn_beside(const float *data, int64_t heads, int64_t rows, int64_t width)
 {
     /* without an element the products may overflow, and do not count */
     uint64_t row = (uint64_t)heads * (uint64_t)width, entry = (uint64_t)rows * row;
-    return (attn_operand){data, heads, width, (int64_t)entry, (int64_t)row};
+    return (attn_operand){data, heads, width, (int64_t)entry, (int64_t)row, NULL};
 }
 
 static inline attn_operand

@@ -9,19 +9,22 @@
 #include "work.h"
 
 attn_prepared *
-attn_take_prepared(attn_arena *a, const attn_problem *p, int64_t capacity)
+attn_take_prepared(attn_arena *a, const attn_problem *p, const attn_sharing *shared,
+                   int64_t capacity)
 {
     if (p->score->take_keys == NULL) {
         return NULL;
     }
     attn_prepared local, *to = attn_take(a, sizeof *to, 1, 1);
     int64_t rows = 0;
-    if (__builtin_mul_overflow(p->B / p->group, capacity, &rows)) {
+    if (__builtin_mul_overflow(attn_distinct(shared, p->B / p->group), capacity,
+                               &rows)) {
         a->used = SIZE_MAX;
         return NULL;
     }
     *(to == NULL ? &local : to) = (attn_prepared){
         .capacity = capacity,
+        .shared = shared,
         .rows = p->score->take_keys(p, rows, a),
     };
     return to;
@@ -37,7 +40,8 @@ void
 attn_start_keys(attn_prepared *to, const attn_problem *p)
 {
     if (p->score->start_keys != NULL) {
-        p->score->start_keys(to->rows, p, p->B / p->group * to->capacity);
+        const int64_t entries = attn_distinct(to->shared, p->B / p->group);
+        p->score->start_keys(to->rows, p, entries * to->capacity);
     }
 }
 
@@ -92,9 +96,9 @@ key_task(void *ctx, int64_t task, int worker)
 }
 
 static bool
-run_job(key_job *job, double key_work, attn_run *run)
+run_job(key_job *job, int64_t entries, double key_work, attn_run *run)
 {
-    int64_t entries = job->p->B / job->p->group, keys = job->end - job->first;
+    int64_t keys = job->end - job->first;
     return attn_parallel_for(run, entries * attn_ceil_div(keys, TASK_KEYS),
                              attn_us(attn_work(entries, keys, 1) * key_work), key_task,
                              job);
@@ -104,8 +108,10 @@ bool
 attn_make_keys(attn_prepared *to, const attn_operand *keys, const uint8_t *use,
                int64_t first, int64_t end, const attn_problem *p, attn_run *run)
 {
-    key_job job = {p, first, end, use, .to = to, .keys = keys};
-    return run_job(&job, p->score->key_work(p), run);
+    const attn_operand rows = to->shared == NULL ? *keys : attn_distinct_rows(keys);
+    key_job job = {p, first, end, use, .to = to, .keys = &rows};
+    return run_job(&job, attn_distinct(to->shared, p->B / p->group),
+                   p->score->key_work(p), run);
 }
 
 bool
@@ -113,7 +119,8 @@ attn_make_keys_backward(attn_call *c)
 {
     const attn_problem *p = c->p;
     key_job job = {p, 0, p->N, c->key_use, .call = c};
-    return run_job(&job, ATTN_WORK_NUMBER * (double)attn_key_width(p), c->run);
+    return run_job(&job, p->B / p->group, ATTN_WORK_NUMBER * (double)attn_key_width(p),
+                   c->run);
 }
 
 /* ---- in memory of the caller ----------------------------------------------------- */
@@ -122,7 +129,7 @@ static size_t
 size_of(const attn_problem *p, int64_t capacity)
 {
     attn_arena a = attn_arena_over(NULL);
-    attn_take_prepared(&a, p, capacity);
+    attn_take_prepared(&a, p, NULL, capacity);
     return a.used == 0 ? 0 : attn_arena_size(&a);
 }
 
@@ -130,7 +137,7 @@ static void
 start(void *memory, const attn_problem *p, int64_t capacity)
 {
     attn_arena a = attn_arena_over(memory);
-    attn_prepared *to = attn_take_prepared(&a, p, capacity);
+    attn_prepared *to = attn_take_prepared(&a, p, NULL, capacity);
     if (to != NULL) {
         attn_start_keys(to, p);
     }

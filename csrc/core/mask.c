@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "operand.h"
 #include "work.h"
 
 /* ---- one row --------------------------------------------------------------------- */
@@ -355,6 +356,7 @@ attn_zero_holes(float *row, const attn_rows *rows, int l)
 
 typedef struct {
     const attn_problem *p;
+    const attn_sharing *shared;
     uint8_t *use;
     bool pooled;
 } used_job;
@@ -379,18 +381,14 @@ mark_block(uint8_t *use, const attn_rows *rows, bool pooled)
     return marked;
 }
 
-/* The keys of one entry; the last queries first, because a causal one that is late
- * attends to most. */
-static void
-used_task(void *ctx, int64_t entry, int worker)
+/* Marks the keys that the queries of one entry of the keys use, of which `unused` are left;
+ * returns how many are then. The last queries first, because under a causal mask they attend to
+ * most keys. */
+static int64_t
+mark_entry(uint8_t *use, const used_job *job, int64_t entry, int64_t unused)
 {
-    const used_job *job = ctx;
     const attn_problem *p = job->p;
     int64_t rows_needed = rows_alike(&p->masks) ? min(p->M, 1) : p->M;
-    uint8_t *use = job->use + entry * p->N;
-    int64_t unused = p->N;
-    (void)worker;
-    memset(use, ATTN_UNUSED, (size_t)p->N);
     for (int64_t head = 0; head < p->group; head++) {
         for (int64_t end = rows_needed; end > 0 && unused > 0; end -= ATTN_LANES) {
             int64_t m0 = max(end - ATTN_LANES, 0);
@@ -399,18 +397,38 @@ used_task(void *ctx, int64_t entry, int worker)
             unused -= mark_block(use, &rows, job->pooled);
         }
     }
+    return unused;
+}
+
+/* A task is the keys of one entry, or of all entries that share them. */
+static void
+used_task(void *ctx, int64_t task, int worker)
+{
+    const used_job *job = ctx;
+    const attn_sharing *shared = job->shared;
+    const int64_t each = shared == NULL ? 1 : shared->each;
+    uint8_t *use = job->use + task * job->p->N;
+    int64_t unused = job->p->N;
+    (void)worker;
+    memset(use, ATTN_UNUSED, (size_t)job->p->N);
+    for (int64_t i = 0; i < each && unused > 0; i++) {
+        const int64_t entry = shared == NULL ? task : shared->users[task * each + i];
+        unused = mark_entry(use, job, entry, unused);
+    }
 }
 
 bool
-attn_used_keys(uint8_t *use, const attn_problem *p, bool pooled, attn_run *run)
+attn_used_keys(uint8_t *use, const attn_problem *p, const attn_sharing *shared,
+               bool pooled, attn_run *run)
 {
-    used_job job = {p, use, pooled};
+    used_job job = {p, shared, use, pooled};
+    const int64_t entries = attn_distinct(shared, p->B / p->group);
     double us = attn_us(ATTN_WORK_ASKED * attn_work(p->B, p->M, p->N));
     if (!attn_may_be_empty(p)) { /* nothing is masked: all of them */
-        memset(use, 0, (size_t)(p->B / p->group * p->N));
+        memset(use, 0, (size_t)(entries * p->N));
         return true;
     }
-    return attn_parallel_for(run, p->B / p->group, us, used_task, &job);
+    return attn_parallel_for(run, entries, us, used_task, &job);
 }
 
 int64_t

@@ -105,9 +105,11 @@ bool attn_may_be_empty(const attn_problem *p);
 
 /* ---- rows of queries or keys that no pair needs ---------------------------------- */
 
-/* use (B / group, N): 0 for a key that any query is scored against, or, if so, whose
- * value is pooled, be it by an empty row; else ATTN_UNUSED. false: interrupted. */
-bool attn_used_keys(uint8_t *use, const attn_problem *p, bool pooled, attn_run *run);
+/* use (B / group, N), or, of shared keys, (distinct, N): 0 for a key that any query is scored
+ * against, or, if so, whose value is pooled, be it by an empty row; else ATTN_UNUSED. false:
+ * interrupted. */
+bool attn_used_keys(uint8_t *use, const attn_problem *p, const attn_sharing *shared,
+                    bool pooled, attn_run *run);
 
 /* How many of the rows at .. end - 1, at least one, are alike from the first on: all used
  * (use NULL: all are), or all unused. */

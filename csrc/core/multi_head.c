@@ -31,8 +31,9 @@ attn_take_between(attn_between *x, const attn_multi_head_call *m, attn_arena *a)
     const size_t key = (size_t)m->G * sizeof(float);
     const bool prepared = p->prepared != NULL;
     x->Q = attn_take(a, query, m->entries, p->M);
-    x->K = prepared ? NULL : attn_take(a, key, m->entries, p->N);
-    x->V = prepared ? NULL : attn_take(a, key, m->entries, p->N);
+    const int64_t of_keys = attn_distinct(m->shared, m->entries);
+    x->K = prepared ? NULL : attn_take(a, key, of_keys, p->N);
+    x->V = prepared ? NULL : attn_take(a, key, of_keys, p->N);
     x->O = attn_take(a, query, m->entries, p->M);
 }
 
@@ -71,9 +72,10 @@ take_use(attn_multi_head_call *m, attn_arena *a)
     const attn_problem *p = m->p;
     m->key_use = m->value_use = NULL;
     if (attn_may_be_empty(p)) {
-        m->key_use = m->value_use = attn_take(a, 1, m->entries, p->N);
+        const int64_t entries = attn_distinct(m->shared, m->entries);
+        m->key_use = m->value_use = attn_take(a, 1, entries, p->N);
         if (p->empty_rows == ATTN_EMPTY_UNIFORM) {
-            m->value_use = attn_take(a, 1, m->entries, p->N);
+            m->value_use = attn_take(a, 1, entries, p->N);
         }
     }
 }
@@ -203,7 +205,7 @@ attn_multi_head_layer(const attn_multi_head_call *m, const attn_inputs *in, int 
     const bool of_keys = weight == W_K || weight == W_V;
     const int64_t rows = of_keys ? p->N : p->M;
     attn_projection y = {
-        .rows = m->entries * rows,
+        .rows = (of_keys ? attn_distinct(m->shared, m->entries) : m->entries) * rows,
         .H = of_keys ? m->G : m->H,
         .X_rows = rows,
         .W = p->parameters[weight],
@@ -216,12 +218,12 @@ attn_multi_head_layer(const attn_multi_head_call *m, const attn_inputs *in, int 
         break;
     case W_K:
         y.D = p->Dk;
-        y.X = in->keys;
+        y.X = m->shared == NULL ? in->keys : attn_distinct_rows(&in->keys);
         y.use = m->key_use;
         break;
     case W_V:
         y.D = p->Dv;
-        y.X = in->values;
+        y.X = m->shared == NULL ? in->values : attn_distinct_rows(&in->values);
         y.use = m->value_use;
         break;
     default:
@@ -246,9 +248,10 @@ attn_multi_head_find_keys(const attn_multi_head_call *m, attn_run *run)
 {
     attn_problem p = *m->p;
     p.group = p.heads;
-    return m->key_use == NULL || (attn_used_keys(m->key_use, &p, false, run) &&
-                                  (m->value_use == m->key_use ||
-                                   attn_used_keys(m->value_use, &p, true, run)));
+    return m->key_use == NULL ||
+           (attn_used_keys(m->key_use, &p, m->shared, false, run) &&
+            (m->value_use == m->key_use ||
+             attn_used_keys(m->value_use, &p, m->shared, true, run)));
 }
 
 static bool
@@ -268,11 +271,13 @@ attn_multi_head_operands(const attn_multi_head_call *m)
     const prepared_heads *ready = p->prepared == NULL ? NULL : prepared_at(p->prepared);
     const int64_t key_heads = p->heads / p->group, d = m->inner.Dq;
     const int64_t rows = ready != NULL ? ready->capacity : p->N;
-    return (attn_inputs){
+    attn_inputs in = {
         .queries = attn_beside(m->made.Q, p->heads, p->M, d),
         .keys = attn_beside(ready != NULL ? ready->K : m->made.K, key_heads, rows, d),
         .values = attn_beside(ready != NULL ? ready->V : m->made.V, key_heads, rows, d),
     };
+    in.keys.shared = in.values.shared = m->shared;
+    return in;
 }
 
 /* The attention may well want fewer threads than a layer. */
@@ -317,6 +322,9 @@ attn_multi_head_forward(float *output, float *weights, float *lse, void *kept,
     attn_multi_head_call m = attn_multi_head_begin(p);
     attn_arena a = attn_arena_within(memory, run->room);
     const char *base = kept == NULL ? NULL : kept_in(kept);
+    /* What is kept has K and V of every entry, for a backward. */
+    const bool alike = kept == NULL && in->keys.shared == in->values.shared;
+    m.shared = alike && p->prepared == NULL ? in->keys.shared : NULL;
     if (p->B == 0 || p->M == 0) { /* however large the other sizes are */
         return 0;
     }

@@ -25,6 +25,9 @@ typedef struct {
     attn_problem
         inner; /* that of the heads, as attn_forward and attn_backward take it */
     int64_t entries, H, G; /* G: hidden units of K and V */
+    /* of keys and values alike: K, V and what is used of them are those of the distinct
+     * entries; or NULL */
+    const attn_sharing *shared;
     attn_between made, d;
     attn_panels panels; /* of one layer after the other */
     /* (entries, M), (entries, N): ATTN_UNUSED where nobody is interested in Q, K or V;

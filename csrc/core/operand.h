@@ -20,7 +20,9 @@ typedef struct {
 static inline int64_t
 attn_at(const attn_operand *x, int64_t e, int64_t j)
 {
-    return e / x->heads * x->entry + e % x->heads * x->head + j * x->row;
+    int64_t b = e / x->heads;
+    b = x->shared == NULL ? b : x->shared->of[b];
+    return b * x->entry + e % x->heads * x->head + j * x->row;
 }
 
 /* Rows j, j + 1, ... of it. */
@@ -34,7 +36,23 @@ attn_read(const attn_operand *x, int64_t e, int64_t j)
 static inline bool
 attn_is_even(const attn_operand *x, int64_t rows)
 {
-    return x->heads == 1 && x->entry == rows * x->row;
+    return x->heads == 1 && x->shared == NULL && x->entry == rows * x->row;
+}
+
+/* Return the number of distinct elements among `entries`. */
+static inline int64_t
+attn_distinct(const attn_sharing *shared, int64_t entries)
+{
+    return shared == NULL ? entries : shared->distinct;
+}
+
+/* Return the operand of the distinct elements alone. */
+static inline attn_operand
+attn_distinct_rows(const attn_operand *x)
+{
+    attn_operand rows = *x;
+    rows.shared = NULL;
+    return rows;
 }
 
 /* Row i of a span. */

@@ -13,7 +13,8 @@ attn_prepare(attn_call *c)
 {
     const attn_problem *p = c->p;
     const attn_score *score = p->score;
-    if (c->key_use != NULL && !attn_used_keys(c->key_use, p, false, c->run)) {
+    const attn_sharing *shared = c->backward ? NULL : c->in->keys.shared;
+    if (c->key_use != NULL && !attn_used_keys(c->key_use, p, shared, false, c->run)) {
         return false;
     }
     if (c->to_prepare != NULL) {

@@ -98,6 +98,9 @@ static void
 take_keys(attn_call *c, attn_arena *a)
 {
     const attn_problem *p = c->p;
+    /* A backward returns gradients for each entry anyway. */
+    const attn_sharing *shared = c->in == NULL || c->backward ? NULL
+                                                              : c->in->keys.shared;
     c->prepared = attn_prepared_at(p->prepared);
     c->to_prepare = NULL;
     c->key_use = c->backward ? c->d->key_use : NULL;
@@ -105,10 +108,10 @@ take_keys(attn_call *c, attn_arena *a)
         return;
     }
     if (p->prepared == NULL) {
-        c->prepared = c->to_prepare = attn_take_prepared(a, p, p->N);
+        c->prepared = c->to_prepare = attn_take_prepared(a, p, shared, p->N);
     }
     if (c->key_use == NULL && (p->prepared == NULL || c->backward)) {
-        c->key_use = attn_take(a, 1, p->B / p->group, p->N);
+        c->key_use = attn_take(a, 1, attn_distinct(shared, p->B / p->group), p->N);
     }
 }
 

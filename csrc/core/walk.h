@@ -265,7 +265,9 @@ attn_values_of(const attn_block *block, int64_t j)
 static inline int64_t
 attn_prepared_row(const attn_block *block, int64_t j)
 {
-    return block->e * block->call->prepared->capacity + j;
+    const attn_prepared *keys = block->call->prepared;
+    const int64_t e = keys->shared == NULL ? block->e : keys->shared->of[block->e];
+    return e * keys->capacity + j;
 }
 
 #endif

@@ -193,6 +193,10 @@ py_shape_fits(PyArrayObject *a, int ndim, const npy_intp *dims)
 /* ValueError unless a has exactly this shape. */
 int py_check_shape(PyArrayObject *a, const char *name, int ndim, const npy_intp *dims);
 
+/* object as aligned native float32 whose last axis is contiguous or repeats one element: itself,
+ * or a copy that is no larger than its distinct data (py_rows.c). */
+PyArrayObject *py_floats_for_pairs(PyObject *object, const char *name);
+
 /* py_float32 and py_check_shape in one. */
 PyArrayObject *py_float32_shaped(PyObject *object, const char *name, int ndim,
                                  const npy_intp *dims);
@@ -278,9 +282,10 @@ int py_valid_lens(PyObject *object, const char *name, int ndim, const npy_intp *
  * finite), of a shape that broadcasts to that of the pairs, dims = (..., M, N), that of a
  * sink to (..., M), of a scale to (...): as an array, and as the view of it that the core
  * reads, which points into it and is to be cleared. makes_heads: the last leading axis of
- * dims is the call's own, and not its queries'. */
-PyArrayObject *py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
-                        const npy_intp *dims, attn_view *view);
+ * dims is the call's own, and not its queries'. dense: a bias has to be C-contiguous, for its
+ * gradient. */
+PyArrayObject *py_pairs(PyObject *object, py_arg which, bool makes_heads, bool dense,
+                        int ndim, const npy_intp *dims, attn_view *view);
 void py_view_clear(attn_view *view);
 
 /* ---- tables and docstrings (py_tables.c) ---------------------------------------- */

@@ -138,13 +138,11 @@ is_empty(PyArrayObject *a)
 static attn_inputs
 inputs_of(const py_call *call)
 {
-    const attn_problem *p = &call->problem;
     const attn_kv *kv = call->memory.kv;
     return (attn_inputs){
-        .queries = py_operand(call, ARG_QUERIES, p->M, p->Dq),
-        .keys = kv != NULL ? kv->in.keys : py_operand(call, ARG_KEYS, p->N, p->Dk),
-        .values = kv != NULL ? kv->in.values
-                             : py_operand(call, ARG_VALUES, p->N, p->Dv),
+        .queries = call->queries.operand,
+        .keys = kv != NULL ? kv->in.keys : call->keys.operand,
+        .values = kv != NULL ? kv->in.values : call->values.operand,
     };
 }
 
@@ -234,7 +232,8 @@ int
 py_attend(const attnext_state *state, py_call *call)
 {
     if (py_is_backward(call->form)) {
-        return py_read_inputs(call) < 0 || py_make_gradients(call) < 0
+        return py_read_inputs(call) < 0 || py_make_gradients(call) < 0 ||
+                       py_place_inputs(call) < 0
                    ? -1
                    : py_run(state, work_of(call), true, call_backward, call);
     }
@@ -245,5 +244,7 @@ py_attend(const attnext_state *state, py_call *call)
     if (is_empty(to->output) && is_empty(to->weights) && is_empty(to->lse)) {
         return 0; /* nothing to write, however large the other sizes */
     }
-    return py_run(state, work_of(call), true, call_forward, call);
+    return py_place_inputs(call) < 0
+               ? -1
+               : py_run(state, work_of(call), true, call_forward, call);
 }

@@ -17,34 +17,12 @@ is_for_torch(const py_call *call)
            !py_has_heads(call);
 }
 
-/* May it be read where it lies: heads (B, heads, rows, D), as transformers make them of (B,
- * rows, heads, D), and whatever else has whole rows? */
-static bool
-has_rows(const py_call *call, PyObject *object)
-{
-    PyArrayObject *a = (PyArrayObject *)object;
-    if (!is_for_torch(call) || !PyArray_CheckExact(object) || PyArray_NDIM(a) != 4 ||
-        PyArray_TYPE(a) != NPY_FLOAT32 || PyArray_BASE(a) != NULL ||
-        !PyArray_ISALIGNED(a)) {
-        return false;
-    }
-    bool rows = PyArray_STRIDE(a, 3) == sizeof(float);
-    for (int i = 0; i < 3; i++) {
-        rows = rows && PyArray_STRIDE(a, i) >= 0 &&
-               PyArray_STRIDE(a, i) % (npy_intp)sizeof(float) == 0;
-    }
-    return rows;
-}
-
 /* Queries, keys or values, which go into the call's arrays. */
 static int
 read_rows(py_call *call, py_arg which)
 {
-    PyObject *object = call->given[which];
     return py_keep(call, which,
-                   has_rows(call, object)
-                       ? (PyArrayObject *)Py_NewRef(object)
-                       : py_float32(object, py_argument_rows[which].name));
+                   py_read_rows(call->given[which], py_argument_rows[which].name));
 }
 
 /* How many heads lie inside the rows of queries: results are made to lie so, too. */
@@ -52,25 +30,11 @@ static npy_intp
 heads_beside(const py_call *call)
 {
     PyArrayObject *queries = call->arrays[ARG_QUERIES];
-    return !PyArray_IS_C_CONTIGUOUS(queries) && PyArray_DIM(queries, 1) > 1 &&
+    return PyArray_NDIM(queries) == 4 && !PyArray_IS_C_CONTIGUOUS(queries) &&
+                   PyArray_DIM(queries, 1) > 1 &&
                    PyArray_STRIDE(queries, 1) < PyArray_STRIDE(queries, 2)
                ? PyArray_DIM(queries, 1)
                : 0;
-}
-
-attn_operand
-py_operand(const py_call *call, py_arg which, int64_t rows, int64_t width)
-{
-    PyArrayObject *a = call->arrays[which];
-    if (a == NULL || PyArray_IS_C_CONTIGUOUS(a)) {
-        return attn_dense(py_data(a), rows, width);
-    }
-    const npy_intp *strides = PyArray_STRIDES(a), item = sizeof(float);
-    return (attn_operand){.data = py_data(a),
-                          .heads = PyArray_DIM(a, 1),
-                          .head = strides[1] / item,
-                          .entry = strides[0] / item,
-                          .row = strides[2] / item};
 }
 
 /* queries (..., M, Dq), two axes at least. */
@@ -265,8 +229,9 @@ convert_pairs(py_call *call, const npy_intp *dims)
         PyObject *given = call->given[which];
         if (given != NULL && PyArray_Check(given) && /* a number is an option */
             py_keep(call, which,
-                    py_pairs(given, which, call->problem.heads > 0, call->pair_ndim,
-                             dims, view_of(call, i))) < 0) {
+                    py_pairs(given, which, call->problem.heads > 0,
+                             call->options.return_grad_bias, call->pair_ndim, dims,
+                             view_of(call, i))) < 0) {
             return -1;
         }
     }
@@ -339,9 +304,28 @@ py_read_inputs(py_call *call)
     return 0;
 }
 
+int
+py_place_inputs(py_call *call)
+{
+    const bool is_read = call->problem.B > 0 && call->problem.M > 0;
+    PyArrayObject *keys = call->arrays[ARG_KEYS], *values = call->arrays[ARG_VALUES];
+    call->values.operand = attn_dense(NULL, call->problem.N, 0); /* of scores alone */
+    if (py_place_rows(&call->queries, call->arrays[ARG_QUERIES], is_read, NULL) < 0 ||
+        (keys != NULL && py_place_rows(&call->keys, keys, is_read, NULL) < 0)) {
+        return -1;
+    }
+    return values == NULL
+               ? 0
+               : py_place_rows(&call->values, values, is_read,
+                               py_repeat_alike(values, keys) ? &call->keys : NULL);
+}
+
 void
 py_clear_inputs(py_call *call)
 {
+    PyMem_Free(call->queries.tables);
+    PyMem_Free(call->keys.tables);
+    PyMem_Free(call->values.tables);
     for (int i = 0; i < call->end; i++) {
         Py_XDECREF(call->arrays[i]);
     }

@@ -94,7 +94,7 @@ read_mask(const memory_object *memory, PyObject *object, npy_intp n)
     npy_intp dims[PY_MAX_AXES];
     const int ndim = py_memory_shape((PyObject *)memory, 1, n, dims);
     attn_view view = {0};
-    PyArrayObject *mask = py_pairs(object, ARG_MASK, false, ndim, dims, &view);
+    PyArrayObject *mask = py_pairs(object, ARG_MASK, false, false, ndim, dims, &view);
     PyArrayObject *copy = NULL;
     py_view_clear(&view);
     if (mask != NULL) {

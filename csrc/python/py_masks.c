@@ -91,12 +91,13 @@ check_numbers(PyArrayObject *a, const char *name, bool minus_inf)
 }
 
 PyArrayObject *
-py_pairs(PyObject *object, py_arg which, bool makes_heads, int ndim,
+py_pairs(PyObject *object, py_arg which, bool makes_heads, bool dense, int ndim,
          const npy_intp *dims, attn_view *view)
 {
     const char *name = py_argument_rows[which].name;
     const int own = which == ARG_SINK ? ndim - 1 : which == ARG_SCALE ? ndim - 2 : ndim;
-    PyArrayObject *a = own < ndim || which == ARG_BIAS
+    PyArrayObject *a = which == ARG_BIAS && !dense ? py_floats_for_pairs(object, name)
+                       : own < ndim || which == ARG_BIAS
                            ? py_float32(object, name)
                            : with_rows((PyArrayObject *)object);
     if (a != NULL &&

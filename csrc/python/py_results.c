@@ -56,6 +56,16 @@ kept_size(const py_call *call)
     return (npy_intp)(attn_multi_head_kept(&call->problem) / sizeof(float));
 }
 
+/* A layer keeps nothing for keys and values that repeat: their projections are those of each batch
+ * element, and the backward makes them again. */
+static bool
+keeps(const py_call *call)
+{
+    return call->options.return_kept &&
+           !(py_is_of_layer(call->form) && call->memory.kv == NULL &&
+             py_repeat_alike(call->arrays[ARG_KEYS], call->arrays[ARG_VALUES]));
+}
+
 static int
 make_kept(py_call *call)
 {
@@ -84,7 +94,7 @@ py_make_outputs(py_call *call)
                    (o->return_weights &&
                     (to->weights = new_pairs(call, true)) == NULL) ||
                    (lse && (to->lse = new_pairs(call, false)) == NULL) ||
-                   (o->return_kept && make_kept(call) < 0)
+                   (keeps(call) && make_kept(call) < 0)
                ? -1
                : 0;
 }

@@ -83,7 +83,7 @@ read_masks(softmax_call *c, PyObject *const *given)
     if (!py_is_given(given[ARG_MASK])) {
         return 0;
     }
-    c->mask = py_pairs(given[ARG_MASK], ARG_MASK, false, c->ndim, c->dims,
+    c->mask = py_pairs(given[ARG_MASK], ARG_MASK, false, false, c->ndim, c->dims,
                        &c->masks.mask);
     return c->mask == NULL ? -1 : 0;
 }
