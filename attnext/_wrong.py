@@ -247,6 +247,10 @@ _SENTENCES: dict[str, tuple[type[Exception], str]] = {
         TypeError,
         "a Memory is made by an object that reads it: attn.memory(keys, values)",
     ),
+    "other_sizes": (
+        ValueError,
+        "sizes are not those of such an object, or dropout is not 0 <= dropout < 1",
+    ),
     "fixed_memory": (TypeError, "nothing is appended to a memory as it was"),
     "other_rows": (ValueError, "keys or values changed shape in the call"),
     "too_many_rows": (ValueError, "keys are more than a memory can have"),

@@ -6,6 +6,8 @@ import contextlib
 import inspect
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -274,3 +276,112 @@ def test_every_error_names_its_argument(name: str, threads: None) -> None:
                 named = re.search(r" has shape |\b" + re.escape(argument) + r"\b", text)
                 first = re.split(r"\W", text)[0] in known
                 assert noted or (named and first), (argument, repr(error))
+
+
+# ---- private functions ---------------------------------------------------------------------------
+
+# Called by hand, with what attnext itself never gives them: an exception, and no crash.
+BY_HAND = """
+import random
+from itertools import product
+import numpy as np, attnext
+from attnext import _core
+
+x = np.ones((2, 3, 4), "f4")
+MAKERS = [
+    lambda: attnext.AdditiveAttention(4, 4, 4, bias=True),
+    lambda: attnext.DotProductAttention(),
+    lambda: attnext.MultiHeadAttention(4, 4, 4, 4, 2),
+]
+
+def tried(name, call):
+    print(name, flush=True)
+    try:
+        call()
+    except SystemError:
+        raise
+    except Exception:
+        pass
+
+# Sizes of a layer that its parameters contradict, or by which a call would divide.
+for make, sizes, dropout in product(
+    MAKERS,
+    [(4, 4, 4, 4, 0, 0), (4, 4, 4, 4, 2, 0), (4, 4, 4, -3, 2, 2), (-3, -5, -7, 4, 2, 2),
+     (4, 4, 4, 4, 3, 1), (4, 4, 0, -3, 0, 0), (4, 4, 0, 0, 0, 0), (4, 4, 4, 2**62, 2, 2)],
+    [0.0, 1.0, 1e300, float("nan")],
+):
+    for rows in (0, 4):
+        layer = make()
+        live = {n: w[:rows] if n in ("W_k", "W_v") else w for n, w in layer.parameters().items()}
+        install = layer._install
+        for training in (False, True):
+            given = sizes, dropout, None, training, np.random.default_rng(0), live, {}
+            tried(f"_install {given}", lambda: install(*given))
+            tried("call", lambda: layer(x, x, x))
+            tried("backward", lambda: layer.backward(x))
+            tried("memory", lambda: layer(x, layer.memory(x, x)))
+            tried("append", lambda: layer.memory(x, x).append(x, x))
+
+# Whatever is private, with whatever there is; a layer without __init__, too.
+layers = [make() for make in MAKERS]
+for layer in layers:
+    layer(x, x, x)
+memories = [layer.memory(x, x) for layer in layers]
+objects = [_core, *layers, *memories, *[m._now() for m in memories], *[y.context for y in layers]]
+objects += [type(layer).__new__(type(layer)) for layer in layers]
+values = [None, 0, -1, 2**80, 1.5, float("nan"), "x", "W_q", "dot_product", b"", (), [], {}, int, x,
+          np.zeros(3, object), np.zeros(0), (0,) * 6, (2, 3, 4), {"W_q": x}, *objects[1:9]]
+skipped = {"__class__", "__init_subclass__", "__subclasshook__"}
+for thing in objects:
+    for name in sorted(set(dir(thing)) - skipped):
+        try:
+            function = getattr(thing, name)
+        except Exception:
+            continue
+        if name.startswith("_") and callable(function):
+            draw = random.Random(name)
+            for i in range(40):
+                given = [draw.choice(values) for _ in range(i % 9)]
+                tried(f"{type(thing).__name__}.{name}, {i}", lambda: function(*given))
+"""
+
+OF_TENSORS = """
+import numpy as np, torch, attnext.torch
+from attnext import _core
+
+T, x = torch.ones(2, 3, 4), np.ones((2, 3, 4), "f4")
+api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+inputs = dict.fromkeys(("queries", "keys", "values"), T)
+names, three = ("queries", "keys", "values"), (T, T, T)
+
+def tried(call):
+    try:
+        call()
+    except SystemError:
+        raise
+    except Exception as error:
+        print(type(error))
+
+def back(made, places):
+    return lambda: _core._go_back(
+        lambda **given: made, ("grad_output",), (T,), names, three, {}, {}, places)
+
+for made in ((), ((),), x.astype("f8"), np.ones(3, "i1"), np.ones(3, object), (x, 5), None, T):
+    for places in ((0,), (1,), (-1,), (2**80,), ("a",), (None,), ()):
+        tried(back(made, places))
+    for given in (inputs, {1: T}, {"queries": x}, {}, {str(i): T for i in range(99)}):
+        tried(lambda: _core._on_tensors(lambda **given: made, given))
+        for way in ((), ({}, {}, 5, {}, {}, {}, print), ({}, {}, 2**80, {"mask": 3}, {}, {}, None)):
+            tried(lambda: _core._at_once(lambda **given: made, given, {"mask": 5}, way))
+for types in ((int,), (5,), (None,), [torch.Tensor], (torch.Tensor, str), (object,)):
+    for exchange in (api, 5, object()):
+        tried(lambda: _core._exchange_tensors(types, exchange, torch.is_grad_enabled))
+    tried(lambda: _core._on_tensors(_core.dot_product_attention, dict.fromkeys(names, 5)))
+    tried(lambda: _core._on_tensors(_core.dot_product_attention, dict.fromkeys(names, "x")))
+"""
+
+
+@pytest.mark.parametrize("code", [BY_HAND, OF_TENSORS], ids=["of arrays", "of tensors"])
+def test_private_functions_called_by_hand(code: str) -> None:
+    child = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert child.returncode == 0, child.stdout[-200:] + child.stderr[-2000:]

@@ -63,7 +63,7 @@ typedef struct {
     attn_sharing
         sharing; /* of batch elements that np.broadcast_to repeats, if there are any */
     int64_t *tables; /* of these; owned, or NULL */
-} py_rows;
+} py_operand;
 
 /* New arrays, owned; NULL where not asked for, or where there is no such input. */
 enum { PY_OUTPUTS = 4, PY_MADE = 9 + ATTN_PARAMETERS };
@@ -100,13 +100,14 @@ typedef struct {
      * taking a reference. Any of them can be given to a later call. valid_lens: int64 in
      * 0..N, in the shape given; NULL: every key, or, but for a layer, few_lens. */
     PyArrayObject *arrays[ARG_COUNT];
-    int end;                       /* those from here on are NULL */
-    attn_problem problem;          /* points into the arrays above, and those below */
-    py_rows queries, keys, values; /* placed once the results are there; or nothing */
-    int ndim;                      /* of queries, keys, values and output */
-    int pair_ndim;                 /* of weights: one more if there are heads */
-    npy_intp key_heads;            /* the last leading dim of keys and values */
-    int64_t last_offset;           /* where a memory's last key is the last query's */
+    int end;              /* those from here on are NULL */
+    attn_problem problem; /* points into the arrays above, and those below */
+    py_operand queries, keys,
+        values;          /* placed once the results are there; or nothing */
+    int ndim;            /* of queries, keys, values and output */
+    int pair_ndim;       /* of weights: one more if there are heads */
+    npy_intp key_heads;  /* the last leading dim of keys and values */
+    int64_t last_offset; /* where a memory's last key is the last query's */
     npy_intp beside; /* so many heads of results lie inside rows, (B, M, heads, D), as
                            * those of queries do: for attnext.torch; or 0 */
 
@@ -171,7 +172,8 @@ bool py_repeat_alike(PyArrayObject *a, PyArrayObject *b);
 /* Fill *to for such an array of two axes at least. is_read: false if the call has no queries,
  * so that no table is made, however many batch elements there are. alike: one that repeats the
  * same batch elements, and is placed; or NULL. */
-int py_place_rows(py_rows *to, PyArrayObject *a, bool is_read, const py_rows *alike);
+int py_place_rows(py_operand *to, PyArrayObject *a, bool is_read,
+                  const py_operand *alike);
 
 /* arrays[which] = a, which is owned; -1 if that is NULL. */
 static inline int

@@ -12,6 +12,10 @@ static PyObject *
 threads(PyObject *module, PyObject *n)
 {
     attnext_state *state = py_state_of_module(module);
+    if (!PyLong_Check(n)) {
+        py_wrong("kind", "(sOs)", "n", n, "an int");
+        return NULL;
+    }
     const int given = (int)py_clip_int(n, 0, INT32_MAX);
     state->threads = given > 0 ? given : state->threads;
     return PyLong_FromLong(state->threads);

@@ -69,6 +69,26 @@ take_live(const attnext_state *state, layer_core *core)
     return result;
 }
 
+/* ValueError unless sizes and dropout are those of a layer with this score: whoever calls _install
+ * by hand may give any, and calls divide by them and allocate with them. */
+static int
+check_sizes(const layer_core *core)
+{
+    const bool has_heads = core->score->about->has_heads;
+    const Py_ssize_t H = core->num_hiddens, heads = core->num_heads,
+                     kv_heads = core->num_kv_heads;
+    bool fits = core->dropout >= 0.0 && (float)core->dropout < 1.0f &&
+                core->key_size >= 0 && core->query_size >= 0 && core->value_size >= 0 &&
+                H >= (core->score->parameters > 0);
+    if (has_heads) {
+        fits = fits && heads > 0 && kv_heads > 0 && H % heads == 0 &&
+               heads % kv_heads == 0;
+    } else {
+        fits = fits && heads == 0 && kv_heads == 0;
+    }
+    return fits ? 0 : py_wrong("sentence", "(s)", "other_sizes");
+}
+
 /* _install(): the layer becomes what a constructor or a copy has read, with an identity
  * of its own; what it was before, its last forward included, is given up. On failure it
  * is as it was. */
@@ -85,6 +105,9 @@ install(PyObject *self, PyObject *args)
                           &core.num_heads, &core.num_kv_heads, &core.dropout, &scale,
                           &training, &core.rng, &PyDict_Type, &core.live, &PyDict_Type,
                           &core.grads)) {
+        return NULL;
+    }
+    if (check_sizes(&core) < 0) {
         return NULL;
     }
     Py_INCREF(core.rng);

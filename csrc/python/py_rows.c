@@ -191,7 +191,7 @@ fill_of(PyArrayObject *a, int axis, int64_t base, int64_t *of)
 
 /* Fills to->sharing of an array that has `entries` batch elements, `distinct` of them distinct. */
 static int
-share(py_rows *to, PyArrayObject *a, int64_t entries, int64_t distinct)
+share(py_operand *to, PyArrayObject *a, int64_t entries, int64_t distinct)
 {
     to->tables = PyMem_New(int64_t, entries * 2);
     if (to->tables == NULL) {
@@ -227,7 +227,7 @@ py_repeat_alike(PyArrayObject *a, PyArrayObject *b)
 }
 
 int
-py_place_rows(py_rows *to, PyArrayObject *a, bool is_read, const py_rows *alike)
+py_place_rows(py_operand *to, PyArrayObject *a, bool is_read, const py_operand *alike)
 {
     const int ndim = PyArray_NDIM(a);
     const npy_intp *dims = PyArray_DIMS(a);

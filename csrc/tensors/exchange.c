@@ -97,6 +97,8 @@ replace(PyObject **kept, PyObject *object)
 #endif
 }
 
+static const char EXPECTED[] = "types of tensors that these functions are for";
+
 int
 py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)
 {
@@ -122,6 +124,16 @@ py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)
     }
     while (functions != NULL && functions->version.major > DL_MAJOR) {
         functions = functions->older;
+    }
+    for (Py_ssize_t i = 0; functions != NULL && i < PyTuple_GET_SIZE(types); i++) {
+        PyObject *type = PyTuple_GET_ITEM(types, i);
+        PyObject *own = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+        const bool fits = own == exchange && PyType_Check(type);
+        Py_XDECREF(own);
+        if (!fits) { /* the functions would take its objects for tensors */
+            return own == NULL ? -1
+                               : py_wrong("kind", "(sOs)", "types", type, EXPECTED);
+        }
     }
     replace(&torch.types, types);
     replace(&torch.records, records);
@@ -446,7 +458,10 @@ PyObject *
 py_as_tensors(PyObject *made)
 {
     PyObject *result = NULL;
-    if (PyArray_CheckExact(made)) {
+    if (PyArray_CheckExact(made) &&
+        PyArray_TYPE((PyArrayObject *)made) != NPY_FLOAT32) {
+        py_wrong("kind", "(sOs)", "the result", made, "an array of float32");
+    } else if (PyArray_CheckExact(made)) {
         result = as_tensor((PyArrayObject *)made);
     } else if (PyTuple_Check(made)) {
         const Py_ssize_t count = PyTuple_GET_SIZE(made);

@@ -282,6 +282,9 @@ result_at(PyObject *made, Py_ssize_t place)
     if (!PyTuple_Check(made)) {
         return made;
     }
+    if (PyTuple_GET_SIZE(made) == 0) {
+        return NULL;
+    }
     PyObject *first = PyTuple_GET_ITEM(made, 0);
     const Py_ssize_t inner = PyTuple_Check(first) ? PyTuple_GET_SIZE(first) : 0;
     if (inner > 0 && place >= inner) {
