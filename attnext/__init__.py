@@ -130,12 +130,14 @@ _SUBMODULES = {
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Load a submodule when it is first asked for, so that ``import attnext`` is NumPy alone."""
+    """Load a submodule when it is first used, so that ``import attnext`` loads NumPy alone."""
     from importlib import import_module
 
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from attnext._hints import no_attribute
+
+    raise no_attribute(__name__, name, {*__all__, *_SUBMODULES})
 
 
 def __dir__() -> list[str]:

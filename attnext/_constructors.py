@@ -208,6 +208,39 @@ _CONSTRUCTORS = {
 }
 
 
+# What the classes of d2l's English edition take, and the sizes that come before that here.
+_ENGLISH = {
+    "AdditiveAttention": (("num_hiddens", "dropout"), ("key_size", "query_size")),
+    "MultiHeadAttention": (
+        ("num_hiddens", "num_heads", "dropout", "bias"),
+        ("key_size", "query_size", "value_size"),
+    ),
+}
+
+
+def _of_english_edition(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return what to write for a call that fits d2l's English edition, whose sizes are lazy."""
+    if kind not in _ENGLISH:
+        return ""
+    names, sizes = _ENGLISH[kind]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    fits = len(args) + len(kwargs) == len(given) and given.keys() <= set(names)
+    dropout = given.get("dropout", 0.0)
+    fits = fits and isinstance(dropout, int | float) and 0 <= dropout < 1
+    if not fits or not {*names} - {"dropout", "bias"} <= given.keys():
+        return ""
+    shown = [*sizes]
+    for name in names:
+        if name in given:
+            written = _wrong.shown(given[name])
+            shown.append(f"bias={written}" if name == "bias" else written)
+    english = ", ".join(name for name in names if name in given)
+    return (
+        f": {kind}({english}) is that of d2l's English edition; here the sizes of the inputs come "
+        f"first, {kind}({', '.join(shown)})"
+    )
+
+
 def make(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Made:
     """What the constructor of a layer makes of what it is given."""
     kwargs = kwargs or {}
@@ -220,4 +253,5 @@ def make(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Ma
         misfit = _wrong.call(signature.removesuffix(")"), len(args), tuple(kwargs))
         if misfit is None:
             raise
-    raise misfit
+        hint = _of_english_edition(kind.__name__, args, kwargs)
+    raise TypeError(f"{misfit}{hint}")

@@ -3,7 +3,9 @@
 For those who bring a call along from PyTorch, JAX, Keras, flash-attn or d2l.
 """
 
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from typing import NoReturn
 
 # What is the same under another name.
 _SAME = {
@@ -72,9 +74,24 @@ _DIFFERENT = [
     ("dropout_rng", "seed", "an int"),
     ("generator", "seed", "an int"),
     ("need_weights", "return_weights", "a bool, False by default"),
+    ("weights", "return_weights", "a bool, False by default"),
+    ("weights", "need_weights", _ATTRIBUTE),
     ("return_weights", "need_weights", _ATTRIBUTE),
     ("return_attention_scores", "need_weights", _ATTRIBUTE),
 ]
+
+# Names of modules' attributes in other libraries, and what attnext has instead.
+_ELSEWHERE = {
+    "MultiheadAttention": (
+        "MultiHeadAttention",
+        " As in torch.nn it is attnext.torch.nn.MultiheadAttention.",
+    ),
+    "scaled_dot_product_attention": (
+        "dot_product_attention",
+        " With PyTorch's own signature it is attnext.torch.scaled_dot_product_attention.",
+    ),
+    "softmax": ("masked_softmax", ""),
+}
 
 FOREIGN = [(name, here, "") for here, names in _SAME.items() for name in names.split()]
 FOREIGN += _DIFFERENT
@@ -90,10 +107,45 @@ def hint(name: str, taken: Collection[str], notes: Mapping[str, str] | None = No
         if foreign == name and here in taken:
             differs = (notes or {}).get(here, differs)
             return f": here it is {here}" + (differs and f", {differs}")
+    near = nearest(name, taken)
+    return f": did you mean {near}?" if near else ""
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that may have been meant, or None."""
     from difflib import get_close_matches  # not at import: it is seldom needed
 
-    near = get_close_matches(name, sorted(taken), 1, cutoff=0.75)
-    return f": did you mean {near[0]}?" if near else ""
+    known = sorted(names)
+    near = get_close_matches(name, known, 1, cutoff=0.75)
+    if near:
+        return near[0]
+    plain = {one.casefold().replace("_", ""): one for one in known}
+    near = get_close_matches(name.casefold().replace("_", ""), plain, 1, cutoff=0.75)
+    return plain[near[0]] if near else None
+
+
+def no_attribute(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Return the error of a module that has no attribute of this name, and `names`."""
+    missing = f"module {module!r} has no attribute {name!r}"
+    if name.startswith("_"):  # asked for by tools, not misspelt
+        return AttributeError(missing, name=name)
+    meant: str | None
+    meant, more = _ELSEWHERE.get(name, (None, ""))
+    if meant not in (names := set(names)):
+        meant, more = nearest(name, names), ""
+    # With a name and no obj, Python's traceback adds no guess of its own.
+    hint = f": did you mean {meant}?{more}" if meant else ""
+    return AttributeError(f"{missing}{hint}", name=name)
+
+
+def suggest_names(module: str, names: Collection[str]) -> None:
+    """Let the module, which has these names, say of another which of them may have been meant."""
+
+    def missing(name: str) -> NoReturn:
+        raise no_attribute(module, name, names)
+
+    # Put in from outside: a type checker takes any name of a module that defines __getattr__.
+    vars(sys.modules[module])["__getattr__"] = missing
 
 
 def call(signature: str, count: int, keywords: tuple[str, ...]) -> TypeError | None:

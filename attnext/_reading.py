@@ -26,9 +26,8 @@ Array: TypeAlias = "NDArray[Any]"
 _LISTS = (list, tuple)
 
 REAL = "real numbers (any float or integer dtype)"
-HOW_MANY = "integers: how many keys take part, not which"
-# Where other libraries have a mask.
-_WHICH = "; which, says the argument mask"
+# What bools may have been meant as where other libraries have a mask.
+_WHICH = "; bools that choose keys are the argument mask"
 _ADDED = "; floats to be added to the scores are an attention's argument bias"
 
 # No function here has variables that an inner one sees, not even that of a comprehension: where
@@ -63,13 +62,14 @@ def read(name: str, value: Any) -> Array:
         try:
             array = np.asanyarray(value)
         except Exception as error:
+            if type(value) in _LISTS and "inhomogeneous" in str(error):  # NumPy's word for it
+                raise _ragged(name) from None
             if type(error) in (ValueError, TypeError, RuntimeError):
                 raise type(error)(f"{name} cannot be read as an array: {error}") from error
             note(name, error)
             raise
     if type(value) in _LISTS and _is_ragged(array):
-        what = "cannot be read as an array: its lists have different lengths"
-        raise ValueError(f"{name} {what}")
+        raise _ragged(name)
     if type(array) is not np.ndarray:
         _refuse_subclass(name, array)
         array = np.asarray(array)
@@ -96,6 +96,10 @@ def _refuse_tensor(name: str, value: Any) -> None:
             f"{name} is a tensor that requires grad, which a NumPy function cannot give it: use "
             f"the function of the same name in attnext.torch, or pass {name}.detach()"
         )
+
+
+def _ragged(name: str) -> ValueError:
+    return ValueError(f"{name} cannot be read as an array: its lists have different lengths")
 
 
 def _is_ragged(array: Array) -> bool:
@@ -152,6 +156,10 @@ def real(name: str, value: Any) -> Array:
     """Floats or integers."""
     array = read(name, value)
     if array.dtype.kind not in "fiu":
+        from attnext._core import Memory  # not at import: it imports what this file imports
+
+        if isinstance(value, Memory):
+            raise _wrong.sentence("memory_of_layer")
         raise _dtype_error(name, value, array, REAL)
     return array
 
@@ -175,6 +183,8 @@ def bools(name: str, value: Any) -> Array:
         adds = ": floats to be added to the scores are the argument bias"
         hint = adds if array.dtype.kind == "f" else ": True = attend"
         hint = ": True = keep" if name == "dropout_mask" else hint
+        if array.size > 0 and not np.any((array != 0) & (array != 1)):
+            hint += f"; all values are 0 or 1: {_cast(name, value, 'bool')}"
     raise _dtype_error(name, value, array, f"bools{hint}")
 
 
@@ -201,14 +211,29 @@ def integers(name: str, value: Any, X: Any = None) -> Array | int | list[int]:
     expected = "integers"
     is_like_a_mask = name == "valid_lens" and array.ndim > 1
     if array.dtype.kind == "b" and name.startswith("valid_len"):
-        expected = HOW_MANY + _WHICH * is_like_a_mask
-    elif array.dtype.kind == "f" and hasattr(value, "long"):  # a tensor of torch
-        expected = "integers: .long(), if these are whole numbers"
-    elif array.dtype.kind == "f" and isinstance(value, np.ndarray):
-        expected = "integers: .astype(int), if these are whole numbers"
+        what = "keys" if name == "valid_lens" else "steps"
+        expected = f"integers: {name} counts {what}{_WHICH * is_like_a_mask}"
+    elif array.dtype.kind == "f" and array.size > 0 and _are_whole(array):
+        whole = "the value is a whole number" if array.ndim == 0 else "all values are whole numbers"
+        expected = f"integers; {whole}: {_cast(name, value, 'int')}"
     if array.dtype.kind == "f" and is_like_a_mask:
         expected += _ADDED
     raise _dtype_error(name, value, array, expected)
+
+
+def _are_whole(array: Array) -> bool:
+    """True if every value is an integer; infinity and NaN are none."""
+    return bool(np.all(np.isfinite(array) & (np.trunc(array) == array)))
+
+
+def _cast(name: str, value: Any, kind: str) -> str:
+    """Return what to write for the value as this kind, "int" or "bool", of whatever class it is."""
+    if hasattr(value, "long"):  # a tensor of torch
+        return f"{name}.long()" if kind == "int" else f"{name}.bool()"
+    if isinstance(value, np.ndarray):
+        of_tensor = hasattr(value.base, "long")  # attnext.torch's, or tensor.numpy()
+        return f"{name} != 0" if of_tensor and kind == "bool" else f"{name}.astype({kind})"
+    return f"numpy.array({name}, {kind})" if isinstance(value, _LISTS) else f"{kind}({name})"
 
 
 def _are_swapped(X: Any, lens: Array) -> bool:

@@ -63,8 +63,22 @@ def kind(name: str, came: object, expected: str) -> TypeError:
 
 
 def shape(name: str, came: Any, expected: str | Dims) -> ValueError:
-    text = expected if isinstance(expected, str) else _text(expected)
-    return ValueError(f"{name} has shape {np.shape(came)}, expected {text}")
+    if isinstance(expected, str):
+        return ValueError(f"{name} has shape {np.shape(came)}, expected {expected}")
+    hint = _if_transposed(name, came, expected)
+    return ValueError(f"{name} has shape {np.shape(came)}, expected {_text(expected)}{hint}")
+
+
+def _if_transposed(name: str, came: Any, dims: Dims) -> str:
+    """Return what to write if queries, keys or values fit with their last two axes exchanged."""
+    shape = np.shape(came)
+    if name not in ("queries", "keys", "values") or len(shape) != len(dims) or len(shape) < 2:
+        return ""
+    exchanged = (*shape[:-2], shape[-1], shape[-2])
+    fits = True
+    for size, expected in zip(exchanged, dims, strict=True):
+        fits = fits and (expected < 0 or size == expected)
+    return f"; if it is transposed: {name}.swapaxes(-1, -2)" if fits else ""
 
 
 def overflow(name: str) -> ValueError:
@@ -130,7 +144,7 @@ def keys(came: Any, queries: Array, own_size: bool, enable_gqa: bool, N: int) ->
     if enable_gqa and fewer:
         divides = f"a number of heads (axis -3) that divides the {heads} of queries"
         return shape("keys", came, divides)
-    return shape("keys", came, _text(dims) + hint)
+    return shape("keys", came, _text(dims) + hint) if hint else shape("keys", came, dims)
 
 
 def _of_memory(
@@ -170,7 +184,11 @@ def offset(name: str, came: Array, rows: Dims) -> ValueError:
 
 
 def broadcast(name: str, came: Array, dims: Dims) -> ValueError:
-    return shape(name, came, f"a shape that broadcasts to {_text(dims)}")
+    hint = ""
+    if len(dims) > 2 and came.shape == (dims[0], dims[-1]) and name != "sink":
+        axes = ", ".join(["None"] * (len(dims) - 2))
+        hint = f"; if it has an entry for each key of each batch element: {name}[:, {axes}]"
+    return shape(name, came, f"a shape that broadcasts to {_text(dims)}{hint}")
 
 
 def pairs_of_heads(name: str, came: Array, dims: Dims) -> ValueError:
@@ -202,7 +220,8 @@ def no_parameter(name: str) -> KeyError:
 
 def features(name: str, came: Array, size: int) -> ValueError:
     rows, size_name = _SIZES[name]
-    return shape(name, came, f"(..., {rows}, {size}): {size_name} is {size}")
+    swapped = f"; if it is transposed: {name}.swapaxes(-1, -2)" * (came.shape[-2] == size)
+    return shape(name, came, f"(..., {rows}, {size}): {size_name} is {size}{swapped}")
 
 
 def live(name: str, came: Array, dims: Dims) -> Exception:
@@ -242,6 +261,10 @@ _SENTENCES: dict[str, tuple[type[Exception], str]] = {
     "memory_of_another": (
         ValueError,
         "the memory was made by another object, expected one that memory() of this object returned",
+    ),
+    "memory_of_layer": (
+        TypeError,
+        "keys is a Memory, which only the layer that made it reads: layer(queries, memory)",
     ),
     "made_memory": (
         TypeError,

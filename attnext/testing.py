@@ -13,7 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnext._hints import suggest_names as _suggest_names
+
 __all__ = ["assert_gradients_close", "numerical_gradient", "rel_error"]
+
+_suggest_names(__name__, __all__)
 
 Array: TypeAlias = NDArray[np.float64]
 

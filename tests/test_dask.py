@@ -644,7 +644,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"valid_lens": [1, 2, 3]}, ValueError, "valid_lens has shape (3,), expected (2,) or (2, 5)"),
     ({"valid_lens": [1, -2]}, ValueError,
      "valid_lens contains -2, expected lengths of 0 or more"),
-    ({"valid_lens": [1.0, 2.0]}, TypeError, "valid_lens has dtype float64, expected integers"),
+    ({"valid_lens": [1.0, 2.5]}, TypeError, "valid_lens has dtype float64, expected integers"),
     ({"valid_lens": da.ones(2, dtype=int)}, TypeError, f"valid_lens {IN_MEMORY} "
      "valid_lens.compute()"),
     ({"mask": np.ones((5, 9), bool)}, ValueError,

@@ -222,7 +222,7 @@ NAMES = {
     "v": "values", "scores": "X", "input": "X", "axis": "X", "dim": "X",
 }  # fmt: skip
 ELSEWHERE = {"dropout", "dropout_rate", "dropout_rng", "generator", "need_weights"}
-ELSEWHERE |= {"return_attention_scores", "return_weights", "return_residual"}
+ELSEWHERE |= {"return_attention_scores", "return_weights", "return_residual", "weights"}
 
 
 def follow(
@@ -314,6 +314,9 @@ def test_dropout() -> None:
         function(*HEADED, dropout_p=0.5, seed=3)
 
 
+MASK = "(which, says|bools that choose keys are) the argument mask$"  # attnext.torch, attnext
+
+
 def test_lengths_where_others_have_a_mask() -> None:
     """F.scaled_dot_product_attention has one fourth, a masked softmax second."""
     bias, pairs = normal(SIZE, KEYS), PAIRS[:, :1]
@@ -322,7 +325,9 @@ def test_lengths_where_others_have_a_mask() -> None:
             function(*HEADED, bias)
         got = function(*HEADED, bias=bias)
         np.testing.assert_allclose(got, sdpa(HEADED, attn_mask=bias), rtol=2e-5, atol=1e-6)
-        with pytest.raises(TypeError, match="which, says the argument mask$"):
+        with pytest.raises(
+            TypeError, match=MASK
+        ):
             function(*HEADED, pairs)
         got = function(*HEADED, mask=pairs)
         np.testing.assert_allclose(got, sdpa(HEADED, attn_mask=pairs), rtol=2e-5, atol=1e-6)
@@ -332,7 +337,9 @@ def test_lengths_where_others_have_a_mask() -> None:
         got = np.asarray(getattr(y := layer(*FLAT, bias=bias), "detach", lambda y=y: y)())
         np.testing.assert_allclose(got, module(attn_mask=bias), rtol=1e-4, atol=1e-6)
     for function in doors("masked_softmax"):
-        with pytest.raises(TypeError, match="which, says the argument mask$"):
+        with pytest.raises(
+            TypeError, match=MASK
+        ):
             function(X, pairs)
         np.testing.assert_allclose(function(X, mask=pairs), softmax_formula(X, pairs), rtol=1e-5)
 

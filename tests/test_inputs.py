@@ -361,6 +361,7 @@ merge, merge_backward = attnext.merge_attention, attnext.merge_attention_backwar
 REAL = "expected real numbers (any float or integer dtype)"
 HINT = "expected integers"
 BIAS = "expected bools: floats to be added to the scores are the argument bias"
+BINARY = "; all values are 0 or 1: "
 
 WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     # arity
@@ -460,12 +461,13 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("lengths of rows", lambda: softmax(q[0], [3]), ValueError,
      "valid_lens has shape (1,), expected (3,) or an int"),
     ("float lengths", lambda: dot(q, k, v, [1.0, 2.0]), TypeError,
-     f"valid_lens has dtype float64, {HINT}"),
+     f"valid_lens has dtype float64, {HINT}; all values are whole numbers: "
+     "numpy.array(valid_lens, int)"),
     ("float length", lambda: dot(q, k, v, 1.5), TypeError, f"valid_lens has dtype float64, {HINT}"),
     ("bool lengths", lambda: dot(q, k, v, [True, False]), TypeError,
-     "valid_lens has dtype bool, expected integers: how many keys take part, not which"),
+     "valid_lens has dtype bool, expected integers: valid_lens counts keys"),
     ("bool length", lambda: dot(q, k, v, True), TypeError,
-     "valid_lens has dtype bool, expected integers: how many keys take part, not which"),
+     "valid_lens has dtype bool, expected integers: valid_lens counts keys"),
     ("negative lengths", lambda: dot(q, k, v, [2, -1]), ValueError,
      "valid_lens contains -1, expected lengths of 0 or more"),
     ("negative length", lambda: dot(q, k, v, -3), ValueError,
@@ -481,18 +483,18 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("no sequence lengths", lambda: sequence_mask(q, None), TypeError,
      "valid_len is None, expected integers"),
     ("float sequence length", lambda: sequence_mask(q, 1.0), TypeError,
-     f"valid_len has dtype float64, {HINT}"),
+     f"valid_len has dtype float64, {HINT}; the value is a whole number: int(valid_len)"),
     # masks
     ("int mask", lambda: dot(q, k, v, mask=yes.astype(int)), TypeError,
-     "mask has dtype int64, expected bools: True = attend"),
+     f"mask has dtype int64, expected bools: True = attend{BINARY}mask.astype(bool)"),
     ("uint8 mask", lambda: softmax(q, mask=yes.view(np.uint8)), TypeError,
-     "mask has dtype uint8, expected bools: True = attend"),
+     f"mask has dtype uint8, expected bools: True = attend{BINARY}mask.astype(bool)"),
     ("list of int mask", lambda: dot(q, k, v, mask=[1, 0, 1, 1, 0]), TypeError,
-     "mask has dtype int64, expected bools: True = attend"),
+     f"mask has dtype int64, expected bools: True = attend{BINARY}numpy.array(mask, bool)"),
     ("float mask", lambda: dot(q, k, v, mask=yes.astype(np.float32)), TypeError,
-     f"mask has dtype float32, {BIAS}"),
+     f"mask has dtype float32, {BIAS}{BINARY}mask.astype(bool)"),
     ("float tensor mask", lambda: softmax(k, mask=torch.ones(5, 4)), TypeError,
-     f"mask has dtype float32, {BIAS}"),
+     f"mask has dtype float32, {BIAS}{BINARY}mask.bool()"),
     ("str mask", lambda: dot(q, k, v, mask="causal"), TypeError,
      "mask has dtype <U6, expected bools"),
     ("object mask", lambda: dot(q, k, v, mask=object()), TypeError,
@@ -530,7 +532,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      "bias has shape (1, 1, 1), expected a shape that broadcasts to (3, 5)"),
     # bands
     ("float offset", lambda: dot(q, k, v, causal_offset=1.0), TypeError,
-     f"causal_offset has dtype float64, {HINT}"),
+     f"causal_offset has dtype float64, {HINT}; the value is a whole number: int(causal_offset)"),
     ("bool offset", lambda: dot(q, k, v, causal=True, causal_offset=True), TypeError,
      "causal_offset has dtype bool, expected integers"),
     ("no offset", lambda: dot(q, k, v, causal_offset=None), TypeError,
@@ -652,7 +654,8 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("float dropout mask", lambda: dot(q, k, v, dropout_mask=yes * 2.0), TypeError,
      "dropout_mask has dtype float64, expected bools: True = keep"),
     ("int dropout mask", lambda: dot(q, k, v, dropout_mask=[1]), TypeError,
-     "dropout_mask has dtype int64, expected bools: True = keep"),
+     f"dropout_mask has dtype int64, expected bools: True = keep{BINARY}"
+     "numpy.array(dropout_mask, bool)"),
     ("shape of dropout mask", lambda: dot(q, k, v, dropout_mask=yes.T), ValueError,
      "dropout_mask has shape (5, 3), expected a shape that broadcasts to (2, 3, 5)"),
     ("no cosine scale", lambda: cosine(q, k, v, scale=None), TypeError,

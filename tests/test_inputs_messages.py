@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import torch
-from helpers import REPOSITORY
+from helpers import REPOSITORY, run_python
 
 import attnext
 import attnext.dask
@@ -97,19 +99,23 @@ LENGTHS = {
 @pytest.mark.parametrize("name", LENGTHS)
 def test_float_lengths_are_told_how_they_become_integers(name: str) -> None:
     """In the words of whatever they came in."""
+    own = name.strip()
     # attnext.torch's, where other functions have a mask
-    more = "; floats to be added to the scores are an attention's argument bias" * (
-        name == "valid_lens "
+    of_torch = ": .long(), if these are whole numbers" + (
+        "; floats to be added to the scores are an attention's argument bias"
+        * (name == "valid_lens ")
     )
+    whole = "; all values are whole numbers: "
     for lens, hint in (
-        (torch.ones(2), f": .long(), if these are whole numbers{more}"),
-        (np.ones(2), ": .astype(int), if these are whole numbers"),
-        ([1.0, 2.0], ""),
-        (1.0, ""),
+        (torch.ones(2), of_torch if name != own else f"{whole}{own}.long()"),
+        (np.ones(2), f"{whole}{own}.astype(int)"),
+        (np.array([1.0, 1.5]), ""),
+        (np.array([1.0, np.inf]), ""),
+        ([1.0, 2.0], f"{whole}numpy.array({own}, int)"),
+        ([1.0, 1.5], ""),
+        (1.0, f"; the value is a whole number: int({own})"),
     ):
-        expected = (
-            rf"^{name.strip()} has dtype [a-z.]*float\d\d, expected integers{re.escape(hint)}$"
-        )
+        expected = rf"^{own} has dtype [a-z.]*float\d\d, expected integers{re.escape(hint)}$"
         with pytest.raises(TypeError, match=expected):
             LENGTHS[name](lens)
 
@@ -132,6 +138,123 @@ def test_swapped_arguments_are_noticed() -> None:
         attnext.torch.sequence_mask(torch.tensor([1, 2]), T)
     with pytest.raises(TypeError, match="^valid_lens has dtype float64, expected integers"):
         softmax([[1, 2]], [1.0])  # scores of whole numbers, and lengths that are floats
+
+
+# ---- beginners' mistakes -------------------------------------------------------------------------
+
+Q, K, V = (np.zeros((2, n, 4), dtype=np.float32) for n in (3, 5, 5))
+K_T, V_T = K.swapaxes(-1, -2), V.swapaxes(-1, -2)
+ONES = np.ones((2, 3, 5), int)
+additive = attnext.AdditiveAttention(4, 4, 6)
+heads = attnext.MultiHeadAttention(4, 4, 4, 6, 2)
+english = " is that of d2l's English edition; here the sizes of the inputs come first, "
+
+MISTAKES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: dot(Q, K_T, V),
+     "keys has shape (2, 4, 5), expected (2, N, 4); if it is transposed: keys.swapaxes(-1, -2)"),
+    (lambda: layer(Q, K_T, V),
+     "keys has shape (2, 4, 5), expected (2, N, 4); if it is transposed: keys.swapaxes(-1, -2)"),
+    (lambda: dot(Q, K, V_T),
+     "values has shape (2, 4, 5), expected (2, 5, Dv); if it is transposed: "
+     "values.swapaxes(-1, -2)"),
+    (lambda: additive(Q, K_T, V),
+     "keys has shape (2, 4, 5), expected (..., N, 4): key_size is 4; if it is transposed: "
+     "keys.swapaxes(-1, -2)"),
+    (lambda: dot(Q, K_T[:, :3], V), "keys has shape (2, 3, 5), expected (2, N, 4)"),
+    (lambda: dot(Q, K, V, mask=ONES),
+     "mask has dtype int64, expected bools: True = attend; all values are 0 or 1: "
+     "mask.astype(bool)"),
+    (lambda: dot(Q, K, V, mask=[0, 1, 1, 0, 1]),
+     "mask has dtype int64, expected bools: True = attend; all values are 0 or 1: "
+     "numpy.array(mask, bool)"),
+    (lambda: dot(Q, K, V, mask=torch.ones(5, dtype=torch.int64)),
+     "mask has dtype int64, expected bools: True = attend; all values are 0 or 1: mask.bool()"),
+    (lambda: attnext.torch.dot_product_attention(T, T, T, mask=torch.ones(3, dtype=torch.int64)),
+     "mask has dtype int64, expected bools: True = attend; all values are 0 or 1: mask != 0"),
+    (lambda: dot(Q, K, V, mask=2 * ONES), "mask has dtype int64, expected bools: True = attend"),
+    (lambda: dot(Q, K, V, mask=ONES[:, 0] > 0),
+     "mask has shape (2, 5), expected a shape that broadcasts to (2, 3, 5); if it has an entry for "
+     "each key of each batch element: mask[:, None]"),
+    (lambda: heads(Q, K, V, mask=ONES[:, 0] > 0),
+     "mask has shape (2, 5), expected a shape that broadcasts to (2, 2, 3, 5); if it has an entry "
+     "for each key of each batch element: mask[:, None, None]"),
+    (lambda: attnext.AdditiveAttention(8, 0.1),
+     "AdditiveAttention() missing required argument 'num_hiddens' (position 3): AdditiveAttention("
+     f"num_hiddens, dropout){english}AdditiveAttention(key_size, query_size, 8, 0.1)"),
+    (lambda: attnext.MultiHeadAttention(100, 5, 0.5, True),
+     "MultiHeadAttention() missing required argument 'num_heads' (position 5): MultiHeadAttention("
+     f"num_hiddens, num_heads, dropout, bias){english}MultiHeadAttention(key_size, query_size, "
+     "value_size, 100, 5, 0.5, bias=True)"),
+    (lambda: attnext.AdditiveAttention(num_hiddens=8, dropout=0.1),
+     "AdditiveAttention() missing required argument 'key_size' (position 1): AdditiveAttention("
+     f"num_hiddens, dropout){english}AdditiveAttention(key_size, query_size, 8, 0.1)"),
+    (lambda: attnext.AdditiveAttention(8, 0.1, bais=True),
+     "AdditiveAttention() got an unexpected keyword argument 'bais': did you mean bias?"),
+    (lambda: dot(Q, K, V, weights=True),
+     "dot_product_attention() got an unexpected keyword argument 'weights': here it is "
+     "return_weights, a bool, False by default"),
+    (lambda: dot(Q, layer.memory(K, V)),
+     "keys is a Memory, which only the layer that made it reads: layer(queries, memory)"),
+    (lambda: dot(Q, layer.memory(K, V), V),
+     "keys is a Memory, which only the layer that made it reads: layer(queries, memory)"),
+    (lambda: dot(Q, K, V, ONES[:, 0] > 0),
+     "valid_lens has dtype bool, expected integers: valid_lens counts keys; bools that choose keys "
+     "are the argument mask"),
+    (lambda: dot(Q, [[1.0, 2.0], [3.0]], V),
+     "keys cannot be read as an array: its lists have different lengths"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES)
+def test_a_beginners_mistake_is_told_its_remedy(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}$"):
+        call()
+
+
+# ---- names of modules and functions --------------------------------------------------------------
+
+NAMES = {
+    "attnext.MultiheadAttention": "MultiHeadAttention? As in torch.nn it is "
+    "attnext.torch.nn.MultiheadAttention.",
+    "attnext.scaled_dot_product_attention": "dot_product_attention? With PyTorch's own signature "
+    "it is attnext.torch.scaled_dot_product_attention.",
+    "attnext.AdditiveAtention": "AdditiveAttention?",
+    "attnext.dotproductattention": "dot_product_attention?",
+    "attnext.softmax": "masked_softmax?",
+    "attnext.explian": "explain?",
+    "attnext.dask.dot_product_atention": "dot_product_attention?",
+    "attnext.explain.mask_softmax": "masked_softmax?",
+    "attnext.kernel_regression.NadarayaWatson": "nadaraya_watson?",
+    "attnext.lab.chek": "check?",
+    "attnext.plot.show_heatmap": "show_heatmaps?",
+    "attnext.reference.masked_sofmax": "masked_softmax?",
+    "attnext.testing.numerical_grad": "numerical_gradient?",
+    "attnext.torch.scaled_dot_product_atention": "scaled_dot_product_attention?",
+    "attnext.view.shwo": "show?",
+    "attnext.qwerty": None,
+    "attnext.lab._chek": None,
+}
+
+
+@pytest.mark.parametrize("path", NAMES)
+def test_a_misspelt_name(path: str) -> None:
+    """AttributeError as ever, with the name that may have been meant, and no second guess."""
+    home, _, name = path.rpartition(".")
+    module, meant = importlib.import_module(home), NAMES[path]
+    hint = "" if meant is None else f": did you mean {meant}"
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    assert str(caught.value) == f"module '{home}' has no attribute '{name}'{hint}"
+    assert "".join(traceback.format_exception_only(caught.value)).count(meant or "no attr") == 1
+    assert not hasattr(module, name) and name not in dir(module)
+    assert getattr(module, name, 5) == 5
+    with pytest.raises(ImportError, match=f"cannot import name '{name}'"):
+        exec(f"from {home} import {name}")
+
+
+def test_names_are_compared_only_when_one_is_missing() -> None:
+    code = "import sys, attnext.explain, attnext.lab; print('difflib' in sys.modules)"
+    assert run_python("-c", code).stdout.split() == ["False"]
 
 
 # ---- numbers -------------------------------------------------------------------------------------

@@ -890,7 +890,7 @@ MESSAGES: list[Wrong] = [
      "__call__() got an unexpected keyword argument 'seed'"),
     (lambda: DotProductAttention()(X, X, X, mask=np.ones((3, 3))), TypeError,
      "mask has dtype float64, expected bools: floats to be added to the scores are the "
-     "argument bias"),
+     "argument bias; all values are 0 or 1: mask.astype(bool)"),
     (lambda: AdditiveAttention(4, 4, 6)(X, X, X, mask=np.ones((3, 4), dtype=bool)), ValueError,
      "mask has shape (3, 4), expected a shape that broadcasts to (2, 3, 3)"),
     (lambda: DotProductAttention()(X, X[:, :, :3], X), ValueError,

@@ -1007,7 +1007,7 @@ WRONG: list[Wrong] = [
         lambda: dot(Q, K, V, mask=torch.zeros(3, 5)),
         TypeError,
         "mask has dtype float32, expected bools: floats to be added to the scores are the "
-        "argument bias",
+        "argument bias; all values are 0 or 1: mask != 0",
     ),
     (
         lambda: dot(Q, K, V, torch.tensor([1.0, 2.0])),

@@ -47,6 +47,7 @@ True
 
 from __future__ import annotations
 
+from attnext._hints import suggest_names as _suggest_names
 from attnext._needed import needed
 
 with needed(
@@ -77,6 +78,8 @@ __all__ = [
     "gaussian_attention",
     "gaussian_attention_backward",
 ]
+
+_suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

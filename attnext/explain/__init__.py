@@ -46,6 +46,7 @@ The files, from the inside out:
     layers.py       layer: objects; memories.py, a call with a Memory
 """
 
+from attnext._hints import suggest_names as _suggest_names
 from attnext.explain.functions import (
     additive_attention,
     additive_attention_backward,
@@ -103,6 +104,8 @@ __all__ = [
     "positional_encoding",
     "sequence_mask",
 ]
+
+_suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

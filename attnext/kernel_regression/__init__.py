@@ -13,6 +13,8 @@ shapes are those of *Dive into Deep Learning* (d2l). All the computing is done b
 Letters: n queries, N keys = values of each.
 """
 
+from attnext._hints import suggest_names as _suggest_names
+
 from .bandwidth import BandwidthChoice, choose_bandwidth, leave_one_out, leave_one_out_error
 from .kernels import average_pooling, nadaraya_watson
 from .learned import NWKernelRegression
@@ -26,6 +28,8 @@ __all__ = [
     "leave_one_out_error",
     "nadaraya_watson",
 ]
+
+_suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

@@ -81,12 +81,15 @@ The files, from the inside out:
     handout.py          `attnext lab DIR`, which writes them
 """
 
+from attnext._hints import suggest_names as _suggest_names
 from attnext.lab.checking import NAMES, check
 from attnext.lab.misconceptions import Misconception
 from attnext.lab.recognise import MISCONCEPTIONS
 from attnext.lab.verdict import Report, Wrong
 
 __all__ = ["MISCONCEPTIONS", "NAMES", "Misconception", "Report", "Wrong", "check"]
+
+_suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

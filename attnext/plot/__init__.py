@@ -19,6 +19,7 @@ name with a leading underscore is in the legend. To have matplotlib read a title
     drawable.py     the checking of arguments, used by all the others
 """
 
+from attnext._hints import suggest_names as _suggest_names
 from attnext._needed import needed
 
 with needed(
@@ -29,6 +30,8 @@ with needed(
     from .heatmaps import show_heatmaps
 
 __all__ = ["plot_kernel_regression", "plot_loss", "plot_positional_encoding", "show_heatmaps"]
+
+_suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

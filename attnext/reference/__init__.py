@@ -34,6 +34,8 @@ Letters: M queries, N keys (= values), n <= N of which take part for the query a
 (Dq of a query, Dk of a key, Dv of a value), H hidden units. ``d_x`` is the gradient of x.
 """
 
+from attnext._hints import suggest_names as _suggest_names
+
 from .additive import (
     AdditiveGradients,
     additive_attention,
@@ -97,6 +99,8 @@ __all__ = [
     "positional_encoding",
     "sequence_mask",
 ]
+
+_suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

@@ -239,7 +239,7 @@ def as_seed(seed: int) -> int:
 
 def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
     """Lengths as int64, those above N as N."""
-    whole, which = ": .astype(int), if these are whole numbers", ": how many, not which"
+    whole, which = ": .astype(int), if these are whole numbers", f": {name} counts keys"
     lens = as_integers(name, value, f=whole, b=which)
     if (lens < 0).any():
         raise ValueError(f"{name} contains {shown(lens.min())}, expected lengths of 0 or more")

@@ -70,6 +70,7 @@ torch.Size([2, 10, 3])
 
 from __future__ import annotations
 
+from attnext._hints import suggest_names as _suggest_names
 from attnext._needed import needed as _needed
 
 with _needed("attnext.torch needs PyTorch, which is not installed: pip install torch", "torch"):
@@ -116,6 +117,8 @@ __all__ = [
     "scaled_dot_product_attention",
     "sequence_mask",
 ]
+
+_suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attnext._hints import suggest_names as _suggest_names
 from attnext._needed import needed
 from attnext.view.picture import picture
 
@@ -36,6 +37,8 @@ with needed(
     from attnext.view.widget import View
 
 __all__ = ["View", "show"]
+
+_suggest_names(__name__, __all__)
 
 
 def show(function: Any, *args: Any, lang: str = "en", **arguments: Any) -> View:

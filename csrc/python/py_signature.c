@@ -89,6 +89,10 @@ py_parse(const attnext_state *state, const py_signature *signature,
         fits = given[signature->args[i]] != NULL;
     }
     fits = fits && (signature->keyword == ARG_END || given[signature->keyword] != NULL);
+    PyObject *keys = given[ARG_KEYS];
+    if (!fits && !signature->method && keys != NULL && Py_IS_TYPE(keys, state->Memory)) {
+        return py_wrong("sentence", "(s)", "memory_of_layer");
+    }
     return fits ? 0
                 : py_wrong("call", kwnames == NULL ? "(Nn())" : "(NnO)",
                            py_signature_text(state, signature), nargs, kwnames);
