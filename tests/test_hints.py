@@ -325,9 +325,7 @@ def test_lengths_where_others_have_a_mask() -> None:
             function(*HEADED, bias)
         got = function(*HEADED, bias=bias)
         np.testing.assert_allclose(got, sdpa(HEADED, attn_mask=bias), rtol=2e-5, atol=1e-6)
-        with pytest.raises(
-            TypeError, match=MASK
-        ):
+        with pytest.raises(TypeError, match=MASK):
             function(*HEADED, pairs)
         got = function(*HEADED, mask=pairs)
         np.testing.assert_allclose(got, sdpa(HEADED, attn_mask=pairs), rtol=2e-5, atol=1e-6)
@@ -337,9 +335,7 @@ def test_lengths_where_others_have_a_mask() -> None:
         got = np.asarray(getattr(y := layer(*FLAT, bias=bias), "detach", lambda y=y: y)())
         np.testing.assert_allclose(got, module(attn_mask=bias), rtol=1e-4, atol=1e-6)
     for function in doors("masked_softmax"):
-        with pytest.raises(
-            TypeError, match=MASK
-        ):
+        with pytest.raises(TypeError, match=MASK):
             function(X, pairs)
         np.testing.assert_allclose(function(X, mask=pairs), softmax_formula(X, pairs), rtol=1e-5)
 

@@ -248,7 +248,10 @@ def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
 
 def as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object_]:
     """Integers of any dtype and size as Python ints."""
-    if isinstance(value, int) or type(value) is list:  # NumPy has no dtype for ints of any size
+    plain: Any = value  # a subclass of list may claim objects by an __array_interface__
+    if (
+        isinstance(plain, int) or type(plain) is list
+    ):  # NumPy has no dtype for Python ints of any size
         exact = np.array(value, dtype=object)
         if all(isinstance(i, int) and not isinstance(i, bool) for i in exact.flat):
             return exact
