@@ -251,7 +251,7 @@ def as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object_
     plain: Any = value  # a subclass of list may claim objects by an __array_interface__
     if (
         isinstance(plain, int) or type(plain) is list
-    ):  # NumPy has no dtype for Python ints of any size
+    ):  # ints of any size have no dtype
         exact = np.array(value, dtype=object)
         if all(isinstance(i, int) and not isinstance(i, bool) for i in exact.flat):
             return exact
