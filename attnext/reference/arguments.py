@@ -249,9 +249,7 @@ def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
 def as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object_]:
     """Integers of any dtype and size as Python ints."""
     plain: Any = value  # a subclass of list may claim objects by an __array_interface__
-    if (
-        isinstance(plain, int) or type(plain) is list
-    ):  # ints of any size have no dtype
+    if isinstance(plain, int) or type(plain) is list:  # ints of any size have no dtype
         exact = np.array(value, dtype=object)
         if all(isinstance(i, int) and not isinstance(i, bool) for i in exact.flat):
             return exact
