@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numbers
 import re
-from difflib import get_close_matches
 
+from attnext._hints import nearest
 from attnext.explain.words import check_lang
 from attnext.lab.cases import Case
 from attnext.lab.compare import same
@@ -148,9 +148,9 @@ def _task(function: Function, name: object, lang: str) -> Task:
         return TASKS[name]
     given = printable(shown(name), 80)
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name[:80]).lower() if isinstance(name, str) else ""
-    near = get_close_matches(snake, NAMES, n=1, cutoff=0.75)
+    near = nearest(snake, NAMES)
     if near:
-        raise ValueError(said(PHRASES, "name-near", lang, given=given, near=near[0]))
+        raise ValueError(said(PHRASES, "name-near", lang, given=given, near=near))
     raise ValueError(said(PHRASES, "name-unknown", lang, given=given, names=", ".join(NAMES)))
 
 
