@@ -131,12 +131,12 @@ def compared(options: argparse.Namespace) -> tuple[str, bool]:
 
 
 def numbers_of_threads(options: argparse.Namespace) -> list[int]:
-    """One and all, unless others are asked for."""
+    """Return the requested numbers of threads; by default 1 and all CPUs."""
     return sorted(set(options.threads or ([1] if options.cpu_time else [1, cpus()])))
 
 
 def takes_part(name: str, options: argparse.Namespace) -> bool:
-    """Whether this peer was asked for."""
+    """True if this peer is to be measured."""
     module, cpu = PEERS[name]
     if module == "narrower":
         return cpu in (options.cpu or [])
@@ -146,42 +146,42 @@ def takes_part(name: str, options: argparse.Namespace) -> bool:
 
 
 def parsed() -> argparse.Namespace:
-    """The options."""
+    """Return the options of the command line."""
     summary, _, details = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         description=summary, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--case", action="append", choices=CASES, help="this one; may be repeated")
-    add("--masks", action="store_true", help="the masks alone")
+    add("--case", action="append", choices=CASES, help="run this case only; may be repeated")
+    add("--masks", action="store_true", help="run the cases with masks only")
     add("--mask-shape", type=int, nargs=4, default=(2, 8, 512, 64), metavar="n",
-        help="batch entries, heads, queries = keys, features")  # fmt: skip
+        help="shape of those: batch, heads, queries (= keys), features")  # fmt: skip
     add("--peer", action="append",
         choices=[x for x, (module, _) in PEERS.items() if x != "attnext" and module != "narrower"],
-        help="only this one; may be repeated")  # fmt: skip
+        help="compare with this library only; may be repeated")  # fmt: skip
     add("--cpu", action="append", choices=CPUS,
-        help="attnext with these vectors too, where its own are wider; may be repeated"
+        help="also run attnext with this narrower instruction set; may be repeated"
     )  # fmt: skip
-    add("--threads", type=int, action="append", help="so many; may be repeated; default: 1, all")
+    add("--threads", type=int, action="append", help="number of threads; may be repeated; default: 1 and all")
     add(
-        "--seconds", type=float, help="for each case, direction and number of threads; default: 0.5"
+        "--seconds", type=float, help="time for each case, direction and number of threads; default: 0.5"
     )
     add("--processes", type=int, choices=range(1, 10), default=1, metavar="n",
-        help="so many, one after another, and of each call the quickest: a process may be slow for"
-        " as long as it lives, by where its memory lies; default: 1")  # fmt: skip
-    add("--patience", type=float, default=120.0, help="seconds a peer may take to get ready")
-    add("--quick", action="store_true", help="a tenth of a second for each, nothing compiled")
+        help="run n processes one after another and take the shortest time of each call, because"
+        " the place of its memory can make a whole process slow; default: 1")  # fmt: skip
+    add("--patience", type=float, default=120.0, help="seconds that a library may take to compile; default: 120")
+    add("--quick", action="store_true", help="a tenth of a second for each case; no torch.compile")
     add("--cpu-time", action="store_true",
-        help="CPU time of one thread: a first look on a busy machine")  # fmt: skip
+        help="measure the CPU time of one thread, for a busy machine")  # fmt: skip
     add("--markdown", action="store_true", help="print Markdown")
-    add("--json", type=Path, metavar="FILE", help="also write all measurements there")
-    add("--from", type=Path, metavar="FILE", dest="source", help="measure nothing: read --json's")
+    add("--json", type=Path, metavar="FILE", help="also write all measurements into FILE")
+    add("--from", type=Path, metavar="FILE", dest="source", help="read the measurements from FILE (written by --json)")
     add("--compare", nargs="+", metavar=("OLD", "NEW"),
-        help="what became slower than OLD, --json's or a commit, in NEW, --json's too, or now;"
-        " status 1 if anything did")  # fmt: skip
+        help="list the cases that are slower in NEW than in OLD; OLD is a file of --json or a"
+        " commit, NEW a file of --json or the installed attnext; exit status 1 if there are any")  # fmt: skip
     add("--paste", action="store_true",
-        help="tables, pictures and the record into the READMEs and docs")  # fmt: skip
-    add("--root", type=Path, default=CLONE, help="of these documents; default: the clone")
+        help="write the tables, the pictures and the record into docs/")  # fmt: skip
+    add("--root", type=Path, default=CLONE, help="the folder that contains docs/; default: the clone")
     add("--worker", nargs=2, help=argparse.SUPPRESS)
     add("--turns", help=argparse.SUPPRESS)
     options = parser.parse_args()

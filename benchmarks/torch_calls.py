@@ -1,10 +1,10 @@
-"""Time attnext.torch beside torch: ``python benchmarks/torch_calls.py``.
+"""Compare the times of attnext.torch and torch: ``python benchmarks/torch_calls.py``.
 
 Small, medium and large calls of scaled_dot_product_attention and masked_softmax, forward and with
 gradients, on one thread, all in turn in one run: what counts is the ratio within a line.
 
     python benchmarks/torch_calls.py --seconds 1
-    python benchmarks/torch_calls.py --paste    and put the table into docs/performance.md
+    python benchmarks/torch_calls.py --paste    and write the table into docs/performance_tables.md
 """
 
 import argparse
@@ -25,7 +25,7 @@ import attnext
 import attnext.torch
 from attnext._files import write_files
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "performance_tables.md"
 MARKERS = "<!-- torch table: begin -->", "<!-- torch table: end -->"
 SHAPES = [(1, 1, 8, 8), (2, 4, 32, 16), (4, 8, 128, 64), (8, 8, 512, 64)]  # batch, heads, rows, D
 
@@ -94,7 +94,7 @@ def main() -> None:
         description=summary, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="for each line (2)")
-    parser.add_argument("--paste", action="store_true", help="into docs/performance.md")
+    parser.add_argument("--paste", action="store_true", help="write the table into docs/performance_tables.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     attnext.set_num_threads(1)

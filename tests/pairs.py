@@ -15,7 +15,7 @@ def in_english(page: Path) -> Path:
 
 IN_CHINESE = {
     in_english(page): page
-    for pattern in ("*.zh-CN.md", "docs/*.zh-CN.md", "examples/zh-CN/**/*.ipynb")
+    for pattern in ("*.zh-CN.md", "docs/*.zh-CN.md", "csrc/*.zh-CN.md", "examples/zh-CN/**/*.ipynb")
     for page in sorted(REPOSITORY.glob(pattern))
 }
 

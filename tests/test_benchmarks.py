@@ -357,13 +357,9 @@ def test_share_of_tiles() -> None:
 # ---- documents -----------------------------------------------------------------------------------
 
 
-DOCUMENTS = [*paste.READMES, paste.PERFORMANCE]
-
-
 def documents(folder: Path, text: str) -> Path:
     (folder / "docs").mkdir()
-    for file in DOCUMENTS:
-        (folder / file).write_text(text)
+    (folder / paste.TABLES).write_text(text)
     return folder
 
 
@@ -376,16 +372,14 @@ def test_pasting_twice_is_pasting_once(
     for _ in range(2):
         done = run_here("--from", file, "--paste", "--root", root, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        texts.append([(root / name).read_text() for name in DOCUMENTS])
+        texts.append((root / paste.TABLES).read_text())
     assert texts[0] == texts[1]
-    for text in texts[0]:
-        assert text.startswith(f"before\n\n{paste.BEGIN}\n")
-        assert text.endswith(f"\n{paste.END}\n\nafter\n")
-        assert "old" not in text
-        assert record["cpu"] in text and record["date"] in text
-    english, chinese, performance = texts[0]
-    assert SHOWN[0].en in english and SHOWN[0].zh in chinese and SHOWN[0].en not in chinese
-    assert "| dot-toy |" in performance and "2 threads:" in performance
+    text = texts[0]
+    assert text.startswith(f"before\n\n{paste.BEGIN}\n")
+    assert text.endswith(f"\n{paste.END}\n\nafter\n")
+    assert "old" not in text
+    assert record["cpu"] in text and record["date"] in text
+    assert "| dot-toy |" in text and "2 threads:" in text
     assert json.loads((root / paste.RECORD).read_text()) == record
     pictures = sorted(path.name for path in (root / paste.PICTURES).iterdir())
     assert pictures == sorted(picture.pictures(record)) and len(pictures) == 4
@@ -394,17 +388,14 @@ def test_pasting_twice_is_pasting_once(
 @pytest.mark.parametrize(
     "text", ["nothing", paste.BEGIN, f"{paste.END}\n{paste.BEGIN}", 2 * (paste.BEGIN + paste.END)]
 )
-def test_documents_without_markers_are_left_alone(
+def test_a_document_without_markers_is_left_alone(
     text: str, measured: tuple[dict[str, Any], str, Path], tmp_path: Path
 ) -> None:
-    root = documents(tmp_path, f"{paste.BEGIN}\n{paste.END}\n")
-    (root / "docs/performance.md").write_text(text)
-    record = measured[0]
-    tables = {name: report.document(record) for name in DOCUMENTS}
-    with pytest.raises(paste.NoMarkers, match="performance.md needs one line"):
-        paste.paste(root, tables)
-    assert (root / "README.md").read_text() == f"{paste.BEGIN}\n{paste.END}\n"
-    assert (root / "docs/performance.md").read_text() == text
+    root = documents(tmp_path, text)
+    with pytest.raises(paste.NoMarkers, match="performance_tables.md needs one line"):
+        paste.publish(measured[0], root)
+    assert (root / paste.TABLES).read_text() == text
+    assert not (root / paste.RECORD).exists()
 
 
 def test_pasting_without_markers_fails(
@@ -413,7 +404,8 @@ def test_pasting_without_markers_fails(
     root = documents(tmp_path, "nothing")
     done = run_here("--from", measured[2], "--paste", "--root", root, cwd=tmp_path)
     assert done.returncode == 1
-    assert "README.md needs one line <!-- benchmark table: begin -->" in done.stderr
+    marker = "<!-- benchmark table: begin -->"
+    assert f"performance_tables.md needs one line {marker}" in done.stderr
 
 
 def test_what_the_project_shows_is_made_of_its_record(tmp_path: Path) -> None:
@@ -421,10 +413,10 @@ def test_what_the_project_shows_is_made_of_its_record(tmp_path: Path) -> None:
     record = json.loads((REPOSITORY / paste.RECORD).read_text(encoding="utf-8"))
     shown = {(row["case"], row["work"], row["threads"]) for row in record["rows"]}
     assert len(shown) == len(CASES) * len(WORKS) * 2 and {one.case for one in SHOWN} <= set(CASES)
-    files = [*DOCUMENTS, paste.RECORD, *(f"{paste.PICTURES}/{x}" for x in picture.pictures(record))]
+    files = [paste.TABLES, paste.RECORD]
+    files += [f"{paste.PICTURES}/{name}" for name in picture.pictures(record)]
     root = documents(tmp_path, "")
-    for name in DOCUMENTS:
-        (root / name).write_bytes((REPOSITORY / name).read_bytes())
+    (root / paste.TABLES).write_bytes((REPOSITORY / paste.TABLES).read_bytes())
     paste.publish(record, root)
     for name in files:
         assert (root / name).read_bytes() == (REPOSITORY / name).read_bytes(), name

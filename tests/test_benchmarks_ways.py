@@ -137,7 +137,7 @@ def test_every_case_has_its_line_in_the_documents() -> None:
         assert long.count(f"| {case.name} | {case.shape} |") == len(WORKS)
     head = next(line for line in long.splitlines() if line.startswith("| case |"))
     assert [name for name in OURS[1:] if f" {name} " not in head] == []
-    assert report.WAYS in long
+    assert report.VARIANTS in long
 
 
 def test_attnext_in_another_way_is_no_peer() -> None:

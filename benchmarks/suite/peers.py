@@ -24,13 +24,13 @@ Maker = Callable[[Problem, str, int], Call | None]
 CPUS = ("avx2", "generic")  # asked for by themselves (--cpu)
 PEERS = {
     "attnext": ("peer_attnext", "call"),
-    "attnext anew": ("peer_attnext", "anew"),
+    "attnext no memory": ("peer_attnext", "anew"),
     "attnext unaligned": ("peer_attnext", "unaligned"),
     **{f"attnext {cpu}": ("narrower", cpu) for cpu in CPUS},
     "attnext.torch": ("peer_attnext_torch", "call"),
     "NumPy": ("peer_numpy", "call"),
     "torch eager": ("peer_torch", "eager"),
-    "torch anew": ("peer_torch", "anew"),
+    "torch no memory": ("peer_torch", "anew"),
     "torch SDPA": ("peer_torch", "sdpa"),
     "torch MHA": ("peer_torch", "module"),
     "torch.compile": ("peer_torch", "compiled"),
@@ -42,7 +42,7 @@ OURS = tuple(name for name in PEERS if name.startswith("attnext"))
 OTHERS = tuple(name for name in PEERS if name not in OURS)
 # Where queries come one by one: attnext with a memory, torch with keys that the caller projects
 # once; and both with direct calls, which do it anew at every step.
-STEPWISE_ONLY = ("attnext anew", "torch anew")
+STEPWISE_ONLY = ("attnext no memory", "torch no memory")
 STEPWISE_TOO = (*[name for name in OURS if name not in STEPWISE_ONLY], "torch eager")
 # Who has heads between linear layers, too.
 MULTI_HEAD_TOO = (*STEPWISE_TOO, "torch SDPA", "torch MHA", "torch.compile")

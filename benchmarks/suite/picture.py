@@ -1,4 +1,4 @@
-"""The picture of README: how fast the peers are beside attnext, as SVG for light and dark pages."""
+"""The picture of README: the speed of the peers relative to attnext, as SVG for light and dark."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FONT = (
 
 WORDS = {
     "en": {
-        "title": "How fast, beside attnext: longer is faster",
+        "title": "Speed relative to attnext (longer is faster)",
         "measured": "One thread, {cpu}, {set}, {date}.",
-        "note": "Right of a bar: how many times as long as attnext. PyTorch: its fastest way.",
+        "note": "The number next to a bar: its time divided by the time of attnext. PyTorch: its fastest function.",
         "desc": "Bars for attnext, PyTorch, JAX, ONNX Runtime and NumPy in each of {n} cases",
     },
     "zh": {

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from .peers import OTHERS, PEERS
-from .shown import Shown, rows_shown
 
 Row = dict[str, Any]
 Table = list[list[str]]  # the head first
@@ -74,7 +73,7 @@ def full_table(record: Row, threads: int) -> Table:
     rows = [row for row in record["rows"] if row["threads"] == threads]
     peers = [name for name in COLUMNS if any(name in row["times"] for row in rows)]
     head = ["case", "shape", "work", "attnext", "median", "limit", "of limit", "best peer", *peers]
-    table = [head + ["beside 1 thread"] * (threads > 1)]
+    table = [head + ["speedup over 1 thread"] * (threads > 1)]
     for row in rows:
         ours = row["times"]["attnext"]
         cells = [row["case"], row["shape"], row["work"], number(ours["min"])]
@@ -83,29 +82,6 @@ def full_table(record: Row, threads: int) -> Table:
         cells += [ratio(row, name) for name in peers]
         table.append(cells + [speedup(row, record["rows"])] * (threads > 1))
     return table
-
-
-def short_table(record: Row, lang: str = "en") -> Table:
-    """The cases that README shows: a line for each, with the best peer alone."""
-    numbers = sorted({row["threads"] for row in record["rows"]})
-    said = WORDS[lang]
-    head = [said["case"]]
-    lines: dict[Shown, list[str]] = {}
-    for threads in numbers:
-        head += [said["one" if threads == 1 else "several"].format(threads)]
-        head += [said["share"], said["best"]]
-        for shown, row in rows_shown(record, threads):
-            line = lines.setdefault(shown, [shown.en if lang == "en" else shown.zh])
-            line += [number(row["times"]["attnext"]["min"]), share(row), beside_best(row)]
-    return [head, *lines.values()]
-
-
-WORDS = {
-    "en": {"case": "", "one": "attnext, one thread", "several": "attnext, {} threads",
-           "share": "of limit", "best": "best peer"},
-    "zh": {"case": "", "one": "attnext，单线程", "several": "attnext，{} 线程",
-           "share": "达到极限的", "best": "最快的对手"},
-}  # fmt: skip
 
 
 def mask_table(record: Row, threads: int) -> Table:
@@ -154,20 +130,24 @@ def heading(record: Row) -> str:
 
 
 LEGEND = """
-attnext: the minimum of many calls. Peers: how many times as long, in the same run. Limit: the least
-time the arithmetic or the memory of this CPU allows, by the rates of its multiply-adds, divisions
-and reads in the same run; of limit: its part of attnext's time. Of a masked softmax it is a copy of
-the scores by NumPy into new memory, timed in the same run: no bound but a yardstick: above 100%
-attnext's best call was faster than the best copy. Of a toy it is the floor of a call: NumPy makes
-the arrays of the results, and leaves them empty.
+The column "attnext" is the shortest of many calls. The columns of the other libraries say how many
+times as long their shortest call took in the same run. "Limit" is the shortest time that the
+arithmetic or the memory of this CPU allows. It follows from the rates of multiply-adds, divisions
+and memory reads that were measured in the same run. "Of limit" is the limit divided by the time of
+attnext.
+
+The limit of a masked softmax is a copy of the scores by NumPy into new memory. It is a comparison
+and no bound: above 100% attnext was faster than the best copy. The limit of d2l's small examples is
+the time in which NumPy allocates the arrays of the results.
 """.strip()
 
-WAYS = (
-    "Columns whose names begin with attnext are no peers, but attnext in another way: anew, a "
-    "decoder's steps\nwithout a memory (torch anew: likewise); unaligned, inputs that lie 4 bytes "
-    "behind a multiple of 64;\navx2, generic: vectors narrower than this CPU's; attnext.torch, its "
-    "layers and autograd."
-)
+VARIANTS = """
+Columns whose names begin with "attnext" are attnext under other conditions. "No memory": a decoder
+projects the keys again at every step. "Unaligned": the inputs begin 4 bytes after a multiple of 64.
+"avx2", "generic": narrower vectors than this CPU has. "attnext.torch": the layers of attnext.torch,
+with autograd where the work includes gradients. "Torch no memory" is the same as "attnext no
+memory", in PyTorch.
+""".strip()
 
 
 def refusals(record: Row) -> list[str]:
@@ -183,20 +163,15 @@ def refusals(record: Row) -> list[str]:
 def document(record: Row, as_markdown: bool = True) -> str:
     """All tables with their headings."""
     shown = markdown if as_markdown else plain
-    parts = [heading(record), LEGEND, WAYS]
+    parts = [heading(record), LEGEND, VARIANTS]
     for threads in sorted({row["threads"] for row in record["rows"]}):
         parts += [f"{count(threads)}:", shown(full_table(record, threads))]
     for threads in sorted({row["threads"] for row in record["masks"]}):
         row = next(row for row in record["masks"] if row["threads"] == threads)
-        parts += [f"Does the cost follow the pairs? {row['shape']}, {count(threads)}; "
-                  "pairs and tiles that take part,\nand time, as parts of the dense call's:",
+        parts += [f"Masks, {row['shape']}, {count(threads)}. Unmasked pairs, tiles that are computed,\n"
+                  "and time, each divided by that of the call without a mask:",
                   shown(mask_table(record, threads))]  # fmt: skip
     return "\n\n".join(parts + refusals(record)) + "\n"
-
-
-def summary(record: Row, lang: str = "en") -> str:
-    """The short table, below where and with what it was measured."""
-    return f"{heading(record)}\n\n{markdown(short_table(record, lang))}\n"
 
 
 def count(threads: int) -> str:

@@ -1,4 +1,4 @@
-"""The few cases that README shows, as a picture and as a short table, and what they are called."""
+"""The cases in the picture of README, and their titles in both languages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Shown(NamedTuple):
 
 SHOWN = (
     Shown("dot-toy", "forward",
-          "Dot product, the book's 10 keys", "点积，书中的 10 个键"),
+          "Dot product, 10 keys (d2l's example)", "点积，书中的 10 个键"),
     Shown("dot-dense", "forward",
           "Dot product, 8 × 8 heads of 512 × 512", "点积，8 × 8 个头，各 512 × 512"),
     Shown("additive-seq2seq", "forward",
@@ -26,7 +26,7 @@ SHOWN = (
     Shown("softmax-lengths", "forward",
           "Masked softmax, 64 × 512 × 512", "掩蔽 softmax，64 × 512 × 512"),
     Shown("additive-toy", "forward+backward",
-          "Additive, the book's 10 keys, with gradients", "加性，书中的 10 个键，含梯度"),
+          "Additive, 10 keys (d2l's example), with gradients", "加性，书中的 10 个键，含梯度"),
     Shown("dot-causal", "forward+backward",
           "Causal, 8 × 8 heads of 512 × 512, with gradients",
           "因果掩码，8 × 8 个头，各 512 × 512，含梯度"),

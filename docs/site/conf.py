@@ -51,6 +51,7 @@ include_patterns = [
     "CONTRIBUTING*.md",
     "SECURITY.md",
     "docs/*.md",
+    "csrc/*.md",
     "docs/site/*.md",
     "docs/site/api/*.md",
     "docs/site/api/generated/*.rst",
@@ -75,6 +76,7 @@ CONTENTS = {
 
 Playground <playground>
 Use <../../README>
+Functions <../functions>
 API <api/index>
 Notebooks <notebooks>
 Guides <guides>
@@ -89,10 +91,13 @@ Guides <guides>
 
 试一试 <playground.zh-CN>
 使用 <../../README.zh-CN>
+安装 <../install.zh-CN>
+函数与选项 <../functions.zh-CN>
 笔记本 <notebooks.zh-CN>
 语义 <../semantics.zh-CN>
 教学 <../teachers.zh-CN>
 参与 <../../CONTRIBUTING.zh-CN>
+C 代码 <../../csrc/README.zh-CN>
 ```
 """,
 }
