@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
@@ -308,8 +309,11 @@ def test_a_mask_says_what_sdpas_says(rule: str, padded: str) -> None:
         whole = _whole_mask(B, M, N, q_offset, kv_offset, **given, allow_is_causal_skip=False)
         whole = whole.expand(B, 1, M, N)
         assert isinstance(mask, Tensor) and mask.shape == (B, 1, M, N)
-        assert mask.dtype == torch.bool and mask.dim() == len(mask.shape) == 4 and len(mask) == B
-        assert isinstance(mask, ours._Mask) == (rule != "chunks")
+        assert mask.dtype == torch.float32 and mask.dim() == len(mask.shape) == 4
+        assert len(mask) == B and isinstance(mask, ours._Mask)
+        assert ("mask" in mask.rule) == (
+            rule == "chunks" or "mask" in ours._padding(PADDED[padded], kv_offset, N)
+        )
         x, v = torch.zeros(B, 1, M, 2), torch.eye(N).expand(B, 1, N, N)
         weights, _ = ours._attention(
             torch.nn.Identity(), x, torch.zeros(B, 1, N, 2), v, mask, dropout=0.0
@@ -320,15 +324,18 @@ def test_a_mask_says_what_sdpas_says(rule: str, padded: str) -> None:
         assert (weights[~some] > 0).all()  # as eager has it
 
 
-def test_whoever_looks_into_a_mask_sees_all_of_it() -> None:
-    given = {"attention_mask": PADDED["padding in front"]}
+@pytest.mark.parametrize("rule", RULES)
+def test_a_model_that_computes_with_the_mask_gets_eagers(rule: str) -> None:
+    given = {"attention_mask": PADDED["padding in front"], "mask_function": RULES[rule]()}
     mask = ours._mask(B, T, T, **given)
-    whole = _whole_mask(B, T, T, **given, allow_is_causal_skip=False)
-    assert isinstance(mask, ours._Mask)
+    whole = masking_utils.eager_mask(B, T, T, **given)
+    assert isinstance(mask, ours._Mask) and mask.dtype == whole.dtype
+    assert torch.finfo(mask.dtype).min == whole.min()
     for look in (
-        lambda x: x.clone(), lambda x: x[..., :3], lambda x: x & True, lambda x: ~x,
-        lambda x: x.to(torch.float32), lambda x: torch.where(x, 0.0, 1.0),
+        lambda x: x.clone(), lambda x: x[..., :3], lambda x: x + 1, lambda x: 1 - x,
+        lambda x: x == 0, lambda x: torch.where(x < 0, 0.0, 1.0), lambda x: x.bool(),
         lambda x: torch.cat([x, x]), lambda x: x.expand(B, 4, T, T), lambda x: x.contiguous(),
+        lambda x: x.masked_fill(x < 0, 2.0), lambda x: torch.full((B, T, T), 2.0) * x[:, 0],
         lambda x: torch.tensor(x.tolist()), lambda x: torch.from_numpy(x.numpy()),
         lambda x: torch.nn.functional.pad(x, (0, 2)), lambda x: torch.stack((x, x), dim=0),
         lambda x: x.repeat_interleave(2, dim=0), lambda x: x.data, lambda x: x.detach(),
@@ -336,6 +343,26 @@ def test_whoever_looks_into_a_mask_sees_all_of_it() -> None:
         seen = look(mask)  # type: ignore[no-untyped-call]
         assert not isinstance(seen, ours._Mask)
         assert torch.equal(seen, look(whole))  # type: ignore[no-untyped-call]
+
+
+def test_a_mask_that_is_changed_in_place_is_read_as_changed() -> None:
+    x, module = torch.randn(B, 2, T, 8), torch.nn.Identity()
+    added = torch.randn(B, 1, T, T, generator=torch.Generator().manual_seed(5))
+    expected = masking_utils.eager_mask(B, T, T) + added
+    mask, view = ours._mask(B, T, T), ours._mask(B, T, T)
+    mask += added
+    view[:, 0].add_(added[:, 0])
+    assert isinstance(view, ours._Mask)
+    for given in (mask, view):
+        got, _ = ours._attention(module, x, x, x, given)
+        assert torch.equal(got, ours._attention(module, x, x, x, expected)[0])
+
+
+def test_a_mask_whose_own_memory_is_read_gives_nan() -> None:
+    mask = ours._mask(B, T, T)
+    assert isinstance(mask, ours._Mask)
+    with torch._C.DisableTorchFunctionSubclass():
+        assert torch.isnan(torch.Tensor.sum(mask))
 
 
 def test_a_mask_made_for_other_inputs_broadcasts_or_does_not() -> None:
@@ -361,6 +388,69 @@ def test_a_rule_that_means_something_else_is_no_band() -> None:
     assert ours._band_of(both) is None
 
 
+# ---- calls without a mask, and arguments of the attention function ------------------------------
+
+
+@pytest.mark.parametrize("told, of_module, causal", [
+    (None, None, False), (None, False, False), (None, True, True),
+    (False, True, False), (True, False, True), (True, None, True),
+])  # fmt: skip
+def test_without_a_mask_it_is_causal_if_the_call_or_the_module_says_so(
+    told: bool | None, of_module: bool | None, causal: bool
+) -> None:
+    """A module without ``is_causal`` is not guessed to be causal."""
+    module = torch.nn.Identity()
+    if of_module is not None:
+        module.is_causal = of_module
+    q, k, v = torch.randn(3, B, 2, T, 8, generator=torch.Generator().manual_seed(3)).unbind()
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    got, _ = ours._attention(module, q, k, v, None, is_causal=told)
+    torch.testing.assert_close(got.transpose(1, 2), expected)
+    one, _ = ours._attention(module, q[:, :, :1], k, v, None, is_causal=told)
+    expected = torch.nn.functional.scaled_dot_product_attention(q[:, :, :1], k, v)
+    torch.testing.assert_close(one.transpose(1, 2), expected)
+
+
+def test_selected_keys_and_sinks_of_each_query() -> None:
+    """As eager: an indexer's keys (DeepSeek V3.2), a sink for each query (Inkling 2)."""
+    generator = torch.Generator().manual_seed(4)
+    q, k, v = torch.randn(3, B, 2, T, 8, generator=generator).unbind()
+    sinks = torch.randn(B, 2, T, 1, generator=generator)
+    indices = torch.rand(B, T, T, generator=generator).argsort(dim=-1)[..., :4]
+    left_out = torch.ones(B, T, T, dtype=torch.bool).scatter(-1, indices, False)[:, None]
+    for padded in PADDED.values():
+        bools = torch.ones(B, T).bool() if padded is None else padded
+        mask = masking_utils.eager_mask(B, T, T, attention_mask=bools)
+        lowest = torch.finfo(torch.float32).min
+        scores = q @ k.transpose(2, 3) * 8**-0.5 + mask.masked_fill(left_out, lowest)
+        weights = torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :-1]
+        for given in (mask, ours._mask(B, T, T, attention_mask=bools)):
+            got, _ = ours._attention(
+                torch.nn.Identity(), q, k, v, given, indices=indices, sinks=sinks
+            )
+            torch.testing.assert_close(got.transpose(1, 2), weights @ v)
+
+
+def test_an_argument_that_only_eager_reads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers' files have eager functions of their own, whose arguments change the result."""
+
+    def eager_attention_forward(
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, slope: Any = None
+    ) -> None: ...
+
+    file = ModuleType("a_models_file")
+    file.eager_attention_forward = eager_attention_forward  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_models_file", file)
+    module = type("Alibi", (torch.nn.Identity,), {"__module__": "a_models_file"})()
+    q = torch.zeros(1, 2, 3, 4)
+    message = (
+        "slope is of type torch.Tensor, expected None: attnext does not read this argument of Alibi"
+    )
+    with pytest.raises(TypeError, match=message):
+        ours._attention(module, q, q, q, None, slope=q)
+    ours._attention(module, q, q, q, None, slope=None, position_ids=q)
+
+
 # ---- registering ---------------------------------------------------------------------------------
 
 
@@ -372,8 +462,12 @@ def test_registered() -> None:
 def test_what_cannot_be_served_says_so() -> None:
     q = torch.zeros(1, 2, 3, 4)
     module = torch.nn.Identity()
-    with pytest.raises(TypeError, match="^cache is of type int, expected none: no paged caches$"):
+    message = "cache is of type int, expected None: attnext does not read this argument of Identity"
+    with pytest.raises(TypeError, match=rf"^{message}. Use attn_implementation='paged\|eager'$"):
         ours._attention(module, q, q, q, None, cache=1)
+    message = "^block_indices is of type torch.Tensor, expected None: .* Identity. Use .*='eager'$"
+    with pytest.raises(TypeError, match=message):
+        ours._attention(module, q, q, q, None, block_indices=q)
     with pytest.raises(TypeError, match="^query has dtype torch.bfloat16, expected torch.float32"):
         ours._attention(module, q.bfloat16(), q, q, None)
     with pytest.raises(TypeError, match="^attention_mask has dtype torch.int64, expected bools"):

@@ -31,13 +31,13 @@ torch.Size([2, 5, 16])
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
@@ -47,6 +47,7 @@ except ImportError:
         "attnext.torch.transformers needs Hugging Face's transformers: pip install transformers"
     ) from None
 
+from attnext._options import type_name
 from attnext.reference.band import OFFSET
 
 from .nn import lengths_of
@@ -62,37 +63,55 @@ _Band: TypeAlias = tuple[int, int]  # keys before and behind the query's own pla
 
 
 class _Mask(Tensor):
-    """A mask (B, 1, M, N) that is only formed if something else than attnext looks into it.
+    """A mask (B, 1, M, N) that attnext reads as options, and every other code as eager's floats.
 
-    Its own numbers say that nobody attends to anything, so whoever got past the conversion, which
-    is made for every operator, would notice.
+    Eager's mask is added to the scores: 0 for a pair that is attended to, the smallest float for
+    one that is masked. Models compute with it (``1 - mask``, ``torch.finfo(mask.dtype)``), so any
+    operation on this object forms that tensor first. An operation may also change the tensor in
+    place; from then on attnext reads the tensor instead of the options. The object's own memory is
+    one NaN, so code that bypasses ``__torch_function__`` cannot go unnoticed.
     """
 
-    options: dict[str, Any]  # what it says, in attnext's words
-    whole: Callable[[], Tensor]
+    rule: dict[str, Any]
+    form: Callable[[], Tensor]
+    formed: Tensor | None
 
     @classmethod
     def of(
-        cls, shape: tuple[int, ...], options: dict[str, Any], whole: Callable[[], Tensor]
+        cls,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        rule: dict[str, Any],
+        form: Callable[[], Tensor],
     ) -> _Mask:
-        self = torch.zeros((), dtype=torch.bool).expand(shape).as_subclass(cls)
-        self.options, self.whole = options, whole
+        self = torch.full((), torch.nan, dtype=dtype, device="cpu").expand(shape).as_subclass(cls)
+        self.rule, self.form, self.formed = rule, form, None
         return self
+
+    def whole(self) -> Tensor:
+        """Return eager's mask, the same tensor each time."""
+        if self.formed is None:
+            self.formed = self.form()
+        return self.formed
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            if func not in _ABOUT_ITSELF:
-                args, kwargs = tree_map(_formed, (args, kwargs or {}))
-            return func(*args, **(kwargs or {}))
+        if func in _METADATA:
+            return super().__torch_function__(func, types, args, kwargs or {})
+        return func(*_formed(args), **_formed(kwargs or {}))
 
 
 def _formed(x: Any) -> Any:
-    return x.whole() if isinstance(x, _Mask) else x
+    """Replace every _Mask in nested tuples, lists and dicts by the tensor that it stands for."""
+    if isinstance(x, _Mask):
+        return x.whole()
+    if type(x) in (tuple, list):
+        return type(x)(map(_formed, x))
+    return {name: _formed(value) for name, value in x.items()} if type(x) is dict else x
 
 
-# What tells nothing of the numbers.
-_ABOUT_ITSELF = {
+# Operations that do not depend on the mask's elements.
+_METADATA = {
     getattr(Tensor, name).__get__
     for name in ("shape", "dtype", "device", "ndim", "layout", "is_nested", "requires_grad")
 } | {Tensor.size, Tensor.dim, Tensor.is_floating_point, Tensor.__len__}
@@ -106,26 +125,41 @@ def _mask(
     kv_offset: int = 0,
     mask_function: _Rule = masking_utils.causal_mask_function,
     attention_mask: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
     allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
     **more: Any,
 ) -> Tensor | None:
-    """What a model's layers get as attention_mask; attention_mask here: (B, all keys) of bools."""
+    """Return the attention_mask of a model's layers; attention_mask here: bools (B, all keys).
+
+    None means that every query attends to every key, exactly where eager's mask is None.
+    """
     more |= {"allow_is_causal_skip": False, "use_vmap": use_vmap}
     more |= {"mask_function": mask_function, "attention_mask": attention_mask}
-    whole: Callable[..., Any] = partial(
+    pairs: Callable[..., Tensor | None] = partial(
         masking_utils.sdpa_mask, batch_size, q_length, kv_length, q_offset, kv_offset, **more
     )
-    band = None if use_vmap or torch.compiler.is_compiling() else _band_of(mask_function)
+    compiling = torch.compiler.is_compiling()
+    band = None if use_vmap or compiling else _band_of(mask_function)
     if band is None:
-        mask: Tensor | None = whole(allow_is_bidirectional_skip=allow_is_bidirectional_skip)
-        return mask
+        mask = pairs(allow_is_bidirectional_skip=allow_is_bidirectional_skip)
+        if mask is None:
+            return None
+        if compiling:
+            return _additive(mask, dtype)
+        return _Mask.of(tuple(mask.shape), dtype, {"mask": mask}, lambda: _additive(mask, dtype))
     options = _padding(attention_mask, kv_offset, kv_length)
     if band != (-1, -1):
         options |= {"window": band, OFFSET: int(q_offset) - kv_offset}
     if not options and allow_is_bidirectional_skip:
         return None
-    return _Mask.of((batch_size, 1, q_length, kv_length), options, whole)
+    shape = (batch_size, 1, q_length, kv_length)
+    return _Mask.of(shape, dtype, options, lambda: _additive(pairs().expand(shape), dtype))
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return eager's mask for one of bools (True: attended to)."""
+    return torch.where(mask, torch.zeros((), dtype=dtype), torch.finfo(dtype).min)
 
 
 def _padding(real: Tensor | None, first: int, N: int) -> dict[str, Any]:
@@ -199,33 +233,41 @@ def _attention(
     is_causal: bool | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
     position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
+    sliding_window: int | None = None,
     output_attentions: bool | None = None,
-    cache: Any = None,
-    **_: Any,
+    **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Of heads (B, heads, M, D): (B, M, heads, D), and the weights if they are asked for."""
-    if NAME not in AttentionMaskInterface._global_mapping:
+    """Of heads (B, heads, M, D), return (B, M, heads, D) and, if requested, the weights.
+
+    `s_aux` (heads) and `sinks` (B, heads, M, 1) are one more score of each row; `indices`
+    (B, M, n) are the n keys that an indexer has selected for each query. The mask contains the
+    sliding window.
+    """
+    if NAME not in masking_utils.ALL_MASK_ATTENTION_FUNCTIONS:
         raise RuntimeError(
             f"AttentionMaskInterface has no {NAME!r}, without which transformers leaves out masks: "
             "expected what attnext.torch.transformers has registered"
         )
-    if cache is not None:
-        raise TypeError(f"cache is of type {type(cache).__name__}, expected none: no paged caches")
+    _refuse(module, more)
     options = {"scale": scaling, "softcap": softcap, **dropped(dropout)}
     options["enable_gqa"] = query.shape[1] != key.shape[1]
     pairs = (query.shape[0], 1, query.shape[2], key.shape[2])
-    if isinstance(attention_mask, _Mask) and attention_mask.shape == pairs:
-        options |= attention_mask.options
-    elif attention_mask is not None:  # if it was made for other inputs, let it broadcast or not
-        options |= by_kind("attention_mask", _formed(attention_mask))
-    else:  # as with "sdpa"
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        options["causal"] = bool(causal) and query.shape[2] > 1
+    if attention_mask is None:
+        options["causal"] = query.shape[2] > 1 and _is_causal(module, is_causal)
+    else:
+        options |= _read_mask(attention_mask, pairs)
+    if indices is not None:
+        selected = torch.zeros(pairs, dtype=torch.bool, device=query.device)
+        _select(options, selected.scatter(-1, indices.long().unsqueeze(1), True))
     if position_bias is not None:
         options["bias"] = options["bias"] + position_bias if "bias" in options else position_bias
     if s_aux is not None:
         options["sink"] = s_aux.reshape(-1, 1)
+    if sinks is not None:
+        options["sink"] = sinks.squeeze(-1)
     inputs = {"queries": query, "keys": key, "values": value}
     need_weights = output_attentions or _are_weights_collected()
     returned = ("output", "weights") if need_weights else ("output",)
@@ -234,8 +276,57 @@ def _attention(
     return output.transpose(1, 2).contiguous(), weights
 
 
+def _is_causal(module: torch.nn.Module, is_causal: bool | None) -> bool:
+    """True if a call without a mask is causal because the call or the module says so."""
+    return bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+
+
+def _read_mask(mask: Any, pairs: tuple[int, ...]) -> dict[str, Any]:
+    """Return the options for a mask of a call with `pairs` = (B, 1, M, N)."""
+    if isinstance(mask, _Mask) and mask.formed is None and mask.shape == pairs:
+        return mask.rule
+    return by_kind("attention_mask", _formed(mask))  # the mask of other inputs may broadcast
+
+
+def _select(options: dict[str, Any], selected: Tensor) -> None:
+    """Mask every key that is not selected (B, 1, M, N), as eager does."""
+    if "bias" in options:
+        bias = options["bias"]
+        options["bias"] = bias.masked_fill(~selected, torch.finfo(bias.dtype).min)
+    else:
+        options["mask"] = options["mask"] & selected if "mask" in options else selected
+
+
+def _refuse(module: torch.nn.Module, more: dict[str, Any]) -> None:
+    """Refuse arguments that change the result and that attnext does not read.
+
+    Most arguments are for other parts of a model. Those that select keys, and those that the
+    model's own eager function reads, are not.
+    """
+    for name in ("cache", "block_indices", *_read_by_eager(type(module).__module__)):
+        if more.get(name) is not None:
+            instead = "paged|eager" if name == "cache" else "eager"
+            raise TypeError(
+                f"{name} is of type {type_name(more[name])}, expected None: attnext does not read "
+                f"this argument of {type(module).__name__}. Use attn_implementation={instead!r}"
+            )
+
+
+@cache
+def _read_by_eager(file: str) -> tuple[str, ...]:
+    """Return the arguments of a model file's eager function that _attention does not have."""
+    eager = getattr(sys.modules.get(file), "eager_attention_forward", None)
+    theirs = inspect.signature(eager).parameters.values() if callable(eager) else ()
+    ours = inspect.signature(_attention).parameters
+    return tuple(p.name for p in theirs if p.kind is not p.VAR_KEYWORD and p.name not in ours)
+
+
 def _are_weights_collected() -> bool:
-    """Some models keep to themselves that they were asked for weights, and have hooks for them."""
+    """True if transformers' hooks collect weights in this call.
+
+    Some models request weights by these hooks alone, without output_attentions. transformers has
+    no public name for the active request, so this function reads the private one.
+    """
     collector: Any = getattr(output_capturing, "_active_collector", None)
     collected = None if collector is None else collector.get()
     return any(name.endswith("attentions") for name in collected or ())
