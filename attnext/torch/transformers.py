@@ -33,7 +33,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -75,6 +75,7 @@ class _Mask(Tensor):
     rule: dict[str, Any]
     form: Callable[[], Tensor]
     formed: Tensor | None
+    model: str  # the class of its configuration, for messages
 
     @classmethod
     def of(
@@ -83,9 +84,10 @@ class _Mask(Tensor):
         dtype: torch.dtype,
         rule: dict[str, Any],
         form: Callable[[], Tensor],
+        model: str,
     ) -> _Mask:
         self = torch.full((), torch.nan, dtype=dtype, device="cpu").expand(shape).as_subclass(cls)
-        self.rule, self.form, self.formed = rule, form, None
+        self.rule, self.form, self.formed, self.model = rule, form, None, model
         return self
 
     def whole(self) -> Tensor:
@@ -98,6 +100,12 @@ class _Mask(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _METADATA:
             return super().__torch_function__(func, types, args, kwargs or {})
+        if func in _OF_BOOLS and isinstance(args[0], cls):
+            raise TypeError(
+                f"attention_mask is negated by the model of {args[0].model} as if it had bools, "
+                "expected a model that computes with eager's floats. "
+                "Use attn_implementation='sdpa', because 'eager' gives this model the same floats"
+            )
         return func(*_formed(args), **_formed(kwargs or {}))
 
 
@@ -107,7 +115,7 @@ def _formed(x: Any) -> Any:
         return x.whole()
     if type(x) in (tuple, list):
         return type(x)(map(_formed, x))
-    return {name: _formed(value) for name, value in x.items()} if type(x) is dict else x
+    return {name: _formed(each) for name, each in x.items()} if type(x) is dict else x
 
 
 # Operations that do not depend on the mask's elements.
@@ -115,6 +123,10 @@ _METADATA = {
     getattr(Tensor, name).__get__
     for name in ("shape", "dtype", "device", "ndim", "layout", "is_nested", "requires_grad")
 } | {Tensor.size, Tensor.dim, Tensor.is_floating_point, Tensor.__len__}
+
+# Of floats, the opposite of what a model that expects sdpa's bools means (Nemotron's streaming
+# encoder, for which eager gives NaN). Other operations of bools, such as ~ and &, raise.
+_OF_BOOLS = {torch.logical_not, Tensor.logical_not}
 
 
 def _mask(
@@ -139,6 +151,7 @@ def _mask(
     pairs: Callable[..., Tensor | None] = partial(
         masking_utils.sdpa_mask, batch_size, q_length, kv_length, q_offset, kv_offset, **more
     )
+    model = type_name(more.get("config"))
     compiling = torch.compiler.is_compiling()
     band = None if use_vmap or compiling else _band_of(mask_function)
     if band is None:
@@ -147,14 +160,16 @@ def _mask(
             return None
         if compiling:
             return _additive(mask, dtype)
-        return _Mask.of(tuple(mask.shape), dtype, {"mask": mask}, lambda: _additive(mask, dtype))
+        form = partial(_additive, mask, dtype)
+        return _Mask.of(tuple(mask.shape), dtype, {"mask": mask}, form, model)
     options = _padding(attention_mask, kv_offset, kv_length)
     if band != (-1, -1):
         options |= {"window": band, OFFSET: int(q_offset) - kv_offset}
     if not options and allow_is_bidirectional_skip:
         return None
     shape = (batch_size, 1, q_length, kv_length)
-    return _Mask.of(shape, dtype, options, lambda: _additive(pairs().expand(shape), dtype))
+    form = lambda: _additive(pairs().expand(shape), dtype)  # noqa: E731
+    return _Mask.of(shape, dtype, options, form, model)
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -245,6 +260,11 @@ def _attention(
     `s_aux` (heads) and `sinks` (B, heads, M, 1) are one more score of each row; `indices`
     (B, M, n) are the n keys that an indexer has selected for each query. The mask contains the
     sliding window.
+
+    Without a mask, every query attends to every key unless this call says is_causal=True. The
+    module's own `is_causal` is not read, as in eager: modules for which it is True (Phi-4's vision
+    model) or that lack it (CLAP's and ALIGN's text) attend both ways when they get no mask, and
+    _mask never returns None for a causal rule.
     """
     if NAME not in masking_utils.ALL_MASK_ATTENTION_FUNCTIONS:
         raise RuntimeError(
@@ -255,10 +275,10 @@ def _attention(
     options = {"scale": scaling, "softcap": softcap, **dropped(dropout)}
     options["enable_gqa"] = query.shape[1] != key.shape[1]
     pairs = (query.shape[0], 1, query.shape[2], key.shape[2])
-    if attention_mask is None:
-        options["causal"] = query.shape[2] > 1 and _is_causal(module, is_causal)
-    else:
+    if attention_mask is not None:
         options |= _read_mask(attention_mask, pairs)
+    elif is_causal and query.shape[2] > 1:
+        options["causal"] = True
     if indices is not None:
         selected = torch.zeros(pairs, dtype=torch.bool, device=query.device)
         _select(options, selected.scatter(-1, indices.long().unsqueeze(1), True))
@@ -274,11 +294,6 @@ def _attention(
     made = run_as_torch("dot_product_attention", inputs, options, returned)
     output, weights = made if need_weights else (made, None)
     return output.transpose(1, 2).contiguous(), weights
-
-
-def _is_causal(module: torch.nn.Module, is_causal: bool | None) -> bool:
-    """True if a call without a mask is causal because the call or the module says so."""
-    return bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
 
 
 def _read_mask(mask: Any, pairs: tuple[int, ...]) -> dict[str, Any]:
@@ -312,13 +327,18 @@ def _refuse(module: torch.nn.Module, more: dict[str, Any]) -> None:
             )
 
 
-@cache
 def _read_by_eager(file: str) -> tuple[str, ...]:
     """Return the arguments of a model file's eager function that _attention does not have."""
-    eager = getattr(sys.modules.get(file), "eager_attention_forward", None)
-    theirs = inspect.signature(eager).parameters.values() if callable(eager) else ()
-    ours = inspect.signature(_attention).parameters
-    return tuple(p.name for p in theirs if p.kind is not p.VAR_KEYWORD and p.name not in ours)
+    if file not in _unread:
+        eager = getattr(sys.modules.get(file), "eager_attention_forward", None)
+        theirs = inspect.signature(eager).parameters.values() if callable(eager) else ()
+        ours = inspect.signature(_attention).parameters
+        names = (p.name for p in theirs if p.kind is not p.VAR_KEYWORD and p.name not in ours)
+        _unread[file] = tuple(names)
+    return _unread[file]
+
+
+_unread: dict[str, tuple[str, ...]] = {}  # by file; torch.compile warns about functools.cache
 
 
 def _are_weights_collected() -> bool:
