@@ -43,6 +43,7 @@ def imported() -> None:
     )
 
 
+PAGE = (REPOSITORY / "docs/huggingface_models.md").read_text(encoding="utf-8")
 B, T, VOCABULARY = 3, 10, 50
 
 
@@ -349,7 +350,7 @@ def test_a_model_that_computes_with_bools_is_refused() -> None:
     """logical_not of eager's floats is the opposite of what such a model means."""
     mask = ours._mask(B, T, T, config=hf.BertConfig())
     for look in (lambda x: x.logical_not(), torch.logical_not):
-        message = "negated by the model of transformers.*BertConfig as if .*implementation='sdpa'"
+        message = "negated by the model of BertConfig as if .*implementation='sdpa'"
         with pytest.raises(TypeError, match=message):
             look(mask)  # type: ignore[no-untyped-call]
     for look in (lambda x: ~x, lambda x: x & True):
@@ -500,3 +501,50 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match="needs Hugging Face's transformers: pip install trans"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+# ---- every class ---------------------------------------------------------------------------------
+
+# Of each way to be unlike the models above: no is_causal, cross-attention, a mask computed with,
+# an indexer, sinks for each query, sinks of heads, chunks, vision, sound, refused.
+SAMPLE = {
+    "clap.ClapTextModel": "equal", "align.AlignTextModel": "equal",
+    "splinter.SplinterModel": "equal", "mllama.MllamaTextModel": "equal",
+    "phi4_multimodal.Phi4MultimodalVisionModel": "equal",
+    "bigbird_pegasus.BigBirdPegasusModel": "equal", "deepseek_v4.DeepseekV4Model": "equal",
+    "git.GitModel": "no interface", "git.GitVisionModel": "equal",
+    "gemma4.Gemma4AudioModel": "no interface", "deepseek_v32.DeepseekV32Model": "equal",
+    "inkling2.Inkling2TextModel": "equal", "llama4.Llama4TextModel": "equal",
+    "nemotron_asr_streaming.NemotronAsrStreamingEncoder": "refused",
+    "minimax_m3_vl.MiniMaxM3VLTextModel": "refused",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def swept() -> Iterator[Any]:
+    """The sweep of tests/sweep_transformers.py and the state of its attention function."""
+    sweep = import_module("sweep_transformers")
+    _, state = sweep.attention_calls()
+    yield sweep, state
+    AttentionInterface.register("attnext", ours._attention)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_class_is_equal_to_eager_or_refused(name: str, swept: Any) -> None:
+    sweep, state = swept
+    ((architecture, path),) = sweep.jobs_of([name])
+    result = sweep.examine(architecture, path, state)
+    assert result.result == SAMPLE[name], result
+    assert result.seen or result.result != "equal"
+    rows = [
+        line for line in PAGE.splitlines() if line.startswith(f"| {architecture} | {result[2]}")
+    ]
+    assert len(rows) == 1 and result.name in re.findall(r"\w+", rows[0])
+
+
+@pytest.mark.slow
+def test_every_class_is_equal_to_eager_or_refused() -> None:
+    sweep = import_module("sweep_transformers")
+    results = sweep.sweep(sweep.jobs_of([]))
+    assert len(results) > 900
+    assert not [result for result in results if result.result == "different"]

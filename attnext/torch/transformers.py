@@ -1,19 +1,24 @@
 """attnext in Hugging Face's transformers: any model that asks its AttentionInterface.
 
-``import attnext.torch.transformers`` registers the name "attnext" there, with the masks that belong
-to it. ``attn_implementation="attnext"`` in ``from_pretrained`` or ``from_config``, or
-``model.set_attn_implementation("attnext")``, then has the model's attention computed by attnext,
-forward and backward: the numbers of "eager" but for rounding, on the CPU, in float32.
+``import attnext.torch.transformers`` registers the name "attnext" there, with a mask function. Pass
+``attn_implementation="attnext"`` to ``from_pretrained`` or ``from_config``, or call
+``model.set_attn_implementation("attnext")``. attnext then computes the model's attention, forward
+and backward, in float32 on the CPU. The numbers are those of "eager" up to rounding.
 
-- What a mask says by its rule is handed on as that: causal and sliding windows as a band, padding
-  as lengths or as one row for each sequence. No mask of (M, N) is formed for them. For any other
-  rule the mask of "sdpa" is.
-- Heads that share keys, softcap (Gemma 2), sinks (gpt-oss), position biases (T5), caches, training
-  with dropout, and, where ``output_attentions=True`` asks for them, weights, from before dropout.
-- A query without any key gives the mean of the values, as "eager" does. It has no gradient for its
-  scores, which eager has, because there rounding makes them equal; it matters to no query that is
-  real.
-- Paged caches (continuous batching) are refused.
+- attnext reads causal masks and sliding windows as a band, and padding as lengths or as one row for
+  each sequence. It forms no mask of (M, N) for them. Other rules become a mask of bools.
+- A model that computes with its mask gets eager's mask: floats, 0 or the smallest float. A model
+  that negates the mask as if it had bools is refused.
+- A call without a mask attends both ways, as in eager, unless the call says ``is_causal=True``. The
+  module's ``is_causal`` is not read.
+- Served: heads that share keys, softcap (Gemma 2), sinks (gpt-oss), position biases (T5), keys that
+  an indexer selects (DeepSeek V3.2), caches, training with dropout. With ``output_attentions=True``
+  a model returns the weights before dropout.
+- A query whose keys are all masked gives the mean of the values, as in eager. Its scores have no
+  gradient here; in eager they have one, because rounding makes them equal. No real query is
+  affected.
+- Refused: paged caches (continuous batching), and arguments that change the result but that attnext
+  does not read, such as MiniMax M3's block_indices.
 
 Examples
 --------
@@ -55,8 +60,8 @@ from .sdpa import by_kind, dropped, run_as_torch
 
 NAME = "attnext"
 
-_Rule: TypeAlias = Callable[..., Any]  # (entry, head, query, key) of indices: is it in?
-_Band: TypeAlias = tuple[int, int]  # keys before and behind the query's own place; -1: no bound
+_Rule: TypeAlias = Callable[..., Any]  # of indices (batch, head, query, key): True if attended to
+_Band: TypeAlias = tuple[int, int]  # keys before and after the query's own position; -1: no bound
 
 
 # ---- masks ---------------------------------------------------------------------------------------
@@ -99,7 +104,8 @@ class _Mask(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _METADATA:
-            return super().__torch_function__(func, types, args, kwargs or {})
+            parent: Any = super()
+            return parent.__torch_function__(func, types, args, kwargs or {})
         if func in _OF_BOOLS and isinstance(args[0], cls):
             raise TypeError(
                 f"attention_mask is negated by the model of {args[0].model} as if it had bools, "
@@ -148,19 +154,19 @@ def _mask(
     """
     more |= {"allow_is_causal_skip": False, "use_vmap": use_vmap}
     more |= {"mask_function": mask_function, "attention_mask": attention_mask}
-    pairs: Callable[..., Tensor | None] = partial(
+    pairs: Callable[..., Any] = partial(
         masking_utils.sdpa_mask, batch_size, q_length, kv_length, q_offset, kv_offset, **more
     )
-    model = type_name(more.get("config"))
+    model = type(more.get("config")).__name__
     compiling = torch.compiler.is_compiling()
     band = None if use_vmap or compiling else _band_of(mask_function)
     if band is None:
-        mask = pairs(allow_is_bidirectional_skip=allow_is_bidirectional_skip)
+        mask: Tensor | None = pairs(allow_is_bidirectional_skip=allow_is_bidirectional_skip)
         if mask is None:
             return None
         if compiling:
             return _additive(mask, dtype)
-        form = partial(_additive, mask, dtype)
+        form: Callable[[], Tensor] = partial(_additive, mask, dtype)
         return _Mask.of(tuple(mask.shape), dtype, {"mask": mask}, form, model)
     options = _padding(attention_mask, kv_offset, kv_length)
     if band != (-1, -1):
@@ -168,8 +174,7 @@ def _mask(
     if not options and allow_is_bidirectional_skip:
         return None
     shape = (batch_size, 1, q_length, kv_length)
-    form = lambda: _additive(pairs().expand(shape), dtype)  # noqa: E731
-    return _Mask.of(shape, dtype, options, form, model)
+    return _Mask.of(shape, dtype, options, lambda: _additive(pairs().expand(shape), dtype), model)
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -178,7 +183,7 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _padding(real: Tensor | None, first: int, N: int) -> dict[str, Any]:
-    """Of (B, keys), True for a real one, what it says of N keys from the first on."""
+    """Return the options for N keys from `first` on; `real` (B, keys) is True for a real key."""
     if real is None:
         return {}
     if (missing := first + N - real.shape[-1]) > 0:
@@ -194,7 +199,7 @@ def _padding(real: Tensor | None, first: int, N: int) -> dict[str, Any]:
 
 
 def _band_of(rule: Any) -> _Band | None:
-    """The band that a rule of transformers is, if it is one."""
+    """Return the band that a rule of transformers stands for, or None."""
     code = getattr(rule, "__code__", None)
     if code is _AND:
         bands = [_band_of(each) for each in rule.__closure__[0].cell_contents]
@@ -206,14 +211,14 @@ def _band_of(rule: Any) -> _Band | None:
 
 
 def _both(bands: list[_Band]) -> _Band:
-    """The band of the pairs that are in all of them."""
+    """Return the intersection of bands."""
     sides = ([bound for bound in side if bound >= 0] for side in zip(*bands, strict=True))
     left, right = (min(bounds, default=-1) for bounds in sides)
     return left, right
 
 
 def _is_band(rule: _Rule, band: _Band) -> bool:
-    """Is it, for all of a few pairs?"""
+    """True if the rule is this band for 9 queries and 9 keys."""
     query, key = torch.arange(9)[:, None], torch.arange(9)[None]
     left, right = (9 if bound < 0 else bound for bound in band)
     zero = torch.zeros(1, 1, dtype=torch.int64)
@@ -221,7 +226,8 @@ def _is_band(rule: _Rule, band: _Band) -> bool:
     return bool((rule(zero, zero, query, key) == expected).all())
 
 
-# The rules that are bands, by their code, each tried: another release may mean something else.
+# Rules that are bands, by their code. Each is checked when this module is imported, because another
+# release of transformers may change what a rule means.
 _AND = masking_utils.and_masks(masking_utils.causal_mask_function).__code__
 _RULES: list[tuple[_Rule, Callable[..., _Band], tuple[int, ...]]] = [
     (masking_utils.causal_mask_function, lambda: (-1, 0), ()),
