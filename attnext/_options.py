@@ -294,7 +294,8 @@ class Taken:
         backward = any("forward" not in option.taken_by for option in self.options.values())
         self._words = {}
         for name, option in self.options.items():
-            doc = "As in the forward." if backward and "forward" in option.taken_by else option.doc
+            of_forward = backward and "forward" in option.taken_by
+            doc = "Same as in the forward pass." if of_forward else option.doc
             self._words[name] = f"{name} : {option.type}\n{indent(doc, ' ' * 4)}"
         self._voice = voice
 

@@ -117,7 +117,7 @@ class Score:
         text = TEXTS["gradients"].format_map(self._words)
         for name, (letters, optional, _) in self.parameters.items():
             kind = f"ndarray, float32, shape {shape_of(letters)}" + ", or None" * optional
-            none = "; None without one" * optional
+            none = "; None if it was not given" * optional
             text += f"\n{name} : {kind}\n    Gradient with respect to `{name}`{none}."
         return text
 
@@ -126,4 +126,7 @@ class Score:
         letters, optional, _ = self.parameters[name]
         kind = "ndarray or None" if optional else "ndarray"
         shape = shape_of(letters)
-        return f"{kind}: {self._page[name]}\nThe live array, of shape {shape}; setting it copies."
+        array = (
+            f"The layer's own array, of shape {shape}. A value assigned to it is copied into it."
+        )
+        return f"{kind}: {self._page[name]}\n{array}"

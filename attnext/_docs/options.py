@@ -1,4 +1,4 @@
-"""What help() says of the options: options.txt, in paragraphs."""
+"""The text of help() for options: the paragraphs of options.txt."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from attnext._docs import read
 
 
 def paragraphs(entry: str) -> dict[str, str]:
-    """Of options, by name, as a docstring has them."""
+    """Return the paragraphs of options by name, in the format of a docstring."""
     texts = entry.replace("\n    ", "\0").splitlines()
     return {x[: x.index(" : ")]: x.replace("\0", "\n    ") + "\n" for x in texts}
 
 
 def in_a_backward(paragraph: str) -> str:
-    """The paragraph of an option that the forward has too."""
-    return paragraph[: paragraph.index("\n")] + "\n    As in the forward.\n"
+    """Return the paragraph of a backward's option that the forward function has too."""
+    return paragraph[: paragraph.index("\n")] + "\n    Same as in the forward pass.\n"
 
 
 SHARED = read("options")

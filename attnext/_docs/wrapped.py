@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 SECTIONS = ("Parameters", "Returns", "Raises", "See Also", "Notes", "Examples")
 _TITLE = re.compile(r"^(\w[\w ]*)\n-+\n", re.MULTILINE)
-_CONVERTED = re.compile(r"\s+Used as it is if float32 [^.]*\.")  # by C, to float32
+# The conversion to float32, which is done by C only.
+_CONVERTED = re.compile(
+    r"\s+float32 arrays in C order are used.*This holds\s+for every array here\.", re.DOTALL
+)
 
 
 class Voice(NamedTuple):
