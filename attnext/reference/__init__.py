@@ -1,37 +1,38 @@
-"""The functions of attnext as plain NumPy code in float64, written to be read.
+"""The functions of attnext as simple NumPy code in float64, written to be read.
 
-Every function here has the name, the arguments and the meaning of its fast twin in ``attnext``,
-and differs from it in three ways: it computes and returns float64, it takes its time, and it can
-be checked by eye against a textbook. The tests hold the fast functions against these, and these
-against central differences.
+Every function here has the same name, arguments and meaning as the fast function in ``attnext``.
+It differs in two ways: it computes and returns float64, and it is slow but short enough to compare
+with a textbook. The tests compare the fast functions with these functions, and the gradients of
+these functions with central differences.
 
-All attention here is one line::
+Every attention here computes one line, for one query at a time::
 
-    output = softmax(score(query, keys)) @ values,
+    output = softmax(score(query, keys)) @ values
 
-worked out for one query at a time. The files, from the inside out::
+The files, starting with the innermost function::
 
     softmax.py      the softmax of one row; masked_softmax
-    score.py        what a score is, and one with a scale
-    attention.py    the walk over all queries: score, softmax, pool
-    softcap.py      a cap on scores
-    masks.py        who takes part, told from lengths, masks and the diagonal; sequence_mask
-    band.py         which keys are near it: causal, its offset and window
-    sharing.py      numbers that serve several pairs: heads of keys in groups, a bias
-    dropout.py      what dropout keeps, told from the seed by the random numbers of Philox
-    options.py      what all attentions take beside their inputs
+    score.py        the interface of a score; scores with a scale
+    attention.py    the loop over all queries: score, softmax, pooling
+    softcap.py      a bound on the scores
+    masks.py        the unmasked pairs, computed from lengths, masks and the band; sequence_mask
+    band.py         the band of keys around a query: causal, causal_offset and window
+    sharing.py      arrays that several pairs share: grouped heads, a broadcast bias
+    dropout.py      the weights that dropout keeps, computed from the seed with Philox
+    options.py      the options that all attentions have
     dot_product.py, cosine.py, additive.py, gaussian.py
-                    a scoring function, and the functions to call, one kind of attention to a file
-    multi_head.py   several heads at once, between linear layers
-    merge.py        attentions over parts of the keys, merged to the one over all of them
+                    one score per file, with the public functions for it
+    multi_head.py   several heads, with linear layers before and after them
+    merge.py        merges attentions over parts of the keys into the attention over all keys
     positions.py    positional_encoding
-    arguments.py    the checking of arguments, used by all the others
+    arguments.py    checks and converts arguments; used by all other files
 
-A backward stands next to its forward and quotes the lines that it reverses. The imports in here
-are relative, so that the folder also loads by its path, with NumPy alone and nothing compiled.
+Each backward function is next to its forward function and quotes the lines whose gradients it
+computes. The imports are relative, so the folder can also be loaded by its path, with NumPy only
+and without the compiled module.
 
-Letters: M queries, N keys (= values), n <= N of which take part for the query at hand, D features
-(Dq of a query, Dk of a key, Dv of a value), H hidden units. ``d_x`` is the gradient of x.
+Letters: M queries, N keys and values, n <= N unmasked keys of one query, D features (Dq of a query,
+Dk of a key, Dv of a value), H hidden units. ``d_x`` is the gradient of the loss with respect to x.
 """
 
 from attnext._hints import suggest_names as _suggest_names
@@ -104,5 +105,5 @@ _suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not the files that this is made of."""
+    """Return the public names only, so that completion does not list the files."""
     return __all__

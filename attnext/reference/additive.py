@@ -33,7 +33,7 @@ class Additive(Score):
         self.W_q = as_array("W_q", W_q, ("H", q.shape[-1]))  # (H, Dq)
         H = len(self.W_q)
         self.W_k = as_array("W_k", W_k, (H, k.shape[-1]))  # (H, Dk)
-        weights = as_array("w_v", w_v)  # (H,) or (1, H), and so is its gradient
+        weights = as_array("w_v", w_v)  # (H,) or (1, H); its gradient has the same shape
         if weights.shape not in [(H,), (1, H)]:
             raise ValueError(f"w_v has shape {weights.shape}, expected {(H,)} or {(1, H)}")
         self.w_v = weights.reshape(H)
@@ -54,7 +54,7 @@ class Additive(Score):
         # forward was: s = tanh(a) @ w_v
         d_w_v = d_s @ np.tanh(a)  # (H,)
         d_tanh = np.outer(d_s, self.w_v)  # (n, H)
-        # tanh' = 1 - tanh^2, written so that no digits are lost where tanh is close to 1
+        # tanh' = 1 - tanh^2 = 1 / cosh^2; the second form loses no digits where tanh is close to 1
         d_a = d_tanh / np.cosh(a) ** 2  # (n, H)
         # forward was: a = W_q q + W_k k + b_h, with one q and one b_h for all n keys
         d_b_h = np.sum(d_a, axis=0)  # (H,)
@@ -66,19 +66,19 @@ class Additive(Score):
 
 
 class AdditiveGradients(NamedTuple):
-    """Gradients of `additive_attention`, each in the shape of what it belongs to.
+    """Gradients of `additive_attention`, each in the shape of its input.
 
     Parameters
     ----------
     queries, keys, values, W_q, W_k, w_v : ndarray of float64
-        Gradients with respect to these; `values` is None from `additive_scores_backward`.
+        Gradients with respect to these inputs; `values` is None from `additive_scores_backward`.
     b_h : ndarray of float64 or None
-        Gradient with respect to the bias; None where none was given.
+        Gradient with respect to the bias; None if no bias was given.
     """
 
     queries: Array
     keys: Array
-    values: Array | Any  # None only of the scores
+    values: Array | Any  # None from additive_scores_backward
     W_q: Array
     W_k: Array
     w_v: Array
@@ -131,9 +131,10 @@ def additive_attention_backward(
 
     Notes
     -----
-    With ``a = W_q q + W_k k + b_h`` and dS the gradient of the scores, ``da = dS * w_v *
-    (1 - tanh(a)**2)``; its sum over the keys flows to the query, its sum over the queries to the
-    key, and its sum over all pairs to `b_h`.
+    Let ``a = W_q q + W_k k + b_h`` and let dS be the gradient of the scores. Then ``da = dS * w_v *
+    (1 - tanh(a)**2)``. The gradient of a projected query is the sum of da over the keys, the
+    gradient of a projected key the sum over the queries, and the gradient of `b_h` the sum over
+    all pairs.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The arguments of all functions: checked, and made float64. What is wrong is said by name."""
+"""Check the arguments of all functions and convert them to float64. Errors name the argument."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 
 def read_array(name: str, value: Any) -> NDArray[Any]:
-    """The value as an array of its own dtype; what goes wrong is told with the argument's name."""
+    """Return the value as an array of its own dtype; an error names the argument."""
     try:
         return np.asarray(value)
     except Exception as error:
@@ -25,7 +25,7 @@ def read_array(name: str, value: Any) -> NDArray[Any]:
 
 
 def as_index(name: str, value: Any) -> int:
-    """An int, or what can stand for one, but a bool."""
+    """Return an int, or an object with `__index__`, as an int. Reject bools."""
     if isinstance(value, bool | type) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     try:
@@ -35,7 +35,7 @@ def as_index(name: str, value: Any) -> int:
 
 
 def raise_for(name: str, what: str, error: Exception) -> NoReturn:
-    """Raise a plain error again with the argument's name, and a user's own as it is."""
+    """Raise a built-in error again with the argument's name; raise other errors unchanged."""
     if type(error) in (ValueError, TypeError, RuntimeError):
         raise type(error)(f"{name} {what}: {error}") from error
     if not isinstance(error, MemoryError):
@@ -44,7 +44,7 @@ def raise_for(name: str, what: str, error: Exception) -> NoReturn:
 
 
 def shown(value: object) -> str:
-    """The value in a message; Python does not write out ints of more than 4300 digits."""
+    """Return the value for a message; Python refuses the repr of ints above 4300 digits."""
     try:
         return repr(value)
     except Exception:
@@ -58,14 +58,14 @@ def shown(value: object) -> str:
 def _plain_array(
     name: str, value: ArrayLike, kinds: str, expected: str, **hints: str
 ) -> NDArray[Any]:
-    """The value as an array of its own dtype, which must be of one of these kinds of NumPy."""
+    """Return the value as an array of its own dtype, if that is one of these NumPy kinds."""
     if isinstance(value, np.ma.MaskedArray | np.matrix):
         raise TypeError(f"{name} is a {type(value).__name__}, expected a plain array")
     if getattr(value, "requires_grad", False):
         raise TypeError(f"{name} is a tensor that requires grad: pass {name}.detach()")
     array = read_array(name, value)
     if array.size == 0 and isinstance(value, list | tuple):
-        return array  # NumPy calls an empty list floats, whatever it is meant to be
+        return array  # NumPy gives every empty list the dtype float64
     if array.dtype.kind not in kinds:
         hint = hints.get(array.dtype.kind, "")
         raise TypeError(f"{name} has dtype {array.dtype}, expected {expected}{hint}")
@@ -73,7 +73,7 @@ def _plain_array(
 
 
 def as_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None = None) -> Array:
-    """The value as float64, of the shape expected; a letter in it stands for any size."""
+    """Return the value as float64, if it has this shape; a letter means any size."""
     array = _plain_array(name, value, "fiu", "real numbers (any float or integer dtype)")
     if shape is not None and (
         array.ndim != len(shape)
@@ -85,12 +85,12 @@ def as_array(name: str, value: ArrayLike, shape: tuple[int | str, ...] | None = 
 
 
 def as_array_or_zeros(name: str, value: ArrayLike | None, shape: tuple[int, ...]) -> Array:
-    """The value as float64 of this shape; zeros if there is none."""
+    """Return the value as float64 of this shape, or zeros if it is None."""
     return np.zeros(shape) if value is None else as_array(name, value, shape)
 
 
 def as_scores(name: str, value: ArrayLike) -> Array:
-    """Scores or weights (..., M, N); one axis, (N,), is a single row."""
+    """Return scores or weights (..., M, N); the shape (N,) is a single row."""
     array = as_array(name, value)
     if array.ndim == 0:
         raise ValueError(f"{name} has shape (), expected one axis or more: (..., M, N)")
@@ -98,7 +98,10 @@ def as_scores(name: str, value: ArrayLike) -> Array:
 
 
 def as_mask(name: str, value: ArrayLike, shape: tuple[int, ...], meaning: str, hint: str) -> Mask:
-    """Bools that broadcast to this shape; the meaning is that of True, the hint is for floats."""
+    """Return bools that broadcast to this shape.
+
+    meaning: what True means, for the message about integers; hint: for the message about floats.
+    """
     true = f": True = {meaning}"
     array = _plain_array(name, value, "b", "bools", i=true, u=true, f=hint)
     _check_broadcasts(name, array, shape)
@@ -106,7 +109,7 @@ def as_mask(name: str, value: ArrayLike, shape: tuple[int, ...], meaning: str, h
 
 
 def as_bias(value: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """Floats that broadcast to this shape."""
+    """Return floats that broadcast to this shape."""
     hint = ": a bool mask is the argument mask"
     array = _plain_array("bias", value, "f", "floats", b=hint)
     _check_broadcasts("bias", array, shape)
@@ -114,17 +117,17 @@ def as_bias(value: ArrayLike, shape: tuple[int, ...]) -> Array:
 
 
 def as_sink(value: ArrayLike, rows: tuple[int, ...]) -> Array:
-    """Numbers that broadcast to rows = (..., M), -inf among them."""
+    """Return numbers, finite or -inf, that broadcast to rows = (..., M)."""
     sink = as_array("sink", value)
     _check_broadcasts("sink", sink, rows)
-    if not (sink < np.inf).all():  # NaN is not either
+    if not (sink < np.inf).all():  # also catches NaN
         worst = "nan" if np.isnan(sink).any() else "inf"
         raise ValueError(f"sink contains {worst}, expected finite numbers, or -inf for none")
     return sink
 
 
 def as_scale(value: ArrayLike, lead: tuple[int, ...]) -> Array:
-    """Finite numbers that broadcast to the leading axes."""
+    """Return finite numbers that broadcast to the leading axes."""
     scale = as_array("scale", value)
     _check_broadcasts("scale", scale, lead)
     if scale.ndim == 0:
@@ -149,9 +152,9 @@ def _check_broadcasts(name: str, array: NDArray[Any], shape: tuple[int, ...]) ->
 def as_queries_and_keys(
     queries: ArrayLike, keys: ArrayLike, enable_gqa: bool = False
 ) -> tuple[Array, Array]:
-    """queries (..., M, Dq) and keys (..., N, Dk) with the same leading axes.
+    """Return queries (..., M, Dq) and keys (..., N, Dk) with the same leading axes.
 
-    With `enable_gqa` the last of these, the heads, may be fewer for the keys.
+    With `enable_gqa` the keys may have fewer heads, which are the last leading axis.
     """
     q = as_array("queries", queries)
     if not enable_gqa:
@@ -172,13 +175,13 @@ def as_queries_and_keys(
 def as_inputs(
     queries: ArrayLike, keys: ArrayLike, values: ArrayLike, enable_gqa: bool
 ) -> tuple[Array, Array, Array]:
-    """queries (..., M, Dq), keys (..., N, Dk) and values (..., N, Dv)."""
+    """Return queries (..., M, Dq), keys (..., N, Dk) and values (..., N, Dv)."""
     q, k = as_queries_and_keys(queries, keys, enable_gqa)
     return q, k, as_array("values", values, (*k.shape[:-1], "Dv"))
 
 
 def check_same_features(q: Array, k: Array) -> None:
-    """A dot product and a distance need keys with the D of the queries."""
+    """Check that keys have the D of the queries, for dot products and distances."""
     as_array("keys", k, (*k.shape[:-2], "N", q.shape[-1]))
 
 
@@ -186,7 +189,7 @@ def check_same_features(q: Array, k: Array) -> None:
 
 
 def as_flag(name: str, value: object) -> bool:
-    """A bool, Python's or NumPy's, and nothing else that is true or false."""
+    """Return a Python or NumPy bool as a bool. Reject everything else."""
     if not isinstance(value, bool | np.bool_) and not (
         isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0
     ):
@@ -195,7 +198,7 @@ def as_flag(name: str, value: object) -> bool:
 
 
 def as_number(name: str, value: ArrayLike, one_element: bool = False) -> float:
-    """The value as a float; with `one_element`, from an array of one element too."""
+    """Return the value as a float; with `one_element` also an array of one element."""
     array = as_array(name, value)
     if array.ndim != 0 and not (one_element and array.size == 1):
         expected = "a number or an array of one element" if one_element else "a number"
@@ -204,7 +207,7 @@ def as_number(name: str, value: ArrayLike, one_element: bool = False) -> float:
 
 
 def as_finite(name: str, value: ArrayLike, one_element: bool = False) -> float:
-    """The same of a number that must not be inf or NaN."""
+    """Return the value as a finite float."""
     number = as_number(name, value, one_element)
     if not math.isfinite(number):
         raise ValueError(f"{name} is {shown(value)}, expected a finite number")
@@ -212,7 +215,7 @@ def as_finite(name: str, value: ArrayLike, one_element: bool = False) -> float:
 
 
 def as_positive(name: str, value: ArrayLike, one_element: bool = False) -> float:
-    """The same of a number that must be greater than 0."""
+    """Return the value as a finite float greater than 0."""
     number = as_finite(name, value, one_element)
     if number <= 0:
         raise ValueError(f"{name} is {shown(value)}, expected {name} > 0")
@@ -220,7 +223,7 @@ def as_positive(name: str, value: ArrayLike, one_element: bool = False) -> float
 
 
 def as_size(name: str, value: object, least: int = 0) -> int:
-    """An int of at least this, in the words of the classes in C."""
+    """Return an int of at least `least`, with the same messages as the classes in C."""
     size = as_index(name, value)
     if size < least:
         raise ValueError(f"{name} is {shown(value)}, expected {name} >= {least}")
@@ -230,7 +233,7 @@ def as_size(name: str, value: object, least: int = 0) -> int:
 
 
 def as_seed(seed: int) -> int:
-    """The seed as an int of 64 bits, the key of Philox."""
+    """Return the seed as an unsigned 64-bit int, the key of Philox."""
     seed = as_index("seed", seed)
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed is {shown(seed)}, expected 0 <= seed < 2**64")
@@ -238,7 +241,7 @@ def as_seed(seed: int) -> int:
 
 
 def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
-    """Lengths as int64, those above N as N."""
+    """Return lengths as int64; a length above N becomes N."""
     whole, which = ": .astype(int), if these are whole numbers", f": {name} counts keys"
     lens = as_integers(name, value, f=whole, b=which)
     if (lens < 0).any():
@@ -247,9 +250,10 @@ def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
 
 
 def as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object_]:
-    """Integers of any dtype and size as Python ints."""
-    plain: Any = value  # a subclass of list may claim objects by an __array_interface__
-    if isinstance(plain, int) or type(plain) is list:  # ints of any size have no dtype
+    """Return integers of any dtype and size as an array of Python ints."""
+    # np.asarray of a subclass of list may return objects, if it has an __array_interface__
+    plain: Any = value
+    if isinstance(plain, int) or type(plain) is list:  # ints may exceed int64
         exact = np.array(value, dtype=object)
         if all(isinstance(i, int) and not isinstance(i, bool) for i in exact.flat):
             return exact
@@ -257,7 +261,7 @@ def as_integers(name: str, value: ArrayLike, **hints: str) -> NDArray[np.object_
 
 
 def check_empty_rows(empty_rows: str) -> None:
-    """The rule for a query that no key takes part in must be one of three."""
+    """Check the rule for a query whose keys are all masked."""
     if not isinstance(empty_rows, str):
         raise TypeError(f"empty_rows must be a str, got {type(empty_rows).__name__}")
     if empty_rows not in ("uniform", "zero", "nan"):
@@ -268,7 +272,7 @@ def check_empty_rows(empty_rows: str) -> None:
 
 
 def deliver(result: Array, out: Array | None, *inputs: Array) -> Array:
-    """The result itself or, if there is an out, the result in it."""
+    """Return the result, or copy it into out and return out."""
     if out is None:
         return result
     if not isinstance(out, np.ndarray):

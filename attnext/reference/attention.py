@@ -1,10 +1,10 @@
-"""Attention with any score: the walk over all queries, forward and backward.
+"""Attention with any score: the loop over all queries, forward and backward.
 
     queries (..., M, Dq)   keys (..., N, Dk)   values (..., N, Dv)
 
-First the walk itself, score, softmax, pool, which is given these arrays and what there is to know
-of every pair of a query and a key; then what all attentions share, which makes these from the
-arguments and calls it.
+The first part of this file is the loop over the queries: score, softmax, pooling. It takes these
+arrays and the properties of every pair of a query and a key. The second part is shared by all
+attention functions: it reads their arguments and calls the loop.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ from .sharing import broadcast_backward, share_heads, share_heads_backward
 from .softcap import under_cap
 from .softmax import empty_row_weight, softmax, softmax_backward
 
-# What a forward returns: the output, or a tuple of the output and the extras asked for.
+# A forward function returns the output, or a tuple of the output and the requested extras.
 Attended: TypeAlias = Any
 
 
 def zero_gradients(score: Score) -> dict[str, Any]:
-    """Where those of the given parameters add up; numbers of numbers."""
+    """Return zeros in the shapes of the given parameters, to add gradients to."""
     given = {name: x for name, x in score.parameters.items() if x is not None}
     return {name: np.zeros_like(x)[()] for name, x in given.items()}
 
 
-MakeScore: TypeAlias = Callable[[Array, Array, Options], Score]  # of these queries and keys
+MakeScore: TypeAlias = Callable[[Array, Array, Options], Score]  # from queries, keys and options
 Inputs: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]  # and the lengths
 
 
-# ---- the walk: score, softmax, pool, for every query -------------------------------------------
+# ---- the loop: score, softmax, pooling, for every query ----------------------------------------
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """What there is to know of every pair of a query and a key."""
+    """The properties of every pair of a query and a key."""
 
-    takes_part: Mask  # (..., M, N).  Only keys and values that take part are ever looked at
-    bias: Array  # broadcasts to (..., M, N).  Is added to the score
-    sink: Array  # broadcasts to (..., M).  One more score of a row, without a value; -inf: none
-    keep: Array  # (..., M, N).  What dropout multiplies the weight by: 0, or 1 / (1 - p)
-    empty_rows: str  # what becomes of a query that no key takes part in, and no sink
+    takes_part: Mask  # (..., M, N).  True for unmasked pairs; other keys and values are not read
+    bias: Array  # broadcasts to (..., M, N).  It is added to the score
+    sink: Array  # broadcasts to (..., M).  One more score of a row, without a value; -inf: no sink
+    keep: Array  # (..., M, N).  Dropout multiplies the weight by it: 0 or 1 / (1 - p)
+    empty_rows: str  # the rule for a query without a sink whose keys are all masked
 
 
-@np.errstate(all="ignore")  # inf and NaN follow the rules of arithmetic, silently
+@np.errstate(all="ignore")  # inf and NaN follow the rules of IEEE arithmetic, without warnings
 def attend(
     score: Score, queries: Array, keys: Array, values: Array, pairs: Pairs
 ) -> tuple[Array, Array, Array]:
-    """Output (..., M, Dv), weights (..., M, N) before dropout, and lse (..., M)."""
+    """Return output (..., M, Dv), weights (..., M, N) before dropout, and lse (..., M)."""
     *rows, N = pairs.takes_part.shape
     output = np.zeros((*rows, values.shape[-1]))
     weights = np.zeros((*rows, N))
@@ -83,7 +83,7 @@ def attend(
             pooled = live
         else:
             weights[row] = empty_row_weight(N, pairs.empty_rows)
-            pooled = np.full(N, pairs.empty_rows != "zero")  # 1/N or NaN reaches every value
+            pooled = np.full(N, pairs.empty_rows != "zero")  # 1/N or NaN for every value
         kept = weights[row] * pairs.keep[row]  # (N,)
         output[row] = kept[pooled] @ values[batch][pooled]  # (Dv,)
     return output, weights, lse
@@ -91,7 +91,7 @@ def attend(
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a backward returns, each in the shape of what it belongs to."""
+    """The gradients that a backward pass returns, each in the shape of its input."""
 
     queries: Array
     keys: Array
@@ -99,7 +99,7 @@ class Gradients:
     bias: Array
     sink: Array
     scale: Array
-    parameters: dict[str, Array]  # those of the score, by name
+    parameters: dict[str, Array]  # the score's parameters, by name
 
 
 @np.errstate(all="ignore")
@@ -113,7 +113,7 @@ def attend_backward(
     values: Array,
     pairs: Pairs,
 ) -> Gradients:
-    """Gradients of all that went into `attend`."""
+    """Return the gradients of all inputs of `attend`."""
     *rows, N = pairs.takes_part.shape
     d_queries, d_keys, d_values = (np.zeros_like(x) for x in (queries, keys, values))
     bias, sink = np.broadcast_to(pairs.bias, (*rows, N)), np.broadcast_to(pairs.sink, rows)
@@ -125,7 +125,7 @@ def attend_backward(
             # forward was: output = 0, lse = sink
             if sink[row] > -np.inf:
                 d_sink[row] = d_lse[row]
-            # forward was: output = sum_j keep_j * v_j / N, with no score in it
+            # forward was: output = sum_j keep_j * v_j / N, which does not depend on the scores
             elif pairs.empty_rows == "uniform":
                 d_values[batch] += np.outer(pairs.keep[row] / max(N, 1), d_output[row])
             # forward was: output = NaN
@@ -137,35 +137,35 @@ def attend_backward(
         w_and_sink, _ = softmax(np.append(s, sink[row]))
         w, kept = w_and_sink[:-1], pairs.keep[row][live]  # (n,)
 
-        # forward was: output = (w * kept) @ v, and w itself may have been used too
+        # forward was: output = (w * kept) @ v; the loss may also use w, hence d_weights
         d_v = np.outer(w * kept, d_output[row])  # (n, Dv)
         d_w = (v @ d_output[row]) * kept + d_weights[row][live]  # (n,)
-        # forward was: w and the sink's weight, which nobody uses, and lse = softmax(s and sink)
+        # forward was: w, w_sink, lse = softmax(s and sink); w_sink is not used, so its d_w is 0
         d_s_and_sink = softmax_backward(np.append(d_w, 0), d_lse[row], w_and_sink)
         d_s = d_s_and_sink[:-1]  # (n,)
         # forward was: s = score.forward(q, k) + bias
         d_q, d_k, d_of = score.at(batch).backward(d_s, q, k)
         d_bias[row][live] = d_s
         d_scale[batch] += d_of.get("scale", 0)
-        d_sink[row] = d_s_and_sink[-1] if sink[row] > -np.inf else 0  # -inf is none
+        d_sink[row] = d_s_and_sink[-1] if sink[row] > -np.inf else 0  # -inf: no sink
 
         d_queries[row] = d_q
-        d_keys[batch][live] += d_k  # a key serves every query, and so do the parameters:
-        d_values[batch][live] += d_v  # their gradients are sums
+        d_keys[batch][live] += d_k  # all queries use the same keys, values and parameters,
+        d_values[batch][live] += d_v  # so the gradients of these are sums over the queries
         for name in d_parameters:
             d_parameters[name] += d_of[name]
-    # forward was: bias = np.broadcast_to(pairs.bias, ...), and sink and scale likewise
+    # forward was: bias = np.broadcast_to(pairs.bias, ...), and the same for sink and scale
     d_bias = broadcast_backward(d_bias, pairs.bias.shape)
     d_sink = broadcast_backward(d_sink, pairs.sink.shape)
     d_scale = broadcast_backward(d_scale, score.scale.shape)
     return Gradients(d_queries, d_keys, d_values, d_bias, d_sink, d_scale, d_parameters)
 
 
-# ---- what all attentions share -----------------------------------------------------------------
+# ---- shared by all attention functions ---------------------------------------------------------
 
 
 def all_pairs(q: Array, k: Array, o: Options) -> Pairs:
-    """What these options say of every pair."""
+    """Return the properties of every pair that follow from these options."""
     takes_part = pairs_that_take_part(q.shape[:-1], k.shape[-2], o)
     bias = np.zeros(()) if o.bias is None else as_bias(o.bias, takes_part.shape)
     sink = np.array(-np.inf) if o.sink is None else as_sink(o.sink, q.shape[:-1])
@@ -178,7 +178,7 @@ def all_pairs(q: Array, k: Array, o: Options) -> Pairs:
 def attention(
     function: str, make_score: MakeScore, inputs: Inputs, options: Mapping[str, Any]
 ) -> Attended:
-    """Attention with this score: the output, and the extras asked for."""
+    """Compute attention with this score; return the output and the requested extras."""
     queries, keys, values, valid_lens = inputs
     o = FORWARD.read(function, valid_lens, options)
     q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
@@ -198,7 +198,7 @@ def attention_backward(
     inputs: Inputs,
     options: Mapping[str, Any],
 ) -> tuple[Any, ...]:
-    """Gradients of queries, keys, values, parameters and, if asked for, bias, sink and scale."""
+    """Return the gradients of queries, keys, values, parameters, and the requested others."""
     queries, keys, values, valid_lens = inputs
     o = BACKWARD.read(function, valid_lens, options)
     q, k, v = as_inputs(queries, keys, values, o.enable_gqa)
@@ -207,7 +207,7 @@ def attention_backward(
     d_output = as_array("grad_output", grad_output, rows + v.shape[-1:])
     d_weights = as_array_or_zeros("grad_weights", o.grad_weights, pairs.takes_part.shape)
     d_lse = as_array_or_zeros("grad_lse", o.grad_lse, rows)
-    as_array_or_zeros("weights", o.weights, d_weights.shape)  # these three are computed again
+    as_array_or_zeros("weights", o.weights, d_weights.shape)  # these three are only checked
     as_array_or_zeros("output", o.output, d_output.shape)
     as_array_or_zeros("lse", o.lse, d_lse.shape)
 
@@ -229,7 +229,7 @@ def all_scores(
     keys: ArrayLike,
     options: Mapping[str, Any],
 ) -> Array:
-    """The score of every pair, masks and all playing no part: (..., M, N)."""
+    """Return the scores of all pairs, (..., M, N), without masks."""
     o = SCORES.read(function, None, options)
     q, k = as_queries_and_keys(queries, keys)
     score = under_cap(make_score(q, k, o), o.softcap)
@@ -248,7 +248,7 @@ def all_scores_backward(
     keys: ArrayLike,
     options: Mapping[str, Any],
 ) -> tuple[Any, ...]:
-    """Gradients of queries, keys, parameters and, if asked for, scale."""
+    """Return the gradients of queries, keys, parameters and, if requested, scale."""
     o = SCORES_BACKWARD.read(function, None, options)
     q, k = as_queries_and_keys(queries, keys)
     score = under_cap(make_score(q, k, o), o.softcap)

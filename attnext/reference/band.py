@@ -1,4 +1,4 @@
-"""The band of keys near a query: what causal, its offset and window say together."""
+"""The band of keys around a query, defined by causal, causal_offset and window."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from .arguments import as_index, as_integers, shown
 
 OFFSET = "causal_offset"  # the option that moves the diagonal
-FAR = 2**60  # further than any key is from any query, and sums of it are int64 too
+FAR = 2**60  # larger than any distance between a query and a key; its sums still fit into int64
 
 
 class Band(NamedTuple):
-    """Query i stands at key i + offset, and attends to so many keys on either side of that."""
+    """The query at position p = i + offset attends to keys p - left to p + right."""
 
     left: int | None  # None: no bound
     right: int | None
@@ -23,13 +23,13 @@ class Band(NamedTuple):
 
 
 def band_of(options: Mapping[str, Any]) -> Band:
-    """What these options say."""
+    """Return the band that these options define."""
     left, right = as_window(options.get("window"))
     return Band(left, 0 if options.get("causal") else right, options.get(OFFSET, 0))
 
 
 def as_offset(offset: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.object_]:
-    """How far the diagonal is shifted: Python ints, in a shape that broadcasts to rows."""
+    """Return the shift of the diagonal: Python ints, in a shape that broadcasts to rows."""
     integers = as_integers(OFFSET, offset)
     per_entry = rows[:1] if len(rows) > 1 else ()
     if integers.shape not in [(), per_entry]:
@@ -39,7 +39,7 @@ def as_offset(offset: ArrayLike, rows: tuple[int, ...]) -> NDArray[np.object_]:
 
 
 def as_window(window: object) -> tuple[int | None, int | None]:
-    """How many keys before and after the diagonal are seen; None for no bound."""
+    """Return the number of keys before and after the diagonal; None for no bound."""
     if window is None:
         return None, None
     if not isinstance(window, tuple | list):
@@ -54,10 +54,11 @@ def as_window(window: object) -> tuple[int | None, int | None]:
 
 
 def near(offset: ArrayLike, left: int | None, right: int | None) -> NDArray[np.int64]:
-    """The offset that gives the same band if a bound further than 2 * `FAR` is moved there.
+    """Return an offset that defines the same band when bounds above 2 * `FAR` are reduced to that.
 
-    A band that wide has at most one of its ends in reach; the offset puts that where it belongs.
-    One after another: NumPy's sums of objects do not say when there is no memory for one.
+    At most one end of such a wide band can be within the keys; the offset keeps that end in place.
+    The elements are computed in a Python loop, because sums of NumPy's object arrays do not raise
+    MemoryError when there is no memory for an element.
     """
     exact = np.array(offset, dtype=object)  # Python ints, of any size
     moved = []
@@ -72,5 +73,5 @@ def near(offset: ArrayLike, left: int | None, right: int | None) -> NDArray[np.i
 
 
 def in_reach(integers: ArrayLike) -> NDArray[np.int64]:
-    """Integers of any size as int64: beyond all keys it makes no difference how far."""
+    """Return integers of any size as int64, limited to +-`FAR`: no key is that far away."""
     return np.array(np.clip(np.asarray(integers, dtype=object), -FAR, FAR), dtype=np.int64)

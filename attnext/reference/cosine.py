@@ -29,14 +29,14 @@ class Cosine(Scaled):
         return s
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
-        # forward was: s_j = scale * u_j . t, where t and u_j are q and k_j brought to length 1
+        # forward was: s_j = scale * u_j . t, where t and u_j are q and k_j divided by their norms
         t, u = self._to_length_1(q), self._to_length_1(k)
         d_q = self._to_length_1_backward(self.scale * (d_s @ u), q)  # (D,)
         d_k = self._to_length_1_backward(self.scale * np.outer(d_s, t), k)  # (n, D)
         return d_q, d_k, {"scale": d_s @ (u @ t)}
 
     def _to_length_1(self, x: Array) -> Array:
-        """x (..., D) over its norm; a shorter x than eps stays shorter than 1, and 0 stays 0."""
+        """Return x (..., D) divided by its norm, or by eps if the norm is smaller than eps."""
         norm = np.linalg.norm(x, axis=-1, keepdims=True)
         u: Array = x / np.maximum(norm, self.eps)
         return u
@@ -44,8 +44,9 @@ class Cosine(Scaled):
     def _to_length_1_backward(self, d_u: Array, x: Array) -> Array:
         norm = np.linalg.norm(x, axis=-1, keepdims=True)
         u = self._to_length_1(x)
-        # forward was: u = x / max(|x|, eps), and the gradient of |x| is x / |x|: what of d_u
-        # points along x changes the norm alone. Below eps the divisor is a constant
+        # forward was: u = x / max(|x|, eps), and the gradient of |x| is x / |x|
+        # A change of x along x only changes the norm, not u, so that part of d_u is subtracted.
+        # Below eps the divisor is a constant, and nothing is subtracted
         along = np.where(norm < self.eps, 0, np.sum(d_u * u, axis=-1, keepdims=True) * u)
         d_x: Array = (d_u - along) / np.maximum(norm, self.eps)
         return d_x
@@ -63,9 +64,9 @@ def cosine_attention(
 
     Notes
     -----
-    ``score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))``, the addressing by content of
-    Graves, Wayne and Danihelka (2014), "Neural Turing machines", section 3.3.1, with the eps of
-    torch.nn.functional.cosine_similarity. A vector of zeros scores 0.
+    ``score(q, k) = scale * q . k / (max(|q|, eps) * max(|k|, eps))``, the content-based addressing
+    of Graves, Wayne and Danihelka (2014), "Neural Turing machines", section 3.3.1. eps is that of
+    torch.nn.functional.cosine_similarity. The score of a zero vector is 0.
 
     Examples
     --------
@@ -91,10 +92,10 @@ def cosine_attention_backward(
 
     Notes
     -----
-    With u and t for a key and a query over their norms, and dS the gradient of the scores:
-    ``dt = scale * sum dS u`` over the keys and ``dq = (dt - (dt . t) t) / |q|``, at a right angle
-    to q; dk the same over the queries. Where a norm is less than `eps`, which then divides in its
-    place, only ``dq = dt / eps`` remains.
+    Let t and u be a query and a key divided by their norms, and dS the gradient of the scores. Then
+    ``dt = scale * sum dS u`` over the keys, and ``dq = (dt - (dt . t) t) / |q|``, which is
+    perpendicular to q. dk follows in the same way from a sum over the queries. If a norm is less
+    than `eps`, it is replaced by the constant `eps`, and ``dq = dt / eps``.
 
     Examples
     --------
@@ -114,8 +115,8 @@ def cosine_scores(queries: ArrayLike, keys: ArrayLike, **options: Unpack[CosineS
 
     Notes
     -----
-    The cosine lies between -1 and 1 whatever D is, so that the scale alone says how sharply
-    attention tells keys apart.
+    The cosine is between -1 and 1 for any D. So only the scale determines how sharply attention
+    distinguishes keys.
 
     Examples
     --------

@@ -22,8 +22,8 @@ class DotProduct(Scaled):
     """score(q, k) = scale * q . k"""
 
     def __init__(self, q: Array, k: Array, o: Options) -> None:
-        usual = 1 / math.sqrt(max(q.shape[-1], 1))
-        super().__init__(q, k, usual if o.scale is None else o.scale)
+        default = 1 / math.sqrt(max(q.shape[-1], 1))
+        super().__init__(q, k, default if o.scale is None else o.scale)
 
     def forward(self, q: Array, k: Array) -> Array:
         s: Array = self.scale * (k @ q)
@@ -49,8 +49,8 @@ def dot_product_attention(
     Notes
     -----
     ``output = softmax(scale * queries @ keys^T + bias) @ values`` (Vaswani et al. 2017, "Attention
-    is all you need", equation 1). A pair takes part if all of valid_lens, mask, bias, causal and
-    window allow it; what takes no part is never read.
+    is all you need", equation 1). A query attends to a key if `valid_lens`, `mask`, `bias`,
+    `causal` and `window`, as far as they are given, all allow it. Other keys are never read.
 
     Examples
     --------
@@ -78,8 +78,8 @@ def dot_product_attention_backward(
 
     Notes
     -----
-    With weights P and g = `grad_output`: ``dv = P^T g``, ``dP = g v^T``, the gradient of the
-    scores is ``dS = P * (dP - rowsum(P * dP))``, and ``dq = scale * dS k``,
+    Let P be the weights and g = `grad_output`. Then ``dv = P^T g`` and ``dP = g v^T``. The gradient
+    of the scores is ``dS = P * (dP - rowsum(P * dP))``. From it follow ``dq = scale * dS k`` and
     ``dk = scale * dS^T q``. The gradient of the bias is dS, summed over the axes along which the
     bias was broadcast.
 
@@ -105,8 +105,8 @@ def dot_product_scores(
 
     Notes
     -----
-    For independent features of mean 0 and variance 1 the dot product has variance D, and the
-    default scale brings it back to 1 (Vaswani et al. 2017, section 3.2.1).
+    If the features are independent with mean 0 and variance 1, the dot product has variance D. The
+    default scale makes the variance of the score 1 (Vaswani et al. 2017, section 3.2.1).
 
     Examples
     --------

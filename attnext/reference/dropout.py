@@ -1,4 +1,4 @@
-"""Dropout of attention weights: the same pairs for the same seed, here and in the C code."""
+"""Dropout of attention weights. The same seed drops the same weights as in the C code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .options import Options
 
 
 def philox4x32(counter: ArrayLike, key: tuple[int, int]) -> NDArray[np.uint32]:
-    """Four random words for each counter of four: Philox4x32-10 of Salmon et al. (2011).
+    """Return four random words per counter of four words: Philox4x32-10, Salmon et al. (2011).
 
-    counter (..., 4), key and result are 32-bit words. They are computed with as 64-bit words,
-    which hold the product of any two.
+    counter (..., 4), key and result consist of 32-bit words. The computation uses 64-bit words,
+    because the product of two 32-bit words has 64 bits.
     """
     low32, high = np.uint64(0xFFFFFFFF), np.uint64(32)
     c0, c1, c2, c3 = np.moveaxis(np.asarray(counter, dtype=np.uint64), -1, 0)
@@ -31,15 +31,16 @@ def philox4x32(counter: ArrayLike, key: tuple[int, int]) -> NDArray[np.uint32]:
 
 
 def dropout_keep(shape: tuple[int, ...], o: Options) -> Array:
-    """What dropout multiplies each weight by: 0, or 1 / (1 - p) for the ones that stay.
+    """Return the factor of each weight: 0 if dropout drops it, 1 / (1 - p) if it is kept.
 
-    The pairs are numbered through the whole array of weights, of shape (..., M, N). Pair i stays
-    if word i % 4 of the block with counter i // 4 is at least p * 2^32. A mask decides instead.
+    The pairs of the whole array of weights (..., M, N) are numbered in C order. Pair i is kept if
+    word i % 4 of the block with counter i // 4 is at least p * 2^32. A dropout_mask replaces this
+    decision.
     """
     dropout_p = o.get("dropout_p", 0.0)
     p = as_number("dropout_p", dropout_p)
     if 0 <= p <= 1:
-        p = float(np.float32(p))  # as the fast functions take it
+        p = float(np.float32(p))  # the fast functions use p in float32
     if not 0 <= p < 1:
         raise ValueError(f"dropout_p is {shown(dropout_p)}, expected 0 <= dropout_p < 1")
     seed = None if o.seed is None else as_seed(o.seed)
@@ -58,7 +59,7 @@ def dropout_keep(shape: tuple[int, ...], o: Options) -> Array:
 
 
 def _stays(pairs: int, p: float, seed: int) -> Mask:
-    """Whether pairs 0, 1, 2, ... stay, told from random words."""
+    """Return True for each of the pairs 0, 1, 2, ... that is kept."""
     block = np.arange((pairs + 3) // 4, dtype=np.uint64)
     counter = np.zeros((len(block), 4), dtype=np.uint64)
     counter[:, 0] = block & np.uint64(0xFFFFFFFF)

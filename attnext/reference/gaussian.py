@@ -55,9 +55,9 @@ def gaussian_attention(
 
     Notes
     -----
-    ``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of Nadaraya
-    (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning: 1.0 (en) 11.2, 2nd ed.
-    (zh) 10.2).
+    ``score(q, k) = -(w * |q - k|)**2 / 2``. The output is then the kernel regression of Nadaraya
+    (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning, 11.2 in English, 10.2
+    in Chinese).
 
     Examples
     --------
@@ -83,8 +83,9 @@ def gaussian_attention_backward(
 
     Notes
     -----
-    With dS the gradient of the scores: ``dq = -w**2 * sum dS (q - k)`` over the keys, dk the same
-    with the other sign over the queries, and ``dw = -w * sum dS |q - k|**2`` over all pairs.
+    Let dS be the gradient of the scores. Then ``dq = -w**2 * sum dS (q - k)``, summed over the
+    keys; ``dk = w**2 * sum dS (q - k)``, summed over the queries; and ``dw = -w * sum dS
+    |q - k|**2``, summed over all pairs.
 
     Examples
     --------
@@ -102,11 +103,11 @@ def gaussian_attention_backward(
 def gaussian_scores(
     queries: ArrayLike, keys: ArrayLike, **options: Unpack[GaussianScores]
 ) -> Array:
-    """Logarithm of a Gaussian kernel of the distance of every query to every key.
+    """Logarithm of a Gaussian kernel of the distance between every query and every key.
 
     Notes
     -----
-    The constant of the normal density is left out: softmax does not see it.
+    The constant factor of the normal density is omitted because softmax cancels it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Who takes part: the pairs of query and key that attention looks at, the steps of a sequence."""
+"""Masks: which keys each query attends to, and sequence_mask."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .options import OTHER, Options
 
 
 def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
-    """Who attends to whom, as one bool array of shape (*rows, N): what every mask allows.
+    """Return a bool array (*rows, N), True where lengths, mask, bias and band all allow a pair.
 
-    ``rows`` is (..., M), the shape of the queries without their features. This is the only place
-    that knows how a query can be kept from a key; the walk sees only its result.
+    ``rows`` is (..., M), the shape of the queries without their features. Only this function
+    combines the different kinds of masks; the loop over the queries uses its result.
     """
     takes_part = np.ones((*rows, N), dtype=bool)
     if o.valid_lens is not None:
@@ -25,13 +25,13 @@ def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
         takes_part &= as_mask("mask", o.mask, takes_part.shape, "attend", hint)
     if o.bias is not None:
         takes_part &= as_bias(o.bias, takes_part.shape) != -np.inf
-    if rows:  # one row without an axis for it has no diagonal
+    if rows:  # a single row of shape (N,) has no diagonal
         takes_part &= _near(rows, N, o)
     return takes_part
 
 
 def _near(rows: tuple[int, ...], N: int, o: Options) -> Mask:
-    """Which keys lie near enough to the diagonal: shape (M, N), or (B, 1, ..., M, N)."""
+    """Return True for the keys inside the band of each query: (M, N) or (B, 1, ..., M, N)."""
     band = band_of(vars(o))
     offset = as_offset(band.offset, rows)
     query, key = np.arange(rows[-1]), np.arange(N)
@@ -48,10 +48,10 @@ def _near(rows: tuple[int, ...], N: int, o: Options) -> Mask:
 
 
 def broadcast_lens(lens: NDArray[np.int64], rows: tuple[int, ...]) -> NDArray[np.int64]:
-    """Give lens the axes it lacks, so that it broadcasts to rows = (..., M)."""
+    """Insert axes of size 1 into lens, so that it broadcasts to rows = (..., M)."""
     ones = (1,) * len(rows)
-    accepted = {(): (), rows[:1]: rows[:1] + ones[1:]}  # one for all; one for each first-axis entry
-    if len(rows) > 1:  # (B, M): one for each query, shared by the heads between
+    accepted = {(): (), rows[:1]: rows[:1] + ones[1:]}  # one for all; one per batch element
+    if len(rows) > 1:  # (B, M): one per query, shared by the axes between them (heads)
         accepted[rows[0], rows[-1]] = (rows[0], *ones[2:], rows[-1])
     accepted[rows] = rows
     if lens.shape not in accepted:
@@ -62,12 +62,12 @@ def broadcast_lens(lens: NDArray[np.int64], rows: tuple[int, ...]) -> NDArray[np
 
 @OTHER.spelled_out
 def sequence_mask(X: ArrayLike, valid_len: ArrayLike, value: ArrayLike = 0.0) -> Array:
-    """Copy a batch of sequences, overwriting the steps beyond each one's length.
+    """Copy a batch of sequences and overwrite the steps beyond each sequence's length.
 
     Notes
     -----
-    The semantics of ``sequence_mask`` in Dive into Deep Learning (Zhang et al.: 1.0 (en) 11.3, 2nd
-    ed. (zh) 10.3).
+    The function follows ``sequence_mask`` of Dive into Deep Learning (11.3 in English, 10.3 in
+    Chinese; Zhang et al.), but does not change `X`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Attentions over disjoint sets of keys, merged to the attention over all of them."""
+"""Merge attentions over disjoint sets of keys into the attention over all keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .softmax import softmax, softmax_backward
 @OTHER.spelled_out
 @np.errstate(all="ignore")
 def merge_attention(outputs: ArrayLike, lses: ArrayLike) -> tuple[Array, Array]:
-    """Merge attentions of the same queries over disjoint sets of keys, exactly.
+    """Merge attentions over disjoint sets of keys into the attention over all keys.
 
     Notes
     -----
@@ -37,7 +37,7 @@ def merge_attention(outputs: ArrayLike, lses: ArrayLike) -> tuple[Array, Array]:
         o, s = parts[:, *row], part_lses[:, *row]  # (P, Dv), (P,)
         live = s != -np.inf
         if live.any():
-            # an attention over the parts: the scores are their lse, the values their outputs
+            # merging is attention again: each part has its lse as score and its output as value
             w, lse[row] = softmax(s[live])
             output[row] = w @ o[live]
     return output, lse
@@ -86,7 +86,7 @@ def merge_attention_backward(
 
 
 def _as_parts(outputs: ArrayLike, lses: ArrayLike) -> tuple[Array, Array]:
-    """Outputs (P, ..., M, Dv) and lses (P, ..., M), stacked if they are not yet."""
+    """Return outputs (P, ..., M, Dv) and lses (P, ..., M); lists and tuples are stacked."""
     o, s = _stack("outputs", outputs), _stack("lses", lses)
     if o.ndim < 3:
         expected = "three axes or more: (P, ..., M, Dv)"

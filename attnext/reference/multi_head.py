@@ -1,4 +1,4 @@
-"""Multi-head attention: project, attend with each head, put the heads side by side, project."""
+"""Multi-head attention: project, attend with each head, join the heads, project again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def project(x: Array, W: Array, b: Array | None) -> Array:
-    """x (..., rows, I) to (..., rows, O) by W (O, I) and b (O,): a torch.nn.Linear."""
+    """Map x (..., rows, I) to (..., rows, O) with W (O, I) and b (O,), as torch.nn.Linear does."""
     y: Array = x @ W.T
     return y if b is None else y + b
 
@@ -41,21 +41,21 @@ def project(x: Array, W: Array, b: Array | None) -> Array:
 def project_backward(
     d_y: Array, x: Array, W: Array, b: Array | None
 ) -> tuple[Array, Array, Array | None]:
-    """Gradients of x, W and b. A row of x to which nothing flows back is not read."""
-    flows = (d_y != 0).any(axis=-1)  # NaN is not 0
-    # forward was: y = W x + b for each row, with one W and one b for all of them
+    """Return the gradients of x, W and b. A row of x is not read if its row of d_y is 0."""
+    used = (d_y != 0).any(axis=-1)  # also True for NaN
+    # forward was: y = W x + b for each row, with one W and one b for all rows
     d_x: Array = d_y @ W
-    return d_x, d_y[flows].T @ x[flows], None if b is None else np.sum(d_y[flows], axis=0)
+    return d_x, d_y[used].T @ x[used], None if b is None else np.sum(d_y[used], axis=0)
 
 
 def split(x: Array, heads: int) -> Array:
-    """The features of all heads side by side, (..., rows, heads * d), to (..., heads, rows, d)."""
+    """Split x (..., rows, heads * d) into heads: (..., heads, rows, d)."""
     *lead, rows, width = x.shape
     return x.reshape(*lead, rows, heads, width // heads).swapaxes(-3, -2)
 
 
 def join(x: Array) -> Array:
-    """And back, (..., heads, rows, d) to (..., rows, heads * d)."""
+    """Join the heads of x (..., heads, rows, d) again: (..., rows, heads * d)."""
     *lead, heads, rows, d = x.shape
     return x.swapaxes(-3, -2).reshape(*lead, rows, heads * d)
 
@@ -64,7 +64,7 @@ def join(x: Array) -> Array:
 
 
 class Arguments(NamedTuple):
-    """Inputs and parameters, checked against each other."""
+    """Inputs and parameters, whose shapes have been checked."""
 
     queries: Array  # (..., M, Dq)
     keys: Array  # (..., N, Dk)
@@ -73,15 +73,15 @@ class Arguments(NamedTuple):
     W_k: Array  # (Hk, Dk), Hk = kv_heads * d
     W_v: Array  # (Hk, Dv)
     W_o: Array  # (H, H)
-    b_q: Array | None  # (H,), and so on; None if not given
+    b_q: Array | None  # (H,), (Hk,), (Hk,), (H,); None if not given
     b_k: Array | None
     b_v: Array | None
     b_o: Array | None
     heads: int
-    kv_heads: int  # each of them serves heads / kv_heads heads of queries
+    kv_heads: int  # each key head is shared by heads / kv_heads query heads
 
     def of_heads(self, valid_lens: ArrayLike | None) -> Inputs:
-        """q (..., heads, M, d), k and v (..., kv_heads, N, d), lengths (..., heads, M)."""
+        """Return q (..., heads, M, d), k and v (..., kv_heads, N, d), lengths (..., heads, M)."""
         q = split(project(self.queries, self.W_q, self.b_q), self.heads)
         k = split(project(self.keys, self.W_k, self.b_k), self.kv_heads)
         v = split(project(self.values, self.W_v, self.b_v), self.kv_heads)
@@ -93,7 +93,7 @@ class Arguments(NamedTuple):
 
 
 def read_arguments(x: dict[str, Any]) -> Arguments:
-    """Those of a call of `multi_head_attention`, by name."""
+    """Check the arguments of a call of `multi_head_attention`, given by name."""
     heads = as_size("num_heads", x["num_heads"], 1)
     kv_heads = x.get("num_kv_heads")
     kv_heads = heads if kv_heads is None else as_size("num_kv_heads", kv_heads, 1)
@@ -122,7 +122,7 @@ def read_arguments(x: dict[str, Any]) -> Arguments:
 
 
 def live_rows(inputs: Inputs, o: Options) -> Mask:
-    """(..., heads, M): the queries to which a key is left."""
+    """Return a bool array (..., heads, M): True for queries with at least one unmasked key."""
     q, k, _, lens = inputs
     rows, N = np.shape(q)[:-1], np.shape(k)[-2]
     return np.asarray(
@@ -131,7 +131,7 @@ def live_rows(inputs: Inputs, o: Options) -> Mask:
 
 
 def check_heads(name: str, shape: tuple[int, ...], pairs: tuple[int, ...]) -> None:
-    """Refuse what might be of (entries, M, N) or of (heads, M, N), whatever the sizes."""
+    """Raise ValueError if the shape is ambiguous: (batch, M, N) or (heads, M, N)."""
     if not 2 < len(shape) < len(pairs) or prod(shape[:-2]) == 1:
         return
     expected = f"a shape that broadcasts to {pairs[-2:]}, or all axes of {pairs}"
@@ -142,7 +142,7 @@ def check_heads(name: str, shape: tuple[int, ...], pairs: tuple[int, ...]) -> No
 
 
 def options_of_heads(a: Arguments, options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the attention of the heads."""
+    """Return the options for the attention inside the heads."""
     as_offset(band_of(options).offset, a.queries.shape[:-1])
     *lead, M, _ = a.queries.shape
     for name in ("mask", "bias", "dropout_mask"):
@@ -170,17 +170,17 @@ def multi_head_attention(
     num_heads: int,
     **options: Unpack[MultiHeadAttention],
 ) -> Attended:
-    """Project queries, keys and values, attend with several heads, project what they pooled.
+    """Project queries, keys and values, attend with several heads, and project the results.
 
     Notes
     -----
     ``head_h = softmax(scale * (W_q[h] q) . (W_k[h] k)) @ (W_v[h] v)`` and ``output = W_o
-    concat(head_1, ..., head_H)`` (Vaswani et al. 2017, section 3.2.2), which is
-    ``MultiHeadAttention`` of Dive into Deep Learning (1.0 (en) 11.5, 2nd ed. (zh) 10.5).
+    concat(head_1, ..., head_H)`` (Vaswani et al. 2017, section 3.2.2). This is
+    ``MultiHeadAttention`` of Dive into Deep Learning (11.5 in English, 10.5 in Chinese).
 
     Examples
     --------
-    Two heads on two features; head 0 sees feature 0 alone.
+    Two heads and two features. Head 0 uses feature 0 only.
 
     >>> import numpy as np
     >>> from attnext import reference
@@ -202,14 +202,14 @@ def multi_head_attention(
 
 
 class MultiHeadGradients(NamedTuple):
-    """Gradients of `multi_head_attention`, each in the shape of what it belongs to.
+    """Gradients of `multi_head_attention`, each in the shape of its input.
 
     Parameters
     ----------
     queries, keys, values, W_q, W_k, W_v, W_o : ndarray of float64
-        Gradients with respect to these.
+        Gradients with respect to these inputs.
     b_q, b_k, b_v, b_o : ndarray of float64 or None
-        Gradients with respect to the biases; None where none was given.
+        Gradients with respect to the biases; None if no bias was given.
     """
 
     queries: Array
@@ -245,8 +245,9 @@ def multi_head_attention_backward(
 
     Notes
     -----
-    The backward of a linear layer, that of the attention in each head, and those of three linear
-    layers. Heads are independent of each other but for the inputs, to which all of them add.
+    The backward passes of the output layer, of the attention in each head, and of the three
+    projections follow each other. The heads are independent, except that the gradients of the
+    inputs are sums over all heads.
 
     Examples
     --------
@@ -262,7 +263,7 @@ def multi_head_attention_backward(
     a = read_arguments({**locals(), **options})
     o = HEADS_BACKWARD.read("multi_head_attention_backward", valid_lens, options)
     d_output = as_array("grad_output", grad_output, (*a.queries.shape[:-1], len(a.W_o)))
-    as_array_or_zeros("output", o.output, d_output.shape)  # it is computed again
+    as_array_or_zeros("output", o.output, d_output.shape)  # it is only checked
     inputs = a.of_heads(valid_lens)
     of_backward = ("grad_", "return_grad_", "weights", "output", "lse")
     of_forward = {name: x for name, x in options.items() if not name.startswith(of_backward)}
@@ -272,15 +273,16 @@ def multi_head_attention_backward(
     # forward was: output = project(join(pooled), W_o, b_o)
     d_joined, d_W_o, d_b_o = project_backward(d_output, join(pooled), a.W_o, a.b_o)
     # forward was: pooled = attention(score, q, k, v, ...)
-    d_pooled, flow = split(d_joined, a.heads), options_of_heads(a, {**options, "output": None})
+    d_pooled, backward = split(d_joined, a.heads), options_of_heads(a, {**options, "output": None})
     function = "multi_head_attention_backward"
-    d = attention_backward(function, DotProduct, d_pooled, inputs, flow)
+    d = attention_backward(function, DotProduct, d_pooled, inputs, backward)
     d_q, d_k, d_v = map(join, d[:3])
-    # forward was: q = split(project(queries, W_q, b_q), heads), and k and v likewise
+    # forward was: q = split(project(queries, W_q, b_q), heads), and the same for k and v
     d_queries, d_W_q, d_b_q = project_backward(d_q, a.queries, a.W_q, a.b_q)
-    if o.empty_rows == "nan":  # the query of an empty row is NaN, but has nothing to teach
-        taught = join(np.where(live_rows(inputs, o)[..., None], d[0], 0))
-        _, d_W_q, d_b_q = project_backward(taught, a.queries, a.W_q, a.b_q)
+    if o.empty_rows == "nan":
+        # a query whose keys are all masked has a NaN gradient, which W_q and b_q must not get
+        live_d_q = join(np.where(live_rows(inputs, o)[..., None], d[0], 0))
+        _, d_W_q, d_b_q = project_backward(live_d_q, a.queries, a.W_q, a.b_q)
     d_keys, d_W_k, d_b_k = project_backward(d_k, a.keys, a.W_k, a.b_k)
     d_values, d_W_v, d_b_v = project_backward(d_v, a.values, a.W_v, a.b_v)
     of_weights, of_biases = (d_W_q, d_W_k, d_W_v, d_W_o), (d_b_q, d_b_k, d_b_v, d_b_o)

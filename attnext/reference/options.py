@@ -1,7 +1,7 @@
 """The options that all attentions share, as the caller gave them.
 
-Which there are, and what help() says of them, attnext's own table says. This folder on its own does
-without: then nobody refuses a name that no function knows.
+The table in attnext/_options.py lists the options and their help() texts. If this folder is used
+without attnext, there is no table, and unknown option names are not rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .arguments import Array
 try:
     from .. import _options
     from .._docs.wrapped import Voice
-except ImportError:  # this folder on its own
+except ImportError:  # the folder is used without attnext
     _IN_ATTNEXT = False
 else:
     _IN_ATTNEXT = True
@@ -24,12 +24,12 @@ else:
 if TYPE_CHECKING:
 
     class Extras(_options.Extras, total=False):
-        """What a forward returns beside the output, and where it puts that."""
+        """The extra results of a forward function, and the array for its output."""
 
         out: Array | None
 
     class ForwardOptions(_options.Shared, Extras, total=False):
-        """The options of a forward, but for those that are its score's own."""
+        """The options of a forward function, without those of its score."""
 
     class DotProductAttention(_options.DotProductForward, Extras, total=False): ...
 
@@ -46,7 +46,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Options:
-    """What a function was called with, by name; None for what it was not given."""
+    """The options of a call, by name; an option that was not given is None."""
 
     def __init__(self, valid_lens: ArrayLike | None = None, **given: Any) -> None:
         self.valid_lens = valid_lens
@@ -56,12 +56,12 @@ class Options:
         return None
 
     def get(self, name: str, default: Any) -> Any:
-        """What was given under this name, or else what it is without."""
+        """Return the option of this name, or the default if it was not given."""
         return vars(self).get(name, default)
 
 
 class Kind:
-    """Which options a function takes: those of these classes of `_options`, and `out`."""
+    """The options that a function takes: those of these classes of `_options`, and `out`."""
 
     def __init__(self, *classes: str, out: bool = False) -> None:
         self._taken: Any = None
@@ -74,14 +74,17 @@ class Kind:
             self._taken = _options.Taken(types, _VOICE, own)
 
     def spelled_out(self, function: F) -> F:
-        """The function itself; help() shows each option, and all that is said of its twin."""
+        """Complete the function's signature and docstring, and return the function.
+
+        help() then shows each option, and the sections of the fast function's docstring.
+        """
         spelled: F = self._taken.spelled_out(function) if self._taken else function
         return spelled
 
     def read(
         self, function: str, valid_lens: ArrayLike | None, given: Mapping[str, Any]
     ) -> Options:
-        """What the function of this name was called with."""
+        """Check the option names of a call and return its options."""
         if self._taken:
             self._taken.check(function, given)
         return Options(valid_lens, **given)
@@ -89,17 +92,17 @@ class Kind:
 
 if _IN_ATTNEXT:
     _VOICE = Voice(
-        see="The same in float32, fast.",
+        see="The fast function, in float32.",
         results=(("ndarray, float32", "ndarray of float64"), ("float32", "float64")),
     )
-    _AGAIN = "What the forward returned. Only its shape is looked at: it is computed again."
-    _OTHERWISE = {  # than in the fast functions
-        "out": "Where to put the result: float64, C-contiguous, writable, of its shape, and\n"
-        "sharing no memory with an input.",
+    _AGAIN = "The result of the forward pass. Only its shape is checked; it is computed again."
+    _OTHERWISE = {  # options whose help() text differs from that of the fast functions
+        "out": "Array for the result: float64, C-contiguous, writable, of the shape of the\n"
+        "result, and without memory shared with an input.",
         **dict.fromkeys(("weights", "output", "lse"), _AGAIN),
     }
 
-OTHER = Kind()  # of functions that write their options out
+OTHER = Kind()  # for functions whose signature lists all options
 FORWARD = Kind("Shared", "Extras", out=True)
 BACKWARD = Kind("Backward", "Scaled")
 HEADS_FORWARD = Kind("HeadsShared", "Extras", out=True)

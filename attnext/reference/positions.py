@@ -1,4 +1,4 @@
-"""Where a query or key stands, as features that are added to its own: sines and cosines."""
+"""Positional encoding: sines and cosines of a position, added to the features of a token."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .options import OTHER
 
 @OTHER.spelled_out
 def positional_encoding(num_steps: int, num_hiddens: int) -> Array:
-    """Sines and cosines of each position, from fast waves to slow ones.
+    """Sines and cosines of each position, with frequencies from high to low.
 
     Notes
     -----
-    ``encoding[t, 2 j] = sin(t / 10000**(2 j / num_hiddens))`` and ``encoding[t, 2 j + 1]`` its
-    cosine (Vaswani et al. 2017, "Attention is all you need", section 3.5). A shift by so many
-    steps turns each pair of columns by an angle, the same for all positions.
+    ``encoding[t, 2 j] = sin(t / 10000**(2 j / num_hiddens))``, and ``encoding[t, 2 j + 1]`` is the
+    cosine of the same angle (Vaswani et al. 2017, "Attention is all you need", section 3.5). A
+    shift by k positions rotates each pair of columns by an angle that depends on k only.
 
     Examples
     --------

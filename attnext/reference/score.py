@@ -1,4 +1,4 @@
-"""What a scoring function is, to those that walk over queries and keys."""
+"""The interface of a scoring function, which the loops over queries and keys use."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from .arguments import Array, as_scale, check_same_features
 
 
 class Score(Protocol):
-    """A scoring function: one query against n keys, forward and backward."""
+    """A scoring function of one query and n keys, forward and backward."""
 
     parameters: dict[str, Array | None]  # in the order of their gradients; None if not given
-    scale: Array = np.ones(())  # of a score that has one; broadcasts to the leading axes
+    scale: Array = np.ones(())  # 1 for a score without a scale; broadcasts to the leading axes
 
     def at(self, batch: tuple[int, ...]) -> Score:
-        """The score in this entry of the leading axes, if it is not the same in all."""
+        """Return the score for one index of the leading axes; scores with a scale differ there."""
         return self
 
     def forward(self, q: Array, k: Array) -> Array:
-        """Scores s (n,) of a query q (Dq,) against keys k (n, Dk)."""
+        """Return the scores s (n,) of a query q (Dq,) and keys k (n, Dk)."""
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
-        """Gradients d_q (Dq,) and d_k (n, Dk), and those of parameters and scale by their names."""
+        """Return d_q (Dq,), d_k (n, Dk), and the gradients of parameters and scale by name."""
 
 
 class Scaled(Score):
-    """One that is multiplied by a scale, of queries and keys with the same features."""
+    """A score with a scale. Queries and keys have the same number of features."""
 
     def __init__(self, q: Array, k: Array, scale: ArrayLike) -> None:
         check_same_features(q, k)

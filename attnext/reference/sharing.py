@@ -1,4 +1,4 @@
-"""What several pairs share: one number, spread over them; its gradient, the sum of theirs."""
+"""Arrays that several pairs share. The gradient of a shared number is the sum over its uses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .arguments import Array
 
 
 def share_heads(x: Array, lead: tuple[int, ...]) -> Array:
-    """Keys or values (..., N, D) with the leading axes of the queries, (..., heads).
+    """Repeat the heads of keys or values, so that x has the leading axes of the queries.
 
-    Where there are fewer key heads than query heads, query head i uses key head i // group.
+    If there are fewer key heads than query heads, query head i uses key head i // group.
     """
     if x.shape[:-2] == lead:
         return x
@@ -18,7 +18,7 @@ def share_heads(x: Array, lead: tuple[int, ...]) -> Array:
 
 
 def share_heads_backward(d_shared: Array, shape: tuple[int, ...]) -> Array:
-    """Gradient of x, which has this shape."""
+    """Return the gradient of the x of `share_heads`, whose shape is given."""
     # forward was: shared[..., i, :, :] = x[..., i // group, :, :]
     if d_shared.shape == shape:
         return d_shared
@@ -28,9 +28,9 @@ def share_heads_backward(d_shared: Array, shape: tuple[int, ...]) -> Array:
 
 
 def broadcast_backward(d_broadcast: Array, shape: tuple[int, ...]) -> Array:
-    """Gradient of x, which has this shape."""
-    # forward was: broadcast = np.broadcast_to(x, ...), which adds axes in front of x's,
+    """Return the gradient of an array of this shape that was broadcast."""
+    # forward was: broadcast = np.broadcast_to(x, ...), which adds axes in front of those of x
     d_x = np.sum(d_broadcast, axis=tuple(range(d_broadcast.ndim - len(shape))))
-    # and makes axes of 1 longer
+    # and repeats x along its axes of size 1
     ones = tuple(axis for axis, size in enumerate(shape) if size == 1)
     return np.asarray(np.sum(d_x, axis=ones, keepdims=True))

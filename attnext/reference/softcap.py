@@ -1,4 +1,4 @@
-"""A cap on scores: s becomes c * tanh(s / c), which lies between -c and c."""
+"""A bound on the scores: s becomes c * tanh(s / c), which is between -c and c."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .score import Score
 
 
 class Softcapped:
-    """A score under a cap is a score too: c * tanh(score(q, k) / c)"""
+    """A score with a bound is again a score: c * tanh(score(q, k) / c)"""
 
     def __init__(self, score: Score, c: float) -> None:
         self.score, self.c = score, c
@@ -24,12 +24,13 @@ class Softcapped:
         return s
 
     def backward(self, d_s: Array, q: Array, k: Array) -> tuple[Array, Array, dict[str, Array]]:
-        # forward was: s = c * tanh(x), x = score(q, k) / c, and the slope of tanh, 1 - tanh(x)^2,
-        # is 1 / cosh(x)^2, in which nothing cancels near the cap
+        # forward was: s = c * tanh(x), x = score(q, k) / c
+        # The slope of tanh is 1 - tanh(x)^2 = 1 / cosh(x)^2. The second form loses no digits
+        # where tanh(x) is close to 1
         x = self.score.forward(q, k) / self.c
         return self.score.backward(d_s / np.cosh(x) ** 2, q, k)
 
 
 def under_cap(score: Score, softcap: ArrayLike | None) -> Score:
-    """The score itself or, if there is a cap, the score under it."""
+    """Return the score, bounded by softcap unless softcap is None."""
     return score if softcap is None else Softcapped(score, as_positive("softcap", softcap))

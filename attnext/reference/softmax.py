@@ -1,4 +1,4 @@
-"""Softmax of one row, then of every row, forward and backward."""
+"""Softmax of one row, and masked softmax of all rows, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from .options import OTHER, Options
 
 
 def softmax(s: Array) -> tuple[Array, float]:
-    """Weights w (n,) of the scores s (n,), n >= 1, and lse, the logarithm of sum(exp(s))."""
+    """Return the weights w (n,) of the scores s (n,), n >= 1, and lse = log(sum(exp(s)))."""
     largest = float(np.max(s))
-    if math.isinf(largest):  # only scores of -inf, or one of +inf: inf - inf is no number
+    if math.isinf(largest):  # all scores are -inf, or one is +inf: inf - inf is NaN
         return np.full_like(s, np.nan), largest
-    e = np.exp(s - largest)  # the factor exp(-largest) cancels, and nothing overflows
+    e = np.exp(s - largest)  # exp(-largest) cancels in e / total; exp cannot overflow
     total = np.sum(e)
     return e / total, float(largest + np.log(total))
 
 
 def softmax_backward(d_w: Array, d_lse: Array | float, w: Array) -> Array:
-    """Gradient d_s (n,) of the scores."""
+    """Return the gradient d_s (n,) of the scores."""
     # forward was: w = exp(s) / sum(exp(s)),  so dw_i / ds_j = w_i * ([i = j] - w_j)
     #              lse = log(sum(exp(s))),    so dlse / ds_j = w_j
     return w * (d_w - np.sum(w * d_w)) + w * d_lse
 
 
 def empty_row_weight(N: int, empty_rows: str) -> float:
-    """The weight of each key in a row in which no key takes part."""
+    """Return the weight of each key in a row whose keys are all masked."""
     return {"uniform": 1 / max(N, 1), "zero": 0.0, "nan": math.nan}[empty_rows]
 
 
 def _rows(
     shape: tuple[int, ...], valid_lens: ArrayLike | None, mask: ArrayLike | None, empty_rows: str
 ) -> Iterator[tuple[tuple[int, ...], NDArray[np.bool_]]]:
-    """The index of every row, and which of its keys take part."""
+    """Yield the index of every row, and a bool array that is True for its unmasked keys."""
     *rows, N = shape
     takes_part = pairs_that_take_part(tuple(rows), N, Options(valid_lens, mask=mask))
     check_empty_rows(empty_rows)
@@ -54,13 +54,13 @@ def masked_softmax(
     empty_rows: str = "uniform",
     out: Array | None = None,
 ) -> Array:
-    """Softmax over the last axis, of which only some keys take part.
+    """Softmax over the last axis, restricted to the unmasked keys.
 
     Notes
     -----
-    ``weights[j] = exp(X[j]) / sum_i exp(X[i])``, where i runs over the keys that take part, and j
-    is one of them: the ``masked_softmax`` of Dive into Deep Learning (Zhang et al.: 1.0 (en) 11.3,
-    2nd ed. (zh) 10.3), which has -1e6 in the place of our -inf.
+    ``weights[j] = exp(X[j]) / sum_i exp(X[i])``, where i and j run over the unmasked keys. This is
+    ``masked_softmax`` of Dive into Deep Learning (11.3 in English, 10.3 in Chinese; Zhang et al.),
+    except that masked scores are -inf here and -1e6 there.
 
     Examples
     --------
