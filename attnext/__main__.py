@@ -15,27 +15,29 @@ from attnext._tour import run
 # What --help says, in English and in Chinese.
 HELP = {
     "description": (
-        "A tour of attnext in the terminal: attention computed, checked against known answers and, "
-        "where it is installed, PyTorch; then a regression on real measurements, and timings. "
-        "Exits with 1 if a known answer is missed.",
-        "attnext的终端导览：计算注意力，与已知答案核对，装有PyTorch时也与它核对；然后用真实的测量"
-        "数据做回归，最后比较用时。有答案不符时，退出码为1。",
+        "Show a tour of attnext in the terminal. It computes attention and compares the results "
+        "with known answers and, if it is installed, with PyTorch. Then it fits a regression to "
+        "real measurements and prints timings. The exit status is 1 if a result differs from its "
+        "known answer.",
+        "在终端里演示attnext：计算注意力，把结果与已知答案比较，装有PyTorch时也与PyTorch比较；"
+        "然后用真实的测量数据做回归，最后比较用时。若有结果与答案不符，退出码为1。",
     ),
     "epilog": (
-        "Colours appear on a terminal only; set NO_COLOR to have none. `attnext lab DIR` writes "
-        "notebooks and assignments into a folder: `attnext lab --help`.",
-        "只有终端上才有颜色；设置NO_COLOR可以去掉。`attnext lab DIR --lang zh`把笔记本和作业写入"
-        "一个目录：见`attnext lab --help`。",
+        "Colours are used on a terminal only; set the environment variable NO_COLOR to turn them "
+        "off. `attnext lab DIR` writes notebooks and assignments into a folder; see "
+        "`attnext lab --help`.",
+        "只有在终端里才使用颜色；设置环境变量NO_COLOR可以关闭颜色。`attnext lab DIR --lang zh`"
+        "把笔记本和作业写入一个目录，详见`attnext lab --help`。",
     ),
     "version": ("show program's version number and exit", "显示版本号并退出"),
     "lang": (
-        "the language of the text: English, whatever the locale, or Chinese",
+        "language of the text: en (English, the default for any locale) or zh (Chinese)",
         "文字的语言：en为英文（与系统的语言设置无关），zh为中文",
     ),
     "plots": (
-        "also draw the figures into PNG files in this folder, which is created if needed; files of "
-        "the same names are replaced; needs matplotlib",
-        "同时把图画成PNG文件，存入这个目录（没有则新建），同名文件会被替换；需要matplotlib",
+        "also save the figures as PNG files in this folder; the folder is created if needed, and "
+        "files of the same names are replaced; requires matplotlib",
+        "同时把图存为PNG文件，放入这个目录（没有则新建，同名文件会被替换）；需要matplotlib",
     ),
 }
 

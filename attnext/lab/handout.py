@@ -20,19 +20,22 @@ from attnext.lab.words import HANDOUT, said
 # What --help says, in English and in Chinese.
 HELP = {
     "description": (
-        "Write the notebooks into a folder, without outputs, with an assignment for each: cells to "
-        "fill in, and checks beside them, marked for nbgrader.",
-        "把不含输出的笔记本写入一个目录，每本配一份作业：待填写的单元格，旁边是检查，带有nbgrader的标记。",
+        "Write the notebooks without outputs into a folder, and one assignment for each notebook. "
+        "An assignment has cells to fill in, and cells that check the answers. They are marked "
+        "for nbgrader.",
+        "把不含输出的笔记本写入一个目录，每本配一份作业。作业里有待填写的单元格和检查答案的单元格，"
+        "都带有nbgrader的标记。",
     ),
     "folder": ("the folder to write into; created if needed", "要写入的目录；没有则新建"),
     "lang": ("the language: English or Chinese", "语言：en为英文，zh为中文"),
     "force": (
-        "overwrite files whose contents differ; without it they are named and nothing is written",
+        "overwrite files whose contents differ; without this option they are only listed, and "
+        "nothing is written",
         "覆盖内容不同的同名文件；没有这一选项时，只列出这些文件，什么也不写",
     ),
     "solutions": (
-        "fill the solutions in, between the marks that nbgrader takes out: for teachers",
-        "填入答案，放在nbgrader会删去的标记之间：供教师使用",
+        "include the solutions, between marks from which nbgrader removes them (for teachers)",
+        "填入答案，供教师使用；答案位于nbgrader的标记之间，由nbgrader在分发前删去",
     ),
 }
 

@@ -241,8 +241,9 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 DESCRIPTION = {
-    "en": "Attention for Python, written in C: forward and backward, with every step to look at.",
-    "zh": "用 C 实现的 Python 注意力库：前向和反向都有，每一步都看得见。",
+    "en": "Attention for Python, written in C, with forward and backward passes. You can look at "
+    "every step.",
+    "zh": "用 C 实现的 Python 注意力库，提供前向传播和反向传播，计算的每一步都可以查看。",
 }
 
 
