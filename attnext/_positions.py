@@ -1,4 +1,4 @@
-"""Positions as features: the one function of attnext that is a formula of NumPy."""
+"""positional_encoding, which is computed with NumPy."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ if TYPE_CHECKING:  # importing it would take a seventh of the time of `import at
 
 
 def positional_encoding(num_steps: int, num_hiddens: int) -> NDArray[np.float32]:
-    """Sines and cosines of each position, from fast waves to slow ones.
+    """Sines and cosines of each position, with frequencies from high to low.
 
-    Added to the features of a sequence, they tell attention, which does not see it otherwise,
-    where each of them stands.
+    Add them to the features of a sequence. Otherwise attention has no information about the order
+    of the sequence.
 
     Parameters
     ----------
     num_steps : int
-        How many positions, from 0 on.
+        Number of positions. The first position is 0.
     num_hiddens : int
-        Features of each: as many as those they are added to.
+        Number of features per position, the same as in the sequence.
 
     Returns
     -------
     encoding : ndarray of float32, shape (num_steps, num_hiddens)
-        A sine in each even column, the cosine of the same angle in the next one; an odd last
-        column is a sine.
+        Even columns are sines. Each odd column is the cosine of the angle of the column before it.
 
     Raises
     ------
@@ -39,15 +38,16 @@ def positional_encoding(num_steps: int, num_hiddens: int) -> NDArray[np.float32]
     See Also
     --------
     attnext.torch.positional_encoding : The same as a tensor.
-    attnext.explain.positional_encoding : The same, step by step.
-    attnext.plot.plot_positional_encoding : Some of its columns as curves.
+    attnext.explain.positional_encoding : Explains each step of the computation.
+    attnext.plot.plot_positional_encoding : Plots some of the columns as curves.
 
     Notes
     -----
-    ``encoding[t, 2 j] = sin(t / 10000**(2 j / num_hiddens))`` and ``encoding[t, 2 j + 1]`` its
-    cosine (Vaswani et al. 2017, "Attention is all you need", section 3.5; *Dive into Deep
-    Learning*: 1.0 (en) 11.6.3, 2nd ed. (zh) 10.6.3), computed in float64 and rounded. The book's
-    class computes the angles in float32, which costs digits where t is large.
+    ``encoding[t, 2 j] = sin(t / 10000**(2 j / num_hiddens))``, and ``encoding[t, 2 j + 1]`` is the
+    cosine of the same angle (Vaswani et al. 2017, "Attention is all you need", section 3.5; *Dive
+    into Deep Learning*, 11.6.3 in English, 10.6.3 in Chinese). The values are computed in float64
+    and rounded to float32. The class in *Dive into Deep Learning* computes the angles in float32,
+    which is less accurate for large t.
 
     Examples
     --------
