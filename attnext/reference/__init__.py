@@ -35,8 +35,6 @@ Letters: M queries, N keys and values, n <= N unmasked keys of one query, D feat
 Dk of a key, Dv of a value), H hidden units. ``d_x`` is the gradient of the loss with respect to x.
 """
 
-from attnext._hints import suggest_names as _suggest_names
-
 from .additive import (
     AdditiveGradients,
     additive_attention,
@@ -101,7 +99,12 @@ __all__ = [
     "sequence_mask",
 ]
 
-_suggest_names(__name__, __all__)
+try:
+    from .._hints import suggest_names as _suggest_names
+except ImportError:  # the folder is used without attnext
+    pass
+else:
+    _suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:
