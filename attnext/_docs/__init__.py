@@ -1,14 +1,16 @@
-"""What help() says of what is compiled, joined to it when `attnext._core` is imported.
+"""The docstrings of the compiled module, which are set when `attnext._core` is imported.
 
-The words are in text files here: a page for each score (dot_product.txt, ...), from which
-attention.py makes those of its functions; pages of the other functions (functions.txt), of the
-layers, their attributes and methods, of Memory and Context; and a paragraph for each option
-(options.txt). In a file each entry begins with a line ``= name``. In an entry a line ``**name``
-stands for the entry of that name in options.txt, ``**options`` for the options that the function
-takes.
+The texts are in .txt files in this folder. There is one file per score (dot_product.txt, ...);
+attention.py combines it with attention.txt into the docstrings of the functions of that score. The
+other files contain the docstrings of the other functions (functions.txt), of the layers and their
+members (layers.txt, methods.txt), of Memory and Context (memory.txt), and one paragraph per option
+(options.txt). In a file, each section begins with a line ``= name``. A line ``**name`` in a section
+is replaced by the section of that name in options.txt, and ``**options`` by the paragraphs of the
+options that the function takes.
 
-What an installation has was joined once, by setup.py, when all was compiled: the file `joined`. An
-editable one has no such file, and joins at every import: a change of a text is there at once.
+setup.py writes the complete docstrings of an installation to the file `joined`. An editable
+installation has no such file; it combines the texts at every import, so that changes of the texts
+take effect at once.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# Gives what is compiled a docstring, which begins with its signature; of what is not: False.
+# Set the docstring, beginning with the signature, of a compiled object. False for other objects.
 Add = Callable[[object, str], bool]
 
 
 def read(name: str, folder: str = __path__[0]) -> dict[str, str]:
-    """The entries of a file; none if there is no such file: a score may do without a page."""
+    """Return the sections of a file by name; an empty dict if a score has no file."""
     try:
         with open(f"{folder}/{name}.txt", encoding="utf-8") as file:
             entries = ("\n" + file.read()).split("\n= ")[1:]
@@ -30,11 +32,11 @@ def read(name: str, folder: str = __path__[0]) -> dict[str, str]:
     return {head: text.rstrip("\n") for head, _, text in (x.partition("\n") for x in entries)}
 
 
-_BETWEEN = "\0"  # names and docstrings
+_BETWEEN = "\0"  # separates names and docstrings
 
 
 def _joined(core: Any) -> list[str]:
-    """Name, docstring, name, docstring, ..."""
+    """Return name, docstring, name, docstring, ... of all compiled objects."""
     try:
         with open(f"{__path__[0]}/joined", encoding="utf-8", newline="") as file:
             return file.read().split(_BETWEEN)
@@ -60,7 +62,7 @@ def join(core: Any, add: Add) -> None:
 
 
 def write(folder: str) -> None:
-    """Keep them joined, for the package in this folder."""
+    """Write the file `joined` for the package in this folder."""
     from attnext import _core
 
     text = _BETWEEN.join(_joined(_core))

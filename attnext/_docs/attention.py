@@ -1,4 +1,4 @@
-"""What help() says of the attentions: attention.txt, filled in by the page of each score."""
+"""The docstrings of the attention functions: attention.txt, completed by the file of a score."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnext._docs.options import OF_SCORES, OPTIONS, SHARED, in_a_backward, par
 TEXTS = read("attention")
 OPERANDS = paragraphs(TEXTS["operands"]) | paragraphs(SHARED["valid_lens"])
 OF_FORWARD = OPERANDS.keys() - {"grad_output"}
-# What a page that says nothing of it would say.
+# Default texts for a score whose file has no such section.
 GENERAL = {
     "pooling": "the softmax of the scores of queries and keys",
     "scores": "The score of every query with every key",
@@ -24,7 +24,7 @@ _LETTERS = {"1": "1", "H": "H", "G": "Hk", "Q": "Dq", "K": "Dk", "V": "Dv"}
 
 
 def shape_of(letters: str) -> str:
-    """``(H, Dq)`` of the letters HQ (attn.h); ``(H,) or (1, H)`` of 1H."""
+    """Return a shape from its letters (attn.h): ``(H, Dq)`` for HQ, ``(H,) or (1, H)`` for 1H."""
     dims = ", ".join(_LETTERS[letter] for letter in letters)
     if letters[0] == "1":
         return f"{shape_of(letters[1:])} or ({dims})"
@@ -32,10 +32,10 @@ def shape_of(letters: str) -> str:
 
 
 class Score:
-    """What the page of a score and the tables say.
+    """The docstrings of one score.
 
-    page: the entries of its file; parameters: of a row of _core.ATTENTIONS; of_forward: the
-    options that forwards have.
+    page: the sections of the file of the score; parameters: those of its entry in
+    _core.ATTENTIONS; of_forward: the names of the options that forward functions take.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Score:
         }
 
     def _arguments(self, taken: Mapping[str, bool], words: dict[str, str], backward: bool) -> str:
-        """A paragraph for each."""
+        """Return one paragraph per argument."""
         text = ""
         for name in taken:
             if name in self.parameters:
@@ -98,7 +98,7 @@ class Score:
         return text + TEXTS["gradient of w"] + "\n" if "sigma" in words["names"] else text
 
     def page(self, verb: str, taken: Mapping[str, bool]) -> str:
-        """Of a function; taken: the names of its arguments, and whether they are required."""
+        """Return the docstring of a function; taken: its arguments, and True for required ones."""
         scores, backward = verb.startswith("scores"), verb.endswith("_backward")
         words = self._words | {
             "of": "N" if scores else self._words["width"],
@@ -113,7 +113,7 @@ class Score:
         return TEXTS[verb].format_map(words)
 
     def gradients(self) -> str:
-        """Of the named tuple of the gradients."""
+        """Return the docstring of the named tuple of the gradients."""
         text = TEXTS["gradients"].format_map(self._words)
         for name, (letters, optional, _) in self.parameters.items():
             kind = f"ndarray, float32, shape {shape_of(letters)}" + ", or None" * optional
@@ -122,7 +122,7 @@ class Score:
         return text
 
     def parameter(self, name: str) -> str:
-        """Of the attribute of a layer."""
+        """Return the docstring of a layer's attribute for this parameter."""
         letters, optional, _ = self.parameters[name]
         kind = "ndarray or None" if optional else "ndarray"
         shape = shape_of(letters)

@@ -1,4 +1,4 @@
-"""The docstrings of what is compiled, made of the text files here."""
+"""Combine the text files of this folder into the docstrings of the compiled module."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from attnext._docs.options import OF_LAYERS, OPTIONS, SHARED, in_a_backward
 
 
 def taken(function: Any) -> dict[str, bool]:
-    """The names of a function's arguments, and whether they are required."""
+    """Return the names of a function's arguments, and True for each that is required."""
     names = function.__text_signature__[1:-1].split(", ")
     return {name.partition("=")[0]: "=" not in name for name in names if name not in "$self*/"}
 
 
 def _complete(page: str, function: Any, options: Mapping[str, str], told: Set[str]) -> str:
-    """The page with what its lines ``**name`` stand for; told: the options of its forward."""
+    """Replace the lines ``**name`` of a section.
+
+    told: the options of the forward function, which a backward function describes in a few words.
+    """
     start, *parts = page.split("\n**")
     for part in parts:
         name, _, rest = part.partition("\n")
@@ -44,7 +47,7 @@ def _of_score(core: Any, name: str, of_forward: Set[str]) -> Iterator[tuple[str,
 
 
 def pages(core: Any) -> Iterator[tuple[str, str]]:
-    """Of the functions and classes of the compiled module: name and docstring."""
+    """Yield name and docstring of all functions and classes of the compiled module."""
     of_forward = {name for name, (_, takers) in core.OPTIONS.items() if "forward" in takers}
     for name in core.ATTENTIONS:
         yield from _of_score(core, name, of_forward)

@@ -1,8 +1,9 @@
-"""What help() says of a function that does the work of one in C on other arrays, or step by step.
+"""Docstrings of functions that have the same arguments as a function in C, for example on tensors.
 
-Such a function writes out what is its own: a summary, what is to know of it, an example. Its other
-sections are those of its twin in C, in the words of its module: a `Voice`. A section that it has
-itself stays as it is, but for Parameters: there it says what is otherwise of some of them.
+The docstring in the source contains a summary, notes and an example. `complete` adds the missing
+sections from the docstring of the C function of the same name. A `Voice` adapts the words to the
+module, such as "Tensor" for "ndarray". Sections of the source are not changed, except Parameters:
+the parameters listed there replace those of the C function, and the others are added.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ _CONVERTED = re.compile(
 
 
 class Voice(NamedTuple):
-    """How a module speaks of what its functions have in common with those in C."""
+    """How the docstrings of a module differ from those of the functions in C."""
 
-    see: str  # of the function in C, in See Also; {name} is that of the function
-    kinds: tuple[tuple[str, str], ...] = ()  # words of an argument's type, and those in their place
-    inputs: tuple[tuple[str, str], ...] = ()  # likewise, of `INPUTS` alone
-    results: tuple[tuple[str, str], ...] = ()  # likewise, of what is returned and said of it
-    returns: str = ""  # in the place of what C returns
-    raises: str = ""  # in the place of what C raises
-    notes: str = ""  # of a function without any; {attention} is that of which it is a part
-    arguments: Mapping[str, str] = {}  # paragraphs in the place of those of C
+    see: str  # the text about the C function in See Also
+    kinds: tuple[tuple[str, str], ...] = ()  # (old, new) words in the types of arguments
+    inputs: tuple[tuple[str, str], ...] = ()  # (old, new) words in the types of `INPUTS`
+    results: tuple[tuple[str, str], ...] = ()  # (old, new) words in all other texts
+    returns: str = ""  # replaces the section Returns; {name} is the name of the function
+    raises: str = ""  # replaces the section Raises
+    notes: str = ""  # Notes of a function without any; {attention} is the name of the attention
+    arguments: Mapping[str, str] = {}  # replace the paragraphs of these arguments
 
 
 INPUTS = ("grad_output", "queries", "keys", "values")
 
 
 def sections(doc: str) -> dict[str, str]:
-    """The parts of a docstring by their titles; "" is what stands before the first."""
+    """Return the sections of a docstring by title; the text before the first title is ""."""
     first, *rest = _TITLE.split(cleandoc(doc))
     parts = {"": first} | dict(zip(rest[::2], rest[1::2], strict=True))
     return {title: text.strip("\n") for title, text in parts.items()}
 
 
 def entries(section: str) -> dict[str, str]:
-    """The paragraphs of a section by the names that they explain."""
+    """Return the paragraphs of a section by the names that they explain."""
     found: dict[str, str] = {}
     for text in re.split(r"\n(?=\S)", section):
         for name in text.partition(" :")[0].split(", "):
@@ -53,7 +54,7 @@ def entries(section: str) -> dict[str, str]:
 
 
 def twin_of(function: Any) -> Any:
-    """What C, or else attnext itself, has under the name of this function or method, if it has."""
+    """Return the function of the same name in C, or in attnext itself; None if there is none."""
     from attnext import _core, _positions
 
     kind, _, name = function.__qualname__.rpartition(".")
@@ -66,9 +67,9 @@ def twin_of(function: Any) -> Any:
 def complete(
     function: Any, names: Iterable[str], options: Mapping[str, str], voice: Voice
 ) -> str | None:
-    """The docstring of a function whose arguments have these names.
+    """Return the complete docstring of a function whose arguments have these names.
 
-    options: what is said of those that the table of options has.
+    options: the paragraphs of the options.
     """
     twin, name = twin_of(function), function.__name__
     if not function.__doc__:  # python -OO leaves no docstrings
@@ -93,7 +94,7 @@ def complete(
 
 
 def _home(twin: Any) -> str:
-    """Where a function is told of; of a method, its class."""
+    """Return the name of a function, or of the class of a method."""
     name: str = twin.__qualname__
     return name.partition(".")[0]
 
