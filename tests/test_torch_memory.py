@@ -5,17 +5,22 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from allocations import ACTIONS, in_allocations
+from helpers import in_threads
 from torch import Tensor, nn
 
 import attnext
-from attnext.torch import AdditiveAttention, DotProductAttention, MultiHeadAttention
+import attnext.torch as ours
+from attnext.torch import AdditiveAttention, DotProductAttention, MultiHeadAttention, memory_graph
 
 KINDS = ["additive", "additive with bias", "dot", "dot with scale"]
 KINDS += ["multi-head", "multi-head, shared, with bias"]
@@ -278,6 +283,169 @@ def test_a_call_in_the_middle_of_another(kind: str, outer: str) -> None:
 
 def nothing() -> None:
     pass
+
+
+class Rows:
+    """An attnext.Memory that runs actions right before and right after keys are appended."""
+
+    def __init__(self, memory: attnext.Memory, actions: dict[str, Callable[[], None]]) -> None:
+        self.memory, self.actions = memory, actions
+
+    def append(self, *args: Any, **named: Any) -> None:
+        self.actions.pop("before", nothing)()
+        self.memory.append(*args, **named)
+        self.actions.pop("after", nothing)()
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.memory, name)
+
+
+@pytest.fixture
+def actions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], None]]:
+    """Actions "before" and "after", each run once, in the middle of an append."""
+    of, run = attnext._core.Memory._of, dict[str, Callable[[], None]]()
+    core = SimpleNamespace(Memory=SimpleNamespace(_of=lambda *args: Rows(of(*args), run)))
+    monkeypatch.setattr(sys.modules[ours.Memory.__module__], "_core", core)
+    return run
+
+
+def directly(action: Callable[[], None]) -> None:
+    action()
+
+
+def in_a_thread(action: Callable[[], None]) -> None:
+    in_threads(action)
+
+
+@every_kind
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("run", [directly, in_a_thread])
+def test_a_call_in_the_middle_of_an_append(
+    kind: str,
+    moment: str,
+    run: Callable[[Callable[[], None]], None],
+    actions: dict[str, Callable[[], None]],
+) -> None:
+    """The call uses the keys from before the append, and so do its gradients."""
+    layer = make_layer(kind)
+    queries, keys, values = make_inputs(layer)
+    memory, outputs = layer.memory(keys, values), list[Tensor]()
+
+    def call() -> None:
+        with torch.enable_grad():
+            assert len(memory) == N
+            outputs.append(layer(queries, memory))
+
+    actions[moment] = lambda: run(call)
+    memory.append(keys, values)
+    assert not actions and len(memory) == 2 * N
+    assert_alike(outputs[0], layer(queries, keys, values), layer, queries, keys, values)
+
+
+@every_kind
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("run", [directly, in_a_thread])
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_append_in_the_middle_of_an_append(
+    kind: str,
+    moment: str,
+    run: Callable[[Callable[[], None]], None],
+    masked: bool,
+    actions: dict[str, Callable[[], None]],
+) -> None:
+    """Both count, the one that ended first stands first, and gradients belong to their keys."""
+    layer = make_layer(kind)
+    queries, keys, values = make_inputs(layer)
+    of_outer, of_inner = make_inputs(layer, 2)[1:], make_inputs(layer, 3)[1:]
+    lens = torch.tensor([N + 4, N - 2]) if masked else None
+    masks = [torch.rand(B, 1, n) < 0.7 if masked else None for n in (N, 3, 2)]
+    memory = layer.memory(keys, values, lens, mask=masks[0])
+
+    def append() -> None:
+        with torch.enable_grad():
+            memory.append(*of_inner, masks[1])
+
+    actions[moment] = lambda: run(append)
+    memory.append(*of_outer, masks[2])
+    assert not actions and len(memory) == N + 5
+    k, v = (torch.cat(x, dim=1) for x in zip((keys, values), of_inner, of_outer, strict=True))
+    mask = torch.cat(masks, dim=-1).reshape(*entries(kind), 1, -1) if masked else None
+    expected = layer(queries, k, v, lens, mask=mask)
+    inputs = queries, keys, values, *of_inner, *of_outer
+    assert_alike(layer(queries, memory), expected, layer, *inputs)
+
+
+@every_kind
+def test_every_append_of_every_thread_counts(kind: str) -> None:
+    """Threads append and step at the same time; each key's gradient is that of its own value."""
+    layer = make_layer(kind)
+    queries, keys, values = make_inputs(layer)
+    memory = layer.memory(keys, values)
+    blocks = [[make_inputs(layer, 2)[1:] for _ in range(6)] for _ in range(3)]
+
+    def append(mine: list[tuple[Tensor, ...]]) -> None:
+        for block in mine:
+            memory.append(*block)
+
+    def step() -> None:
+        for _ in range(6):
+            torch.autograd.grad(layer(queries, memory).sum(), queries)
+
+    in_threads(*(partial(append, mine) for mine in blocks), step)
+    given = torch.from_numpy(memory._given_to(layer)[0])
+    assert given.shape[1] == N + 3 * 6 * 2
+    found = sorted(
+        (block for mine in blocks for block in mine),
+        key=lambda block: int((given == block[0][:, :1]).all(-1).all(0).nonzero()),
+    )
+    for mine in blocks:  # the blocks of one thread in their order
+        places = [next(i for i, b in enumerate(found) if b is block) for block in mine]
+        assert places == sorted(places)
+    k, v = (torch.cat(x, dim=1) for x in zip((keys, values), *found, strict=True))
+    inputs = queries, keys, values, *(x for block in found for x in block)
+    assert_alike(layer(queries, memory), layer(queries, k, v), layer, *inputs)
+
+
+def test_an_append_that_fails_leaves_the_memory_as_it_was() -> None:
+    layer = make_layer("additive")
+    queries, keys, values = make_inputs(layer)
+    memory = layer.memory(keys, values)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="^values has shape"):
+            memory.append(keys, values[:, 1:])
+    assert len(memory) == N
+    memory.append(keys, values)
+    k, v = torch.cat([keys, keys], dim=1), torch.cat([values, values], dim=1)
+    assert_alike(layer(queries, memory), layer(queries, k, v), layer, queries, keys, values)
+
+
+@every_kind
+@pytest.mark.parametrize("small", [0, 2**16])
+def test_keys_that_change_after_an_append(
+    kind: str, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory has a copy. Where the projection's backward needs the keys, autograd says so."""
+    layer = make_layer(kind)
+    monkeypatch.setattr(memory_graph, "_SMALL", small)
+    queries, keys, values = make_inputs(layer)
+    more, of_more = (x * 1.0 for x in (keys, values))
+    memory = layer.memory(keys, values)
+    memory.append(more, of_more)
+    k, v = torch.cat([keys, more], dim=1), torch.cat([values, of_more], dim=1)
+    expected = layer(queries, k, v)
+    d = torch.autograd.grad(expected.sum(), [queries, keys, values], retain_graph=True)
+    with torch.no_grad():
+        more.mul_(3), of_more.mul_(5)
+    output = layer(queries, memory)
+    assert torch.equal(output, expected)
+    if kind.startswith("dot"):
+        assert_close(list(torch.autograd.grad(output.sum(), [queries, keys, values])), list(d))
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(output.sum(), [queries, keys, values])
 
 
 # ---- training ------------------------------------------------------------------------------------

@@ -1,19 +1,22 @@
 """Keys and values that stay while queries come step by step, in autograd's graph.
 
-The numbers are in an `attnext.Memory` of no object, which the layer's function takes as it is at a
-call. In the graph stands what is projected of the keys: two tensors without numbers, to which each
-call's gradient flows. Autograd adds these up, and the node that made the two takes the sum through
-the projection: once, however many calls there were. A call changes nothing of the memory and waits
-for nobody, so finalisers, signal handlers and threads may call in the middle of another.
+An `attnext.Memory` that belongs to no layer has the values; the layer's function reads it. The
+projected keys and values are in the graph as two tokens (memory_graph.py). Autograd adds the
+gradients of all calls up at the tokens, and from there the sum goes through the projection once.
+
+A memory is a chain of states, and its value is the last one. A state does not change, except that
+an append adds the next state to it. A call reads one state, so its keys and its tokens belong
+together. There is no lock: threads, signal handlers and finalisers may call and append while
+another call or append runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from itertools import compress
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -25,14 +28,45 @@ from attnext import _core, _wrong
 
 from .autograd import first_derivatives
 from .calls import RULES, Call, call_of, forward, keep, recorded, take_learned
+from .memory_graph import Parts, Tokens, is_recorded, joined, tokens_of
 from .rules import check_input, check_values, stand_for_more
 from .tensors import by_argument, snapshot, split_options, to_array, zeros_unless
 
 Arrays = dict[str, NDArray[Any]]
+_NO_TOKENS = None, None
 _FIRST_DERIVATIVES = (
     "a Memory does not work under torch.func (vmap, grad, jvp, ...) or in forward mode: its "
     "derivatives are those of backward() and torch.autograd.grad, and first ones"
 )
+
+
+class _State(NamedTuple):
+    """A memory between two appends."""
+
+    rows: Any  # the attnext.Memory; the append that claims this state may add keys to it
+    now: Any  # the attnext.Memory as it was when this state was created
+    parts: Parts
+    # "rows": the append that adds to rows; "next": the state that follows; "tokens": those of all
+    # parts. Each is set once, by dict.setdefault, which is atomic: of two threads one sets it.
+    claims: dict[str, Any]
+
+
+def _parts_after(state: _State, rows: int, tokens: Tokens) -> Parts:
+    """Return the parts of a state that follows: those of `state`, and these rows."""
+    before = state.parts
+    if (joined_tokens := state.claims.get("tokens")) is not None:
+        before = Parts(None, len(state.now), joined_tokens)
+    if before.before is None and all(x is None for x in (*before.tokens, *tokens)):
+        return Parts(None, before.rows + rows, tokens)
+    return Parts(before, rows, tokens)
+
+
+def _tokens(state: _State) -> Tokens:
+    """Return the tokens of all keys and values of a state, the same ones for every call."""
+    tokens: Tokens | None = state.claims.get("tokens")
+    if tokens is None:
+        tokens = state.claims.setdefault("tokens", joined(state.parts))
+    return tokens
 
 
 class Memory:
@@ -59,6 +93,11 @@ class Memory:
     array of the same memory, is if it changes a whole row or column. It has no copies, and breaks a
     graph of torch.compile.
 
+    Threads may call and append at the same time, and so may a signal handler or a finaliser that
+    interrupts an append. No append is lost: its keys follow those of the appends that ended
+    before. A call uses the keys of all appends that ended before it began. An append that meets
+    another one at work copies and projects the keys again: it takes O(N) time.
+
     Examples
     --------
     >>> import torch
@@ -73,10 +112,10 @@ class Memory:
     """
 
     _layer: Any
-    _rows: Any  # the attnext.Memory
-    _made_with: Arrays  # the parameters that projected the keys, as they were
-    _seen: dict[str, _Seen]  # the layer's own, when they were last compared with these
-    _tokens: tuple[Tensor, Tensor] | None  # what stands for keys and values in the graph
+    _sizes: tuple[str, tuple[int, ...]]  # the score, and the sizes of its layer
+    _made_with: Arrays  # copies of the parameters that projected the keys
+    _seen: dict[str, _Seen]  # the layer's parameters when they were last compared with the copies
+    _state: _State  # the last state, or one before it: read it through _last()
 
     def __init__(self) -> None:
         raise TypeError(
@@ -92,23 +131,33 @@ class Memory:
         valid_lens: Tensor | ArrayLike | None,
         mask: Tensor | ArrayLike | None,
     ) -> Memory:
-        """What `memory` of a layer makes."""
+        """Create the memory that ``layer.memory(...)`` returns."""
         self = cls.__new__(cls)
-        self._layer, self._seen, self._tokens = layer, {}, None
-        score, sizes = layer._score_and_sizes()
+        self._layer, self._seen, self._sizes = layer, {}, layer._score_and_sizes()
         options = _arrays(valid_lens=valid_lens, mask=mask)
         keys, values, parameters = self._projected(keys, values)
         self._made_with = {name: to_array(x).copy() for name, x in parameters.items()}
-        arrays = to_array(keys), to_array(values)
-        self._rows = _core.Memory._of(score, sizes, self._made_with, *arrays, *options.values())
-        self._follow(keys, values, parameters)
+        rows = self._new_rows(to_array(keys), to_array(values), *options.values())
+        parts = Parts(None, len(rows), tokens_of(keys, values, parameters))
+        self._state = _State(rows, rows._now(), parts, {})
         return self
 
+    def _new_rows(self, keys: Any, values: Any, valid_lens: Any, mask: Any) -> Any:
+        """Return an attnext.Memory with these keys, which belongs to no layer."""
+        return _core.Memory._of(*self._sizes, self._made_with, keys, values, valid_lens, mask)
+
+    def _last(self) -> _State:
+        """Return the last state."""
+        state = self._state
+        while (after := state.claims.get("next")) is not None:
+            state = after
+        return state
+
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._last().now)
 
     def __repr__(self) -> str:
-        return repr(self._rows)
+        return repr(self._last().now)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -150,8 +199,32 @@ class Memory:
         options = _arrays(mask=mask)
         keys, values, parameters = self._projected(keys, values)
         self._check(parameters)
-        self._rows.append(to_array(keys), to_array(values), **options)
-        self._follow(keys, values, parameters)
+        arrays = {"keys": to_array(keys), "values": to_array(values), **options}
+        tokens = tokens_of(keys, values, parameters)
+        while True:
+            state = self._last()
+            rows = self._rows_after(state, arrays)
+            parts = _parts_after(state, keys.shape[-2], tokens)
+            after = _State(rows, rows._now(), parts, {})
+            if state.claims.setdefault("next", after) is after:
+                break  # else another append was first, and this one follows it
+        self._state = after
+
+    def _rows_after(self, state: _State, arrays: dict[str, Any]) -> Any:
+        """Return the attnext.Memory of the state with these rows behind its own.
+
+        One append may add to the state's own attnext.Memory. Any other append to the same state
+        adds to a copy, because the first may still be at work, or have failed.
+        """
+        claim = object()
+        if state.claims.setdefault("rows", claim) is claim:
+            rows = state.rows
+        else:
+            keys, values, lens, mask = state.now._given_to(None)
+            mask = None if mask is None else mask.swapaxes(-1, -2)
+            rows = self._new_rows(keys, values, lens, mask)
+        rows.append(**arrays)
+        return rows
 
     def _projected(self, keys: Any, values: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Keys and values as they go into the memory, and the parameters that they meet there."""
@@ -173,20 +246,6 @@ class Memory:
                 _check_same(name, self._made_with[name], to_array(x))
             self._seen = seen | seen_now
 
-    def _follow(self, keys: Tensor, values: Tensor, parameters: Mapping[str, Tensor]) -> None:
-        tokens = self._tokens
-        if tokens is None:
-            if not _is_recorded([keys, values, *parameters.values()]):
-                return
-            old = len(self) - keys.shape[-2]  # keys that no gradient flows to
-            widths = [
-                parameters[W].shape[0] if W in parameters else x.shape[-1]
-                for W, x in (("W_k", keys), ("W_v", values))
-            ]
-            tokens = _token(keys, old, widths[0]), _token(values, old, widths[1])
-        inputs = (keys, values, *tokens, *parameters.values())
-        self._tokens = _Keys.apply(tuple(parameters), *inputs)  # type: ignore[no-untyped-call]
-
     def _check_layer(self, layer: Any) -> None:
         if layer is not self._layer:
             raise ValueError(
@@ -196,9 +255,9 @@ class Memory:
         self._check(layer._weights_of_keys())
 
     def _given_to(self, layer: Any) -> tuple[NDArray[Any] | None, ...]:
-        """What the attnext.Memory answers, for attnext.explain."""
+        """Return copies of keys, values, valid_lens and mask, for attnext.explain."""
         self._check_layer(layer)
-        given: tuple[NDArray[Any] | None, ...] = self._rows._given_to(None)
+        given: tuple[NDArray[Any] | None, ...] = self._last().now._given_to(None)
         return given
 
     def _attend(
@@ -208,18 +267,19 @@ class Memory:
         options: dict[str, Any],
         returned: tuple[str, ...],
     ) -> Any:
-        """What `run` does, with the memory in the place of keys, values and lengths."""
+        """Run the function as `run` does, with the memory as keys, values and valid_lens."""
         take_learned(inputs, options)
         inputs = _checked(**inputs)
         more, rest = split_options(options)
         tensors = (*inputs.values(), *more.values())
-        tokens = self._tokens or (None, None)
+        state = self._last()
+        tokens = _tokens(state) if torch.is_grad_enabled() else _NO_TOKENS
         made = returned
-        watched = _is_recorded([x for x in (*inputs.values(), *tokens) if x is not None])
+        watched = is_recorded([x for x in (*inputs.values(), *tokens) if x is not None])
         if watched:
             made = recorded(function, returned)
             rest = snapshot(rest)
-        rest |= {"keys": self._rows._now(), "values": None, **self._made_with}
+        rest |= {"keys": state.now, "values": None, **self._made_with}
         call = call_of(function, (*inputs, *more), rest, made, len(returned))
         if watched:
             results = _Call.apply(call, *tokens, *tensors)  # type: ignore[no-untyped-call]
@@ -250,68 +310,16 @@ class _Call(Function):
         d = RULES[call.function].gradients(
             call.function, by_argument(call.kind.kept, tensors), call.options, flow, wanted
         )
-        if key_token is not None:  # C has made the hidden units a multiple of 4
+        if key_token is not None and "keys" in d:  # C pads the hidden units to a multiple of 4
             d["keys"] = d["keys"][..., : key_token.shape[-1]]
         gradients = [d[name] if name in wanted else None for name in names]
         return None, *first_derivatives(gradients, *saved, *grads)
 
 
-# ---- keys and values -----------------------------------------------------------------------------
-
-
-class _Keys(Function):
-    """New keys and values behind others, as what stands for them: both as they are projected."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        names: tuple[str, ...],
-        keys: Tensor,
-        values: Tensor,
-        d_k: Tensor,
-        d_v: Tensor,
-        *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.old, ctx.names = d_k.shape[-2], names
-        ctx.save_for_backward(*([keys, values, *parameters] if names else []))
-        rows = ctx.old + keys.shape[-2]
-        return _token(keys, rows, d_k.shape[-1]), _token(values, rows, d_v.shape[-1])
-
-    @staticmethod
-    def backward(ctx: Any, d_keys: Tensor | None, d_values: Tensor | None) -> Any:
-        found: dict[str, Tensor] = {}
-        if d_keys is not None and d_values is not None:
-            d = {"keys": d_keys, "values": d_values}
-            found = {name: x[..., ctx.old :, :] for name, x in d.items()}
-            found |= {f"old {name}": x[..., : ctx.old, :] for name, x in d.items()}
-            saved = dict(zip(("keys", "values", *ctx.names), ctx.saved_tensors, strict=False))
-            for name, letter in (("keys", "k"), ("values", "v")):
-                if f"W_{letter}" in saved:
-                    found |= _projection_backward(found[name], name, letter, saved)
-        order = ("keys", "values", "old keys", "old values", *ctx.names)
-        needed = zip(order, ctx.needs_input_grad[1:], strict=True)
-        gradients = [found.get(name) if need else None for name, need in needed]
-        return None, *first_derivatives(gradients, *ctx.saved_tensors, d_keys, d_values)
-
-
-def _projection_backward(
-    d: Tensor, name: str, letter: str, saved: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Of keys, W_k and b_k, say; a key that no query was scored against, maybe NaN, is not read."""
-    with torch.no_grad():
-        x, W = saved[name], saved[f"W_{letter}"]
-        used = (d != 0).any(-1)  # NaN is not 0
-        rows = d[used]
-        d_x = torch.zeros_like(x)
-        # forward was: projected = x @ W.T + b
-        d_x[used] = rows @ W
-        return {name: d_x, f"W_{letter}": rows.T @ x[used], f"b_{letter}": rows.sum(0)}
-
-
-def _token(like: Tensor, rows: int, width: int) -> Tensor:
-    """(..., rows, width), without memory."""
-    return like.new_zeros(()).expand(*like.shape[:-2], rows, width)
+def is_memory(x: object) -> TypeGuard[Memory]:
+    """True for a Memory, also for one from before importlib.reload replaced the class."""
+    cls = type(x)
+    return cls is Memory or (cls.__module__ == __name__ and cls.__qualname__ == "Memory")
 
 
 # ---- what projected the keys ---------------------------------------------------------------------
@@ -372,10 +380,6 @@ def _checked(**inputs: Any) -> dict[str, Tensor]:
             hint = "a Memory computes in it alone"
             raise TypeError(f"{name} has dtype {x.dtype}, expected torch.float32: {hint}")
     return tensors
-
-
-def _is_recorded(tensors: Iterable[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _arrays(**options: Any) -> dict[str, Any]:
