@@ -11,6 +11,7 @@ import copy
 import inspect
 import pickle
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -123,7 +124,8 @@ def check(theirs: nn.Module, mine: nn.Module, x: list[Tensor], **options: Any) -
 def quiet() -> Iterator[None]:
     torch.manual_seed(0)
     with warnings.catch_warnings():
-        for said in ("Support for mismatched", "The PyTorch API of nested tensors"):
+        for said in ("Support for mismatched", "The PyTorch API of nested tensors",
+                     "`torch.jit", "torch.ao.quantization", "torch.quantize_per"):  # fmt: skip
             warnings.filterwarnings("ignore", said)
         yield
 
@@ -254,9 +256,65 @@ def test_nested_tensors(layout: torch.layout, module: str) -> None:
     nested = [torch.nested.nested_tensor(rows, layout=layout) for rows in lists]
     output, weights = mine(*nested, need_weights=False)
     assert weights is None and output.is_nested and output.layout == layout
-    for got, *x in zip(output.unbind(), *lists, strict=True):
-        torch.testing.assert_close(got, theirs(*x)[0], rtol=1e-4, atol=1e-5)
+    found, per_head = (mine(*nested, average_attn_weights=x)[1] for x in (True, False))
+    added = sum(
+        module in names for names in (("a learned key", "both"), ("a key of zeros", "both"))
+    )
+    assert found.shape == (3, 4, 5 + added) and per_head.shape == (3, HEADS, 4, 5 + added)
+    for i, (got, *x) in enumerate(zip(output.unbind(), *lists, strict=True)):
+        expected, expected_weights = theirs(*x)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        M, N = len(x[0]), len(x[1])
+        real = [*range(N), *range(5, found.shape[-1])]  # keys that are added stand at the end
+        torch.testing.assert_close(found[i, :M, real], expected_weights, rtol=1e-4, atol=1e-5)
+        assert not found[i, M:].any() and not found[i, :, N:5].any()
+    torch.testing.assert_close(per_head.mean(dim=1), found)
     (nested[0] + output).to_padded_tensor(0.0).sum().backward()
+    assert mine.out_proj.weight.grad is not None
+
+
+@pytest.mark.parametrize("options", WEIGHTS, ids=str)
+def test_nested_tensors_in_evaluation_are_as_torchs(options: dict[str, Any]) -> None:
+    """There alone torch's class takes them: one tensor three times, without gradients."""
+    theirs, mine = pair(batch_first=True)
+    x = torch.nested.nested_tensor([torch.randn(n, E) for n in (4, 2, 0, 3)])
+    with torch.no_grad():
+        expected = theirs.eval()(x, x, x, **options)
+        got = mine.eval()(x, x, x, **options)
+    for a, b in zip(got[0].unbind(), expected[0].unbind(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert (got[1] is None) == (expected[1] is None)
+    if got[1] is not None:
+        torch.testing.assert_close(got[1], expected[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)], ids=str)
+@pytest.mark.parametrize("module", MODULES)
+def test_inputs_without_elements(module: str, sizes: tuple[int, int, int]) -> None:
+    """No sequence, no query, no key: shapes, values and gradients are torch's."""
+    options = MODULES[module]
+    b, m, n = sizes
+    theirs, mine = pair(batch_first=True, **options)
+    x = [torch.randn(b, m, E), torch.randn(b, n, options.get("kdim", E)),
+         torch.randn(b, n, options.get("vdim", E))]  # fmt: skip
+    masks: list[dict[str, Any]] = [
+        {}, {"key_padding_mask": torch.zeros(b, n, dtype=torch.bool)},
+        {"attn_mask": torch.zeros(b * HEADS, m, n)},
+    ]  # fmt: skip
+    for more in WEIGHTS:
+        for given in masks:
+            for training in (True, False):
+                if given and "need_weights" in more:  # torch's own reshapes fail here
+                    assert mine(*x, **more, **given)[0].shape == (b, m, E)
+                    continue
+                got, expected = (
+                    layer.train(training)(*x, **more, **given) for layer in (mine, theirs)
+                )
+                for a, c in zip(got, expected, strict=True):
+                    assert (a is None) == (c is None)
+                    if a is not None:
+                        torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-5, equal_nan=True)
+    mine(*x)[0].sum().backward()
     assert mine.out_proj.weight.grad is not None
 
 
@@ -300,7 +358,9 @@ def test_what_cannot_be_served_says_so() -> None:
     x = torch.randn(2, 3, E)
     calls: dict[str, Callable[[], Any]] = {
         "key is no nested tensor, expected all three to be": lambda: mine(nested, x, x),
-        "need_weights is True, expected False with nested tensors": lambda: mine(*[nested] * 3),
+        "is_causal is True, expected False with nested tensors": lambda: mine(
+            *[nested] * 3, is_causal=True
+        ),
         "attn_mask is given beside nested tensors, expected none": lambda: mine(
             *[nested] * 3, need_weights=False, attn_mask=_pairs
         ),
@@ -310,6 +370,114 @@ def test_what_cannot_be_served_says_so() -> None:
             call()
     with pytest.raises(ValueError, match="^num_heads is 3, expected a divisor of 8$"):
         MultiheadAttention(8, 3)
+
+
+# ---- other libraries -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_qkv_same_embed_dim_is_true_to_the_sizes(module: str) -> None:
+    """PyTorch and other libraries read it to know which parameters there are."""
+    options = MODULES[module]
+    theirs, converted = pair(**options)
+    own = MultiheadAttention(E, HEADS, **options)
+    for layer in (own, converted, copy.deepcopy(own), pickle.loads(pickle.dumps(own)),
+                  revert(copy.deepcopy(own))):  # fmt: skip
+        assert layer._qkv_same_embed_dim is theirs._qkv_same_embed_dim is ("kdim" not in options)
+        assert (layer.in_proj_weight is None) == ("kdim" in options)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(E, HEADS, batch_first=True)
+        self.head = nn.Linear(E, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.attention(x, x, x)[0])
+        return result
+
+
+def test_lora_of_a_converted_model() -> None:
+    """peft gives what it gives of torch's class: in training, in evaluation, merged, taken off."""
+    peft = pytest.importorskip("peft")
+    base, x = Net(), torch.randn(B, L, E)
+    found = []
+    for exchange in (lambda model: model, convert):
+        torch.manual_seed(1)
+        config = peft.LoraConfig(target_modules=["attention"], init_lora_weights=False, r=4)
+        model = peft.get_peft_model(exchange(copy.deepcopy(base)), config)
+        results = [model(x)]
+        results[0].square().sum().backward()
+        results += [p.grad for p in model.parameters() if p.grad is not None]
+        with torch.no_grad():
+            results.append(model.eval()(x))
+            with model.disable_adapter():
+                results.append(model(x))
+            results.append(model.merge_and_unload()(x))
+        found.append(results)
+    assert len(found[0]) == len(found[1]) > 6
+    for expected, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found[0][0], base(x), atol=1e-3)
+
+
+def test_weights_that_are_no_parameters() -> None:
+    """As LoRA merges them: it deletes the parameter and sets a tensor, on out_proj's base, too."""
+    theirs, mine = pair(batch_first=True)
+    x = torch.randn(B, L, E)
+    for layer in (theirs, mine):
+        for owner, name in ((layer, "in_proj_weight"), (layer.out_proj, "weight")):
+            merged = getattr(owner, name).detach() * 0.5
+            delattr(owner, name)
+            setattr(owner, name, merged)
+    torch.testing.assert_close(mine(x, x, x), theirs(x, x, x), rtol=1e-4, atol=1e-5)
+
+
+def test_quantize_dynamic_of_a_converted_model() -> None:
+    model, x = Net().eval(), torch.randn(B, L, E)
+    expected, got = (
+        torch.ao.quantization.quantize_dynamic(exchange(copy.deepcopy(model)), {nn.Linear})(x)
+        for exchange in (lambda model: model, convert)
+    )
+    torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_torch_jit_script_says_what_to_use_instead() -> None:
+    x = torch.randn(B, S, E)
+    encoder = convert(nn.TransformerEncoderLayer(E, HEADS, 16, 0.0, batch_first=True)).eval()
+    layer = MultiheadAttention(E, HEADS, batch_first=True)
+    of = "attnext.torch.nn.MultiheadAttention"
+    scripts: dict[str, Any] = {
+        of: layer,
+        f"{of} ": encoder,
+        "attnext.torch.AdditiveAttention": ours.AdditiveAttention(E, E, 4),
+        "attnext.torch.DotProductAttention": nn.Sequential(ours.DotProductAttention()),
+        "attnext.torch.MultiHeadAttention": ours.MultiHeadAttention(E, E, E, E, HEADS),
+    }
+    for name, module in scripts.items():
+        with pytest.raises(RuntimeError) as refused:
+            torch.jit.script(module)
+        assert str(refused.value) == (
+            f"torch.jit.script cannot compile {name.strip()}, which computes in C: use "
+            "torch.jit.trace, torch.compile or torch.export instead"
+        )
+
+    def calls(x: Tensor) -> Any:
+        return ours.masked_softmax(x)
+
+    for function, name in ((calls, "masked_softmax"), (ours.sequence_mask, "sequence_mask")):
+        with pytest.raises(RuntimeError, match=f"cannot compile attnext.torch.{name}, which"):
+            torch.jit.script(function)
+    for module, inputs in ((layer, (x, x, x)), (encoder, (x,))):
+        with torch.no_grad():
+            expected = module(*inputs)
+            for other in (
+                torch.jit.trace(module, inputs),
+                torch.compile(module, backend="eager", fullgraph=True),
+                torch.export.export(module, inputs).module(),
+            ):
+                torch.testing.assert_close(other(*inputs), expected)
 
 
 # ---- torch's Transformer -------------------------------------------------------------------------
@@ -355,6 +523,32 @@ def test_encoder(training: bool, norm_first: bool, batch_first: bool) -> None:
             with NotOnTheFastPath():
                 got = convert(made)(given, **options)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["assigned", "copied", "pickled", "of an older release"])
+def test_an_encoder_calls_a_module_that_was(how: str) -> None:
+    """Whichever way the module came there, evaluation does not bypass it."""
+    layer = nn.TransformerEncoderLayer(E, HEADS, 16, 0.0, batch_first=True).eval()
+    theirs = layer.self_attn
+    layer.self_attn = MultiheadAttention(E, HEADS, batch_first=True).eval()
+    layer.self_attn.load_state_dict(theirs.state_dict())
+    if how == "copied":
+        layer = copy.deepcopy(layer)
+    if how == "pickled":
+        layer = pickle.loads(pickle.dumps(layer))
+    if how == "of an older release":  # which registered no hook
+        state = {**layer.self_attn.__dict__, "_forward_pre_hooks": OrderedDict()}
+        layer.self_attn = MultiheadAttention.__new__(MultiheadAttention)
+        layer.self_attn.__setstate__(state)
+    x = torch.randn(B, S, E)
+    with torch.no_grad():
+        with NotOnTheFastPath():
+            got = layer(x)
+            encoder = nn.TransformerEncoder(layer, 2)
+            encoder(x, src_key_padding_mask=padding(2, 6, 5))
+        torch.testing.assert_close(revert(layer)(x), got, rtol=1e-4, atol=1e-5)
+        with pytest.raises(AssertionError), NotOnTheFastPath():
+            layer(x)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -11,6 +11,7 @@ wrote. A forward is one call into C, a backward another one.
 - ``torch.compile(..., fullgraph=True)`` takes a call into its graph as an operator, sizes left
   open. Results and gradients have the bits of eager.
   ``torch.jit.trace`` records it likewise; who loads what it saved imports ``attnext.torch`` first.
+  ``torch.jit.script`` cannot compile a call into C: it raises an error that says so.
 - Under ``torch.autocast`` inputs of bfloat16 and float16 are computed in float32; elsewhere they
   are a TypeError.
 - Derivatives of every order, forward mode and torch.func (vmap, grad, jvp, hessian) work, and so
@@ -46,7 +47,8 @@ The files::
     nn.py           MultiheadAttention with torch's own
     models.py       convert, revert: models of torch's own classes
     transformers.py Hugging Face's models: registers with their AttentionInterface when imported
-    memory.py       keys and values that stay: Memory
+    memory.py       keys and values that stay: Memory; memory_graph.py, their gradients
+    scripting.py    what torch.jit.script is told
     modules.py      AdditiveAttention, DotProductAttention; layer.py, what layers share;
                     editions.py, what d2l calls them with; projections.py, what their linear
                     layers are to the functions
@@ -91,6 +93,7 @@ from .modules import AdditiveAttention, DotProductAttention
 from .multi_head import MultiHeadAttention
 from .positions import positional_encoding
 from .scores import additive_scores, cosine_scores, dot_product_scores, gaussian_scores
+from .scripting import refuse_scripts_of
 from .sdpa import scaled_dot_product_attention
 from .softmax import masked_softmax, sequence_mask
 
@@ -119,6 +122,8 @@ __all__ = [
 ]
 
 _suggest_names(__name__, __all__)
+for _name in __all__:
+    refuse_scripts_of(globals()[_name], f"{__name__}.{_name}")
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -13,8 +13,9 @@ from attnext._options import as_flag
 
 from .attention import OF_LAYERS, TAKEN_BY_LAYERS, HeadsLayerOptions, LayerOptions
 from .autograd import run
-from .memory import Memory
+from .memory import Memory, is_memory
 from .projections import part
+from .scripting import refuse_script
 from .tensors import drawn_seed
 
 
@@ -82,14 +83,14 @@ class Layer(nn.Module):
     def _call(
         self,
         function: str,
-        given: tuple[Tensor, Tensor | Memory, Any, Any],
+        given: tuple[Tensor, Any, Any, Any],
         own: dict[str, Any],
         need_weights: bool,
         options: LayerOptions | HeadsLayerOptions,
     ) -> Tensor:
         """The layer's call. given: queries, keys or a memory, values, lengths."""
         queries, keys, values, valid_lens = given
-        if isinstance(keys, Memory):
+        if is_memory(keys):
             for name, value in (("values", values), ("valid_lens", valid_lens)):
                 if value is not None:
                     raise TypeError(
@@ -154,6 +155,9 @@ class Layer(nn.Module):
             if not hint:
                 raise
             raise RuntimeError(str(error).rstrip(". ") + hint) from None
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_script(f"attnext.torch.{type(self).__name__}")
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy. The last weights stay behind: a tensor in a graph has no copy."""

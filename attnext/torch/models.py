@@ -9,25 +9,26 @@ from torch import nn
 
 from attnext._options import type_name
 
-from .nn import MultiheadAttention
+from .nn import MultiheadAttention, allow_fused_path, keep_off_fused_path
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
 
-def _exchange(old: type, new: type) -> Callable[[_Model], _Model]:
-    def exchange(model: _Model) -> _Model:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model is of type {type_name(model)}, expected a torch.nn.Module")
-        for module in model.modules():
-            if type(module) is old:
-                object.__setattr__(module, "__class__", new)
-        return model
-
-    return exchange
+def _is_a(module: nn.Module, cls: type) -> bool:
+    """True if this is the module's class, or was before importlib.reload replaced it."""
+    own = type(module)
+    return (own.__module__, own.__qualname__) == (cls.__module__, cls.__qualname__)
 
 
-_to_ours = _exchange(nn.MultiheadAttention, MultiheadAttention)
-_to_theirs = _exchange(MultiheadAttention, nn.MultiheadAttention)
+def _exchange(model: _Model, old: type, new: type, finish: Callable[[nn.Module], None]) -> _Model:
+    """Make each module of the class `old` one of `new`, and finish it."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is of type {type_name(model)}, expected a torch.nn.Module")
+    for module in model.modules():
+        if _is_a(module, old):
+            object.__setattr__(module, "__class__", new)
+            finish(module)
+    return model
 
 
 def convert(model: _Model) -> _Model:
@@ -36,8 +37,9 @@ def convert(model: _Model) -> _Model:
     Parameters
     ----------
     model : torch.nn.Module
-        Changed in place. Parameters, buffers, hooks and the state dict stay what they are, and an
-        optimizer that has the parameters keeps them. Classes derived from
+        Changed in place. Parameters, buffers and the state dict stay what they are, and an
+        optimizer that has the parameters keeps them. A forward pre-hook that changes nothing is
+        added, so that torch.nn.TransformerEncoderLayer calls the module. Classes derived from
         torch.nn.MultiheadAttention are left alone.
 
     Returns
@@ -63,7 +65,7 @@ def convert(model: _Model) -> _Model:
     >>> encoder(torch.randn(4, 5, 8)).shape
     torch.Size([4, 5, 8])
     """
-    return _to_ours(model)
+    return _exchange(model, nn.MultiheadAttention, MultiheadAttention, keep_off_fused_path)
 
 
 def revert(model: _Model) -> _Model:
@@ -92,4 +94,4 @@ def revert(model: _Model) -> _Model:
     >>> type(revert(attention)) is torch.nn.MultiheadAttention
     True
     """
-    return _to_theirs(model)
+    return _exchange(model, MultiheadAttention, nn.MultiheadAttention, allow_fused_path)

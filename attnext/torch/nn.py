@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from attnext._options import type_name
 
 from .operators import are_wanted
 from .rules import is_dispatched, is_wrapped, refuse_causal_bias
+from .scripting import refuse_script
 from .sdpa import by_kind, dropped, run_as_torch
 
 __all__ = ["MultiheadAttention"]
@@ -58,10 +58,17 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     Notes
     -----
-    In the layers of torch's Transformer the attention is attnext's in evaluation too: the path on
-    which these bypass their `self_attn` there is not taken. A query without any key gives what it
-    gives there: NaN, or with ``need_weights=False`` the output of a head that pools 0. Weights
-    that dropout leaves out are others than torch draws for the same seed.
+    In the layers of torch's Transformer the attention is attnext's in evaluation, too. There torch
+    would compute it without a call of `self_attn`; a forward pre-hook of this class, which changes
+    nothing, prevents that. A query without any key gives what it gives in torch's class: NaN, or
+    with ``need_weights=False`` the output of a head that pools 0. Dropout zeroes other weights
+    than torch does for the same seed.
+
+    Nested tensors may have any layout, in training and in evaluation. Weights are those of the
+    padded tensors, as in torch's class in evaluation: 0 beyond the end of a sequence.
+
+    ``torch.jit.script`` cannot compile the class, since it computes in C. Use ``torch.jit.trace``,
+    ``torch.compile`` or ``torch.export``.
 
     Examples
     --------
@@ -94,25 +101,17 @@ class MultiheadAttention(nn.MultiheadAttention):
             raise ValueError(f"num_heads is {num_heads}, expected a divisor of {embed_dim}")
         sizes = {"kdim": kdim, "vdim": vdim, "batch_first": batch_first}
         more = {"add_bias_kv": add_bias_kv, "add_zero_attn": add_zero_attn}
-        with _as_torchs(self):
-            nn.MultiheadAttention.__init__(
-                self, embed_dim, num_heads, dropout, bias, **more, **sizes,
-                device=device, dtype=dtype,
-            )  # fmt: skip
+        super().__init__(
+            embed_dim, num_heads, dropout, bias, **more, **sizes, device=device, dtype=dtype
+        )
+        keep_off_fused_path(self)
 
-    # The layers of torch's Transformer ask this before they bypass a self_attn in evaluation.
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        keep_off_fused_path(self)
 
-    @property
-    def _qkv_same_embed_dim(self) -> bool:
-        return False
-
-    @_qkv_same_embed_dim.setter
-    def _qkv_same_embed_dim(self, value: bool) -> None:
-        self.__dict__["_qkv_same_embed_dim"] = value  # for torch's class, if it becomes that
-
-    def _reset_parameters(self) -> None:
-        with _as_torchs(self):
-            self._reset_parameters()
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_script("attnext.torch.nn.MultiheadAttention")
 
     def forward(
         self,
@@ -160,7 +159,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         """
         inputs = {"query": query, "key": key, "value": value}
         if any(getattr(x, "is_nested", False) for x in inputs.values()):
-            return self._nested(inputs, key_padding_mask, need_weights, attn_mask, is_causal)
+            masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+            return self._nested(inputs, masks, is_causal, need_weights, average_attn_weights)
         self._check(inputs, key_padding_mask, attn_mask, is_causal)
         batched = query.dim() == 3
         if not batched:
@@ -206,7 +206,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                 _restrict(options, "key_padding_mask", padding[:, None, None, :])
             else:
                 options["valid_lens"] = lens
-        options["empty_rows"] = "nan" if need_weights else "zero"
+        options.setdefault("empty_rows", "nan" if need_weights else "zero")
         keep, p = None, self.dropout if self.training else 0.0
         if p > 0 and need_weights:  # the weights are returned after it
             shape = B, self.num_heads, M, N + len(more_keys)
@@ -255,7 +255,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         for name, taken in (("mask", True), ("bias", 0.0)):
             if name in options:
                 options[name] = functional.pad(options[name], (0, len(more)), value=taken)
-        heads = (y.reshape(B, -1, self.num_heads, self.head_dim).transpose(1, 2) for y in (q, k, v))
+        shape = self.num_heads, self.head_dim
+        heads = (y.reshape(*y.shape[:2], *shape).transpose(1, 2) for y in (q, k, v))
         inputs = dict(zip(("queries", "keys", "values"), heads, strict=True))
         made = run_as_torch("dot_product_attention", inputs, options, returned)
         pooled, *rest = made if len(returned) > 1 else (made,)
@@ -266,35 +267,46 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _nested(
         self,
         inputs: dict[str, Any],
-        padding: Tensor | None,
-        need_weights: bool,
-        attn_mask: Tensor | None,
+        masks: dict[str, Tensor | None],
         is_causal: bool,
+        need_weights: bool,
+        average_attn_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Sequences of many lengths become one tensor, with its lengths; padding is not read."""
+        """Attend within each sequence: inputs are padded, and the padding is not read.
+
+        The weights are (B, L, S) or (B, num_heads, L, S), as torch has them: L and S are those of
+        the longest sequence, and the weights of padding are 0.
+        """
         for name, x in inputs.items():
             if not getattr(x, "is_nested", False):
                 raise TypeError(f"{name} is no nested tensor, expected all three to be")
-        for name, given in (("key_padding_mask", padding), ("attn_mask", attn_mask)):
+        for name, given in masks.items():
             if given is not None:
                 raise TypeError(f"{name} is given beside nested tensors, expected none")
-        if need_weights:
-            raise TypeError("need_weights is True, expected False with nested tensors")
+        if is_causal:
+            raise TypeError("is_causal is True, expected False with nested tensors")
         query = inputs["query"]
         rows, keys = ([len(x) for x in inputs[name].unbind()] for name in ("query", "key"))
         q, k, v = (x.to_padded_tensor(0.0) for x in inputs.values())
+        options: dict[str, Any] = {"empty_rows": "zero"}
+        ends = None
         if self.bias_k is None and not self.add_zero_attn:
-            output, _ = self._attend(q, k, v, None, False, None, False, valid_lens=keys)
+            options["valid_lens"] = keys
         else:
             ends = torch.tensor(keys, device=k.device)[:, None] <= torch.arange(
                 k.shape[1], device=k.device
             )
-            output, _ = self._attend(q, k, v, ends, False, None, False)
+        output, weights = self._attend(q, k, v, ends, need_weights, None, False, **options)
+        if weights is not None:
+            positions = torch.arange(q.shape[1], device=q.device)
+            real = positions < torch.tensor(rows, device=q.device)[:, None]
+            weights = torch.where(real[:, None, :, None], weights, 0.0)
+            weights = weights.mean(dim=1) if average_attn_weights else weights
         cut = [y[:n] for y, n in zip(output, rows, strict=True)]
         if query.layout == torch.jagged:  # with the structure that sums ask for
             jagged: Tensor = torch.nested.nested_tensor_from_jagged(torch.cat(cut), query.offsets())
-            return jagged, None
-        return torch.nested.as_nested_tensor(cut), None
+            return jagged, weights
+        return torch.nested.as_nested_tensor(cut), weights
 
     def _check(
         self,
@@ -309,6 +321,8 @@ class MultiheadAttention(nn.MultiheadAttention):
                 raise TypeError(f"{name} is of type {type_name(x)}, expected a torch.Tensor")
         refuse_causal_bias("key_padding_mask", padding)
         refuse_causal_bias("attn_mask", attn_mask)
+        if torch._C._get_tracing_state() is not None:
+            return  # to torch.jit.trace sizes are tensors, and comparing these is a warning
         query, key = inputs["query"], inputs["key"]
         if query.dim() not in (2, 3):
             _refuse("query", query, "(L, E), or three axes with a batch")
@@ -375,12 +389,26 @@ def _zipped(x: list[Tensor], parameters: list[tuple[Any, Any]]) -> Iterator[tupl
         yield each, W, b
 
 
-@contextmanager
-def _as_torchs(module: MultiheadAttention) -> Iterator[None]:
-    """The module is an object of torch's class for as long as that one's own code runs."""
-    ours = type(module)
-    object.__setattr__(module, "__class__", nn.MultiheadAttention)
-    try:
-        yield
-    finally:
-        object.__setattr__(module, "__class__", ours)
+# ---- the fused path of torch's Transformer -------------------------------------------------------
+
+_HOOK = "attnext"  # a key that no RemovableHandle has
+
+
+def _no_change(module: nn.Module, args: Any) -> None:
+    """Change nothing: this hook only has to be there."""
+
+
+def keep_off_fused_path(module: nn.Module) -> None:
+    """Register a hook, so that torch calls the module.
+
+    In evaluation torch.nn.TransformerEncoderLayer computes its attention in a fused function of
+    torch, without a call of self_attn, unless one of its modules has a forward hook.
+    """
+    hooks: Any = module._forward_pre_hooks
+    hooks[_HOOK] = _no_change
+
+
+def allow_fused_path(module: nn.Module) -> None:
+    """Remove the hook of keep_off_fused_path."""
+    hooks: Any = module._forward_pre_hooks
+    hooks.pop(_HOOK, None)
