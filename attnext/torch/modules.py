@@ -16,8 +16,17 @@ from attnext.reference.arguments import as_size
 from .attention import TAKEN_BY_LAYERS, LayerOptions
 from .editions import Editions, checked_dropout
 from .layer import Layer
-from .memory import Memory
-from .projections import is_undrawn, materialize, part, projected, weight, weight_of_score
+from .memory import Memory, is_memory
+from .projections import (
+    called,
+    is_linear,
+    is_undrawn,
+    materialize,
+    part,
+    projected,
+    weight,
+    weight_of_score,
+)
 from .rules import check_dtypes, check_input
 
 _EDITIONS = Editions(
@@ -79,8 +88,13 @@ class AdditiveAttention(Layer):
     In training the weights are dropped by a seed drawn from torch's default generator. That is
     another pattern than that of nn.Dropout.
 
-    `W_q` and `W_k` are not called but read, parametrizations included. One that does more than
-    multiply by its weight, because it has hooks, a bias or another class, is called.
+    `W_q`, `W_k` and `w_v` are not called: their weights are read, parametrizations included. A
+    module that does more than multiply by its weight is called: a linear layer with hooks or a
+    bias, LoRA's, a quantised one. For a `w_v` of another class than torch.nn.Linear the hidden
+    units are formed, a tensor of (..., M, N, H), and there is no memory.
+
+    ``torch.jit.script`` cannot compile the layer, since it computes in C. Use ``torch.jit.trace``,
+    ``torch.compile`` or ``torch.export``.
 
     Examples
     --------
@@ -178,18 +192,50 @@ class AdditiveAttention(Layer):
     ) -> Tensor:
         """Pool the values, each query by the attention it pays to the keys."""
         given = queries, keys, values, valid_lens
+        w_v = part(self, "w_v")
+        if not (is_memory(keys) or is_linear(w_v) or isinstance(w_v, LazyModuleMixin)):
+            return self._call_scoring(given, need_weights, options)
         return self._call("additive_attention", given, {}, need_weights, options)
+
+    def _call_scoring(
+        self, given: tuple[Tensor, Any, Any, Any], need_weights: bool, options: LayerOptions
+    ) -> Tensor:
+        """Compute as d2l's class does, by calling w_v: its scores are the bias of no features."""
+        self._taken.check("forward", options)
+        queries, keys, values, valid_lens = given
+        self._take_sizes(queries, keys, values)
+        q, W_q, _ = projected(self, "W_q", "queries", queries, "M", "query_size", None)
+        k, W_k, _ = projected(self, "W_k", "keys", keys, "N", "key_size", None)
+        q, k = q @ W_q.mT, k @ W_k.mT
+        if self.b_h is not None:
+            q = q + self.b_h
+        if options.get("enable_gqa") and k.dim() > 2:
+            k = k.repeat_interleave(q.shape[-3] // max(k.shape[-3], 1), dim=-3)
+        # (..., M, 1, H) and (..., 1, N, H)
+        scores = called(self, "w_v", torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)), 1).squeeze(-1)
+        softcap, bias = options.get("softcap"), options.get("bias")
+        if isinstance(softcap, (int, float)) and softcap > 0:
+            scores = softcap * torch.tanh(scores / softcap)
+        if bias is not None:
+            scores = scores + check_input("bias", bias)
+        inputs = {"queries": queries[..., :0], "keys": keys[..., :0], "values": values}
+        own = {"scale": 1.0, "valid_lens": valid_lens}
+        with_scores: LayerOptions = {**options, "bias": scores}
+        return self._attend("dot_product_attention", inputs, own, need_weights, with_scores)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters apart from those of keys."""
-        queries, W_q, _ = projected("queries", queries, "M", part(self, "W_q"), "query_size")
-        parameters = {"W_q": W_q, "w_v": weight_of_score(part(self, "w_v"))}
+        w_v = weight_of_score(self)
+        H = w_v.shape[-1]
+        queries, W_q, _ = projected(self, "W_q", "queries", queries, "M", "query_size", H)
+        parameters = {"W_q": W_q, "w_v": w_v}
         b_h = part(self, "b_h")
         return queries, parameters if b_h is None else {**parameters, "b_h": b_h}
 
     def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
-        keys, W_k, _ = projected("keys", keys, "N", part(self, "W_k"), "key_size")
+        H = getattr(part(self, "w_v"), "in_features", None)
+        keys, W_k, _ = projected(self, "W_k", "keys", keys, "N", "key_size", H)
         return keys, values, {"W_k": W_k}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
@@ -200,7 +246,7 @@ class AdditiveAttention(Layer):
             raise RuntimeError(
                 "the layer has no sizes yet, expected a call with queries and keys before memory()"
             )
-        H = self.w_v.in_features
+        H = weight_of_score(self).shape[-1]
         return "additive", (H, weight(self.W_k, H).shape[1], 0, 0, 0)
 
     def extra_repr(self) -> str:
@@ -276,7 +322,7 @@ class DotProductAttention(Layer):
     ) -> Tensor:
         """Pool the values, each query by the attention it pays to the keys."""
         own: dict[str, Any] = {"scale": self.scale if scale is None else scale}
-        if isinstance(keys, Memory):
+        if is_memory(keys):
             given = queries, keys, values, valid_lens
             return self._call("dot_product_attention", given, own, need_weights, options)
         # as _call would, a microsecond sooner: nothing is projected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Unpack, overload
 
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -18,7 +19,7 @@ from .layer import Layer
 from .layouts import check_torch, from_torch, to_torch
 from .memory import Memory
 from .modules import DotProductAttention
-from .projections import identity, is_its_weight, materialize, part, projected
+from .projections import called, identity, is_its_weight, materialize, part, projected
 from .rules import check_dtypes, check_input
 
 _EDITIONS = Editions(
@@ -90,8 +91,12 @@ class MultiHeadAttention(Layer):
 
     With gradients, what the projections made is kept for the backward, as d2l's code does.
 
-    The linear layers are not called but read, parametrizations included. One that does more than
-    multiply by its weight and add its bias, because it has hooks or another class, is called.
+    The linear layers are not called: their weights are read, parametrizations included. A module
+    that does more than multiply by its weight and add its bias is called: a linear layer with
+    hooks, LoRA's, a quantised one.
+
+    ``torch.jit.script`` cannot compile the layer, since it computes in C. Use ``torch.jit.trace``,
+    ``torch.compile`` or ``torch.export``.
 
     Examples
     --------
@@ -199,13 +204,14 @@ class MultiHeadAttention(Layer):
         output = self._call("multi_head_attention", given, own, need_weights, options)
         weights = self.attention_weights
         self.attention.attention_weights = None if weights is None else _as_d2l(weights)
-        W_o = part(self, "W_o")
-        return output if is_its_weight(W_o, and_bias=True) else W_o(output)
+        if is_its_weight(part(self, "W_o"), and_bias=True):
+            return output
+        return called(self, "W_o", output, self.num_hiddens)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What the function takes for them, and the parameters apart from those of keys."""
         queries, parameters = self._projected("queries", queries)
-        return queries, {**parameters, **self._weights_of("o")}
+        return queries, {**parameters, **self._weights_of("o", parameters["W_q"].dtype)}
 
     def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
         """What the function takes for them, and the parameters that project them."""
@@ -215,21 +221,24 @@ class MultiHeadAttention(Layer):
 
     def _projected(self, name: str, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         letter, rows, size = _PROJECTED[name]
-        linear = part(self, f"W_{letter}")
-        x, W, b = projected(name, x, rows, linear, size, takes_bias=True)
+        width = self._width(letter)
+        x, W, b = projected(self, f"W_{letter}", name, x, rows, size, width, takes_bias=True)
         return x, _named(letter, W, b)
+
+    def _width(self, letter: str) -> int:
+        """Return the number of outputs of W_q, W_k, W_v or W_o."""
+        heads = self.num_kv_heads if letter in "kv" else self.num_heads
+        return self.num_hiddens // self.num_heads * heads
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
         return {**self._weights_of("k"), **self._weights_of("v")}
 
-    def _weights_of(self, letter: str) -> dict[str, Tensor]:
-        """What `_projected` says, without an input."""
+    def _weights_of(self, letter: str, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """Return the parameters that `_projected` returns, without an input."""
         linear = part(self, f"W_{letter}")
         if is_its_weight(linear, and_bias=True):
             return _named(letter, part(linear, "weight"), part(linear, "bias"))
-        heads = self.num_kv_heads if letter in "kv" else self.num_heads
-        width = self.num_hiddens // self.num_heads * heads
-        return _named(letter, identity(width, next(self.parameters()).dtype), None)
+        return _named(letter, identity(self._width(letter), dtype), None)
 
     def _score_and_sizes(self) -> tuple[str, tuple[int, ...]]:
         if isinstance(self.W_o, LazyModuleMixin):

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from attnext._options import type_name
+
 from .rules import check_input
 
 # ---- lazy layers ---------------------------------------------------------------------------------
@@ -37,15 +39,24 @@ def part(module: nn.Module, name: str) -> Any:
 
 
 def projected(
-    name: str, x: Tensor, rows: str, layer: nn.Module, size_name: str, takes_bias: bool = False
+    owner: nn.Module,
+    part_name: str,
+    name: str,
+    x: Tensor,
+    rows: str,
+    size_name: str,
+    outputs: int | None,
+    takes_bias: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What the function takes for layer(x): an input, and weight and bias to project it by.
+    """Return the input that the function takes, and weight and bias to project it by.
 
-    A layer that is more than these is called, and what it gives is projected by the identity:
-    hooks run, and LoRA and the pre-hooks of weight_norm or of pruning have their effect. So has a
-    bias where the function takes none.
+    x: (..., rows, features), the argument `name`. Where the owner's part of this name only
+    multiplies by its weight (and adds its bias, if `takes_bias`) these are x, weight and bias. Any
+    other part is called, and its result (..., rows, outputs) is projected by the identity: hooks,
+    LoRA, quantised layers, the pre-hooks of weight_norm or of pruning have their effect.
     """
     check_input(name, x)
+    layer = part(owner, part_name)
     if is_its_weight(layer, takes_bias):
         W: Tensor = part(layer, "weight")
         size = W.shape[-1]
@@ -56,8 +67,23 @@ def projected(
                 f"{size_name} is {size}"
             )
         return x, W, part(layer, "bias")
-    outputs = layer(x)
-    return outputs, identity(outputs.shape[-1], outputs.dtype, outputs.device), None
+    result = called(owner, part_name, x, outputs)
+    return result, identity(result.shape[-1], result.dtype, result.device), None
+
+
+def called(owner: nn.Module, part_name: str, x: Tensor, outputs: int | None) -> Tensor:
+    """Call the owner's part of this name, and check its result: (..., outputs), or None for any."""
+    layer = part(owner, part_name)
+    result = layer(x)
+    what = f"{type(owner).__name__}.{part_name}, a {type_name(layer)}, returned"
+    if not isinstance(result, Tensor):
+        raise TypeError(f"{what} an object of type {type_name(result)}, expected a torch.Tensor")
+    size = "features" if outputs is None else outputs
+    given, expected = tuple(result.shape), (*x.shape[:-1], size)
+    if given[:-1] != expected[:-1] or (outputs is not None and given[-1] != outputs):
+        shape = ", ".join(map(str, expected))
+        raise ValueError(f"{what} a tensor of shape {given}, expected ({shape})")
+    return result
 
 
 def weight(layer: nn.Module, outputs: int) -> Tensor:
@@ -71,10 +97,14 @@ def identity(
     return torch.eye(features, dtype=dtype, device=device)
 
 
-def weight_of_score(layer: nn.Module) -> Tensor:
-    """w_v (1, H). A bias of it adds one number to all scores, which softmax does not see."""
-    if not _is_linear(layer):
-        raise TypeError(f"w_v is a {type(layer).__name__}, expected a torch.nn.Linear")
+def weight_of_score(owner: nn.Module) -> Tensor:
+    """Return w_v (1, H) of a layer. Its bias adds one number to all scores, which has no effect."""
+    layer = part(owner, "w_v")
+    if not is_linear(layer):
+        raise TypeError(
+            f"{type(owner).__name__}.w_v is a {type_name(layer)}, expected a torch.nn.Linear with "
+            "a memory: pass keys and values to each call instead"
+        )
     if not _has_hooks(layer):
         W: Tensor = part(layer, "weight")
         return W
@@ -87,13 +117,13 @@ def weight_of_score(layer: nn.Module) -> Tensor:
 
 def is_its_weight(layer: nn.Module, and_bias: bool = False) -> TypeGuard[nn.Linear]:
     """Is this an nn.Linear that does no more than multiply, and add its bias if that counts?"""
-    if not _is_linear(layer) or _has_hooks(layer):
+    if not is_linear(layer) or _has_hooks(layer):
         return False
     return and_bias or part(layer, "bias") is None
 
 
-def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """An nn.Linear, parametrized or not, but no class that computes something else."""
+def is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """True for a torch.nn.Linear, parametrized or not; False for a class with another forward."""
     return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
 
 
