@@ -504,6 +504,39 @@ def test_sequence_mask_is_d2ls(shape: tuple[int, ...], valid_len: Any) -> None:
     assert torch.equal(X.grad, grad.masked_fill(beyond, 0))
 
 
+@pytest.mark.parametrize("name", ["bool", "uint8", "int8", "int16", "int32", "int64"])
+def test_sequence_mask_of_integers_is_float32(name: str) -> None:
+    """As the NumPy function; bools, which that one refuses, are 0 and 1."""
+    X = torch.tensor([[1, 2, 3], [0, 5, 6]]).to(getattr(torch, name))
+    lens = torch.tensor([1, 2])
+    got = ours.sequence_mask(X, lens, value=-0.5)
+    assert got.dtype == torch.float32
+    expected = attnext.sequence_mask(X.float().numpy(), lens.numpy(), -0.5)
+    np.testing.assert_array_equal(got, expected)
+    compiled = torch.compile(ours.sequence_mask, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X, lens, value=-0.5), got)
+
+
+def test_the_loss_of_d2ls_translation_models_trains() -> None:
+    """MaskedSoftmaxCELoss of the Chinese edition (9.7): it masks weights of the labels' dtype."""
+
+    class MaskedSoftmaxCELoss(torch.nn.CrossEntropyLoss):
+        def forward(self, pred: Tensor, label: Tensor, valid_len: Tensor) -> Tensor:
+            weights = torch.ones_like(label)
+            weights = ours.sequence_mask(weights, valid_len)
+            self.reduction = "none"
+            unweighted_loss = super().forward(pred.permute(0, 2, 1), label)
+            return (unweighted_loss * weights).mean(dim=1)
+
+    pred = torch.ones(3, 4, 10, requires_grad=True)
+    loss = MaskedSoftmaxCELoss()(pred, torch.ones(3, 4, dtype=torch.long), torch.tensor([4, 2, 0]))
+    torch.testing.assert_close(loss, torch.tensor([2.3026, 1.1513, 0.0]), rtol=1e-4, atol=1e-4)
+    loss.sum().backward()
+    assert pred.grad is not None
+    assert pred.grad[0].any() and pred.grad[1, :2].any()
+    assert not pred.grad[1, 2:].any() and not pred.grad[2].any()
+
+
 # ---- merge_attention -----------------------------------------------------------------------------
 
 
@@ -1084,9 +1117,9 @@ WRONG: list[Wrong] = [
         "valid_lens has shape (1,), expected (2,) or (2, 3)",
     ),
     (
-        lambda: ours.sequence_mask(Q.long(), [1, 2]),
+        lambda: ours.sequence_mask(Q.to(torch.complex64), [1, 2]),
         TypeError,
-        "X has dtype torch.int64, expected torch.float32",
+        "X has dtype torch.complex64, expected torch.float32",
     ),
     (
         lambda: ours.sequence_mask(Q, [1, 2, 3]),

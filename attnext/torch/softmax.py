@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from .autograd import run
 from .calls import RULES, Back, Flow, Rule, Saved
 from .rules import check_order
 from .tensors import on_tensors, zeros_unless
+
+_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @OTHER.spelled_out
@@ -54,7 +57,8 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
     Notes
     -----
     What ``sequence_mask`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3) means,
-    for any number of axes; that one writes into `X`.
+    for any number of axes; that one writes into `X`. Integers and bools are converted to float32:
+    the result is float32, where d2l's has the dtype of `X`.
 
     Examples
     --------
@@ -65,6 +69,8 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
             [ 4.,  5., -1.]])
     """
     check_order("sequence_mask", X, valid_len, "valid_len")
+    if getattr(X, "dtype", None) in _INTEGERS:
+        X = X.float()
     options = {"valid_len": valid_len, "value": value}
     copy: Tensor = run("sequence_mask", {"X": X}, options, ("copy",))
     return copy
