@@ -26,9 +26,10 @@ from attnext import _core, _layouts
 
 Array = np.ndarray[Any, Any]
 
-_OWN: _layouts.Layout = {}  # of all parameters of all layers
-_VECTORS: set[str] = set()  # those that a state dict has as matrices of one row
-_OPTIONAL: set[str] = set()  # those that a layer without bias has not
+# `fill` fills these tables once, when attnext._core is loaded, so importlib.reload keeps them.
+_OWN: _layouts.Layout = globals().get("_OWN", {})  # of all parameters of all layers
+_VECTORS: set[str] = globals().get("_VECTORS", set())  # matrices of one row in a state dict
+_OPTIONAL: set[str] = globals().get("_OPTIONAL", set())  # those of a layer with bias alone
 
 # ---- attributes --------------------------------------------------------------------------------
 
@@ -367,7 +368,7 @@ def _no_copy_of_context(self: Any) -> Any:
 
 # ---- into the types ----------------------------------------------------------------------------
 
-_SCORES: dict[type, str] = {}  # of each type that is compiled
+_SCORES: dict[type, str] = globals().get("_SCORES", {})  # of each compiled type; see `_OWN`
 
 
 def _kind(cls: type) -> Any:

@@ -46,7 +46,8 @@ class Rule(NamedTuple):
     back: Callable[[str, tuple[str, ...]], Back | None] = lambda function, wanted: None
 
 
-RULES: dict[str, Rule] = {}  # by the name of the function
+# By the name of the function. Other modules fill it, so importlib.reload keeps it.
+RULES: dict[str, Rule] = globals().get("RULES", {})
 
 
 class Kind(NamedTuple):
