@@ -162,7 +162,7 @@ finalisers="memory_finalisers attacks_finalisers attacks_hostile"
 process="config threads memory_threads memory large_results workspace leaks attacks_memory
     attacks_process rare_lines"
 elsewhere="reference reference_masks frameworks hints known_bugs_elsewhere testing dask
-    kernel_regression positional_encoding"
+    kernel_regression positional_encoding reload"
 compiled="adding_a_score core_c parallel_c simd_c web layers door"
 of_torch="torch fuzz_torch torch_defaults torch_derivatives torch_editions torch_exceptions
     torch_exchange torch_functions torch_kept torch_layouts torch_masks torch_memory torch_modules

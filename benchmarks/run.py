@@ -162,26 +162,49 @@ def parsed() -> argparse.Namespace:
     add("--cpu", action="append", choices=CPUS,
         help="also run attnext with this narrower instruction set; may be repeated"
     )  # fmt: skip
-    add("--threads", type=int, action="append", help="number of threads; may be repeated; default: 1 and all")
     add(
-        "--seconds", type=float, help="time for each case, direction and number of threads; default: 0.5"
+        "--threads",
+        type=int,
+        action="append",
+        help="number of threads; may be repeated; default: 1 and all",
+    )
+    add(
+        "--seconds",
+        type=float,
+        help="time for each case, direction and number of threads; default: 0.5",
     )
     add("--processes", type=int, choices=range(1, 10), default=1, metavar="n",
         help="run n processes one after another and take the shortest time of each call, because"
         " the place of its memory can make a whole process slow; default: 1")  # fmt: skip
-    add("--patience", type=float, default=120.0, help="seconds that a library may take to compile; default: 120")
+    add(
+        "--patience",
+        type=float,
+        default=120.0,
+        help="seconds that a library may take to compile; default: 120",
+    )
     add("--quick", action="store_true", help="a tenth of a second for each case; no torch.compile")
     add("--cpu-time", action="store_true",
         help="measure the CPU time of one thread, for a busy machine")  # fmt: skip
     add("--markdown", action="store_true", help="print Markdown")
     add("--json", type=Path, metavar="FILE", help="also write all measurements into FILE")
-    add("--from", type=Path, metavar="FILE", dest="source", help="read the measurements from FILE (written by --json)")
+    add(
+        "--from",
+        type=Path,
+        metavar="FILE",
+        dest="source",
+        help="read the measurements from FILE (written by --json)",
+    )
     add("--compare", nargs="+", metavar=("OLD", "NEW"),
         help="list the cases that are slower in NEW than in OLD; OLD is a file of --json or a"
-        " commit, NEW a file of --json or the installed attnext; exit status 1 if there are any")  # fmt: skip
+        " commit, NEW a file of --json or the installed attnext; exit status 1 if any")  # fmt: skip
     add("--paste", action="store_true",
         help="write the tables, the pictures and the record into docs/")  # fmt: skip
-    add("--root", type=Path, default=CLONE, help="the folder that contains docs/; default: the clone")
+    add(
+        "--root",
+        type=Path,
+        default=CLONE,
+        help="the folder that contains docs/; default: the clone",
+    )
     add("--worker", nargs=2, help=argparse.SUPPRESS)
     add("--turns", help=argparse.SUPPRESS)
     options = parser.parse_args()

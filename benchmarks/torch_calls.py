@@ -94,7 +94,9 @@ def main() -> None:
         description=summary, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="for each line (2)")
-    parser.add_argument("--paste", action="store_true", help="write the table into docs/performance_tables.md")
+    parser.add_argument(
+        "--paste", action="store_true", help="write the table into docs/performance_tables.md"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     attnext.set_num_threads(1)

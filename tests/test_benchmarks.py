@@ -23,7 +23,7 @@ from helpers import HANG, REPOSITORY
 
 sys.path.append(str(REPOSITORY / "benchmarks"))
 
-from suite import limits, masks, paste, picture, record, report
+from suite import limits, masks, paste, picture, record
 from suite.cases import CASES, Case
 from suite.check import WrongResult, check, truth
 from suite.peers import WORKS

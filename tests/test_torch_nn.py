@@ -172,17 +172,37 @@ def test_layouts(module: str, layout: str) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_query_without_a_key(training: bool) -> None:
-    """NaN where weights are asked for, else what is left of 0; in evaluation as in training."""
+    """Its heads pool 0. PyTorch's class gives NaN if it returns weights, and NaN gradients too."""
     theirs, mine = pair(batch_first=True)
-    x = [torch.randn(B, S, E)] * 3
+    x = torch.randn(B, S, E)
     given = {"key_padding_mask": padding(0, 6, 3)}
-    for module in (theirs, mine):
-        module.train(training)
-        output, weights = module(*x, **given)
-        assert output[0].isnan().all() and weights[0].isnan().all()
-        assert output[1:].isfinite().all()
-        output, _ = module(*x, **given, need_weights=False)
-        assert (output[0] == module.out_proj.bias).all()
+    for need_weights in (True, False):
+        for module in (theirs, mine):
+            module.train(training)
+            module.zero_grad()
+            output, weights = module(x, x, x, **given, need_weights=need_weights)
+            output[1:].sum().backward()  # the loss leaves that query out
+            nan = module is theirs and need_weights
+            assert bool(module.in_proj_weight.grad.isnan().any()) == nan
+            assert output[1:].isfinite().all()
+            if nan:
+                assert output[0].isnan().all() and weights[0].isnan().all()
+                continue
+            assert (output[0] == module.out_proj.bias).all()
+            if weights is not None:
+                assert (weights[0] == 0).all() and weights[1:].isfinite().all()
+
+
+def test_a_converted_encoder_has_finite_gradients_with_a_fully_padded_sequence() -> None:
+    """The claim of README's first screen."""
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.MultiheadAttention(E, HEADS, batch_first=True))
+    convert(encoder)
+    x = torch.randn(B, S, E, requires_grad=True)
+    output, _ = encoder[0](x, x, x, key_padding_mask=padding(0, 6, 3))
+    output.sum().backward()
+    gradients = [p.grad for p in encoder.parameters()] + [x.grad]
+    assert all(g is not None and g.isfinite().all() for g in gradients)
 
 
 def test_dropout() -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from attnext.lab import returned as returns  # by its module: a reload replaces its classes
 from attnext.lab.cases import Arguments, Case
 from attnext.lab.compare import Answer, same
 from attnext.lab.reach import uses_torch
-from attnext.lab.returned import Fault, Returned, read
 from attnext.lab.tasks import Task, is_data
 from attnext.lab.time_limit import TimeUp, run_limited
 from attnext.lab.words import is_plain
@@ -29,7 +29,7 @@ class Outcome:
     """What came of a case: an answer, or a fault; and the inputs that the function wrote into."""
 
     answer: Answer | None
-    fault: Fault | None = None
+    fault: returns.Fault | None = None
     dtypes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 
@@ -81,14 +81,14 @@ class Student:
     def _run(self, case: Case, kind: str) -> Outcome:
         """Call the function twice: the same inputs must give the same numbers."""
         if any(o.fault and o.fault.key == "time" for o in self._outcomes.values()):
-            return Outcome(None, Fault("time"))  # one endless call is enough
+            return Outcome(None, returns.Fault("time"))  # one endless call is enough
         first, second = self._call(case, kind), None
         if first.answer is not None:
             second = self._call(case, kind)
         if second and second.fault and second.fault.key == "time":
             return second
         if second and not _agree(first, second, self.task.judged[case.key].tolerance):
-            return Outcome(first.answer, Fault("varies"), first.dtypes)
+            return Outcome(first.answer, returns.Fault("varies"), first.dtypes)
         return first
 
     def _call(self, case: Case, kind: str) -> Outcome:
@@ -101,9 +101,9 @@ class Student:
         except TypeError:
             return Outcome(None, self._misfit())
 
-        def call() -> Returned | Fault:
+        def call() -> returns.Returned | returns.Fault:
             with np.errstate(all="ignore"):
-                return read(self.function(*arguments), self.task)
+                return returns.read(self.function(*arguments), self.task)
 
         try:
             returned = run_limited(call, self.seconds)
@@ -115,10 +115,10 @@ class Student:
                 "more": 6 * self.seconds,
                 "line": self._line(up.frames),
             }
-            return Outcome(None, Fault("time", where))
+            return Outcome(None, returns.Fault("time", where))
         except BaseException as error:
             return Outcome(None, self._raised(error))
-        if isinstance(returned, Fault):
+        if isinstance(returned, returns.Fault):
             return Outcome(None, returned)
         changed = tuple(name for name, x in given.items() if not _equal(before[name], x))
         return Outcome(returned.answer, None, returned.dtypes, changed)
@@ -152,13 +152,13 @@ class Student:
         stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
         return [stars.get(p.kind.name, "") + n for n, p in signature.parameters.items()]
 
-    def _misfit(self) -> Fault:
+    def _misfit(self) -> returns.Fault:
         own = ", ".join(self._parameters() or [])
-        return Fault("signature", {"parameters": self.task.parameters, "own": own})
+        return returns.Fault("signature", {"parameters": self.task.parameters, "own": own})
 
     # ---- what was raised -------------------------------------------------------------------------
 
-    def _raised(self, error: BaseException) -> Fault:
+    def _raised(self, error: BaseException) -> returns.Fault:
         """Return the type, the message and the student's line of an exception."""
         try:  # the student may have written __str__ too
             text = run_limited(lambda: text_of(error), MESSAGE)
@@ -171,7 +171,7 @@ class Student:
             "line": self._line(traceback.extract_tb(error.__traceback__)),
         }
         key = "exit" if isinstance(error, SystemExit) else "raised"
-        return Fault(key, numbers, error if text is not None and is_plain(text) else None)
+        return returns.Fault(key, numbers, error if text is not None and is_plain(text) else None)
 
     def _line(self, frames: list[FrameSummary]) -> str:
         """Return the innermost line of the student's file; else the innermost line of all."""
@@ -181,7 +181,7 @@ class Student:
         return own[-1].line or "" if own else ""
 
 
-_OURS = (__file__, run_limited.__code__.co_filename, read.__code__.co_filename)
+_OURS = (__file__, run_limited.__code__.co_filename, returns.read.__code__.co_filename)
 
 
 def _code(function: Any) -> Any:

@@ -16,7 +16,7 @@ The files, starting with the innermost function::
     attention.py    the loop over all queries: score, softmax, pooling
     softcap.py      a bound on the scores
     masks.py        the unmasked pairs, computed from lengths, masks and the band; sequence_mask
-    band.py         the band of keys around a query: causal, causal_offset and window
+    band.py         the band of keys around a query: causal and window, with their offset
     sharing.py      arrays that several pairs share: grouped heads, a broadcast bias
     dropout.py      the weights that dropout keeps, computed from the seed with Philox
     options.py      the options that all attentions have

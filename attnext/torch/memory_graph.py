@@ -13,8 +13,8 @@ from .autograd import first_derivatives
 
 Tokens: TypeAlias = tuple[Tensor | None, Tensor | None]  # of keys and values; None: no gradient
 
-# The most elements of which a copy is in the graph. Its node, in C++, takes less time than a node in
-# Python, which takes no memory.
+# Up to this number of elements the graph holds a copy of the tensor, because its node in C++ takes
+# less time than a node in Python, which needs no memory.
 _SMALL = 2**16
 
 

@@ -60,9 +60,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     -----
     In the layers of torch's Transformer the attention is attnext's in evaluation, too. There torch
     would compute it without a call of `self_attn`; a forward pre-hook of this class, which changes
-    nothing, prevents that. A query without any key gives what it gives in torch's class: NaN, or
-    with ``need_weights=False`` the output of a head that pools 0. Dropout zeroes other weights
-    than torch does for the same seed.
+    nothing, prevents that. If all keys of a query are masked, its heads pool 0 and its weights are
+    0, so no gradient becomes NaN. PyTorch's class does this with ``need_weights=False`` only, and
+    gives NaN otherwise. Dropout zeroes other weights than PyTorch does for the same seed.
 
     Nested tensors may have any layout, in training and in evaluation. Weights are those of the
     padded tensors, as in torch's class in evaluation: 0 beyond the end of a sequence.
@@ -206,7 +206,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                 _restrict(options, "key_padding_mask", padding[:, None, None, :])
             else:
                 options["valid_lens"] = lens
-        options.setdefault("empty_rows", "nan" if need_weights else "zero")
+        options["empty_rows"] = "zero"
         keep, p = None, self.dropout if self.training else 0.0
         if p > 0 and need_weights:  # the weights are returned after it
             shape = B, self.num_heads, M, N + len(more_keys)
@@ -288,7 +288,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         query = inputs["query"]
         rows, keys = ([len(x) for x in inputs[name].unbind()] for name in ("query", "key"))
         q, k, v = (x.to_padded_tensor(0.0) for x in inputs.values())
-        options: dict[str, Any] = {"empty_rows": "zero"}
+        options: dict[str, Any] = {}
         ends = None
         if self.bias_k is None and not self.add_zero_attn:
             options["valid_lens"] = keys

@@ -179,7 +179,9 @@ def _mask(
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return eager's mask for one of bools (True: attended to)."""
-    return torch.where(mask, torch.zeros((), dtype=dtype), torch.finfo(dtype).min)
+    return torch.where(
+        mask, torch.zeros((), dtype=dtype, device=mask.device), torch.finfo(dtype).min
+    )
 
 
 def _padding(real: Tensor | None, first: int, N: int) -> dict[str, Any]:
@@ -219,9 +221,10 @@ def _both(bands: list[_Band]) -> _Band:
 
 def _is_band(rule: _Rule, band: _Band) -> bool:
     """True if the rule is this band for 9 queries and 9 keys."""
-    query, key = torch.arange(9)[:, None], torch.arange(9)[None]
+    positions = torch.arange(9, device="cpu")
+    query, key = positions[:, None], positions[None]
     left, right = (9 if bound < 0 else bound for bound in band)
-    zero = torch.zeros(1, 1, dtype=torch.int64)
+    zero = torch.zeros(1, 1, dtype=torch.int64, device="cpu")
     expected = (key - query >= -left) & (key - query <= right)
     return bool((rule(zero, zero, query, key) == expected).all())
 

@@ -32,7 +32,8 @@ WORDS = {
     "en": {
         "title": "Speed relative to attnext (longer is faster)",
         "measured": "One thread, {cpu}, {set}, {date}.",
-        "note": "The number next to a bar: its time divided by the time of attnext. PyTorch: its fastest function.",
+        "note": "The number next to a bar: its time divided by the time of attnext. PyTorch: its "
+        "fastest function.",
         "desc": "Bars for attnext, PyTorch, JAX, ONNX Runtime and NumPy in each of {n} cases",
     },
     "zh": {

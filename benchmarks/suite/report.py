@@ -168,8 +168,8 @@ def document(record: Row, as_markdown: bool = True) -> str:
         parts += [f"{count(threads)}:", shown(full_table(record, threads))]
     for threads in sorted({row["threads"] for row in record["masks"]}):
         row = next(row for row in record["masks"] if row["threads"] == threads)
-        parts += [f"Masks, {row['shape']}, {count(threads)}. Unmasked pairs, tiles that are computed,\n"
-                  "and time, each divided by that of the call without a mask:",
+        parts += [f"Masks, {row['shape']}, {count(threads)}. Unmasked pairs, computed tiles and\n"
+                  "time, each divided by that of the call without a mask:",
                   shown(mask_table(record, threads))]  # fmt: skip
     return "\n\n".join(parts + refusals(record)) + "\n"
 
