@@ -372,8 +372,8 @@ def test_empty_rows_are_explained(mode: str, fill: str) -> None:
     step = trace["empty_rows"]
     assert_array_equal(step.values, [True, True, False, False])
     assert step.note == (
-        f"2 of 4 rows have no key that takes part: by empty_rows={mode!r} each of their weights is "
-        f"{fill}."
+        f"All keys are masked in 2 of 4 rows. Because empty_rows={mode!r}, each weight in such a "
+        f"row is {fill}."
     )
     attended = explain.dot_product_attention(X, X, X, [0, 3], empty_rows=mode)["empty_rows"]
     assert attended.shape == (2, 2) and attended.values[0].all() and not attended.values[1].any()
@@ -416,7 +416,7 @@ def test_dropout_shows_what_is_kept(how: dict[str, Any], rng: np.random.Generato
     )
     assert_array_equal(trace.weights, weights)  # those before dropout
     live = problem.takes_part()
-    assert f"{keep.values[live].sum()} of {live.sum()} weights are kept" in keep.note
+    assert f"Dropout keeps {keep.values[live].sum()} of {live.sum()} weights." in keep.note
     rule = "philox(seed=7) >= 0.5" if "seed" in how else "dropout_mask"
     assert keep.formula == f"keep = {rule}" and trace["output"].formula == "output = kept @ values"
 
@@ -545,7 +545,7 @@ def test_difference_and_agreement(rng: np.random.Generator) -> None:
         np.max(np.abs(trace.output - exact["output"])),
     )
     assert_allclose(trace.difference, difference, rtol=1e-6)
-    assert f"differs from the steps by {trace.difference:.2g} at most" in trace.agreement
+    assert f"The two differ by at most {trace.difference:.2g}, which" in trace.agreement
     assert "attnext.dot_product_attention" in trace.agreement and trace.agreement in " ".join(
         str(trace).split()
     )

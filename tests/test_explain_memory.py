@@ -99,8 +99,8 @@ def test_the_last_query_stands_at_the_last_key() -> None:
 @pytest.mark.parametrize(
     ("lang", "once", "memory"),
     [
-        ("en", "Made once, when the keys came into the memory.", "7 keys and their values, taken"),
-        ("zh", "只算一次：键存入记忆时已经算好。", "7个键及其值，只存入一次"),
+        ("en", "Computed once, when the keys were stored in the memory.", "The memory stores 7 keys"),
+        ("zh", "只算一次：键存入记忆时就已算好。", "记忆中存有7个键及其值"),
     ],
 )
 def test_what_was_made_once_says_so(lang: str, once: str, memory: str) -> None:

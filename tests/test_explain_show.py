@@ -88,7 +88,8 @@ def test_the_text_of_the_book() -> None:
     text = """\
 Attention weights  (2, 1, 10)
    weights = softmax(scores)
-   exp(score) over the sum of those in its row, so that each row sums to 1.
+   Each weight is exp(score) divided by the sum of exp(score) over the row, so
+   each row sums to 1.
 
    batch 0
    query\\key     0     1     2     3     4     5     6     7     8     9
@@ -280,8 +281,8 @@ def test_html_marks_masked_cells() -> None:
         assert masked is not None
         classes = [cell.get("class") for cell in parse(trace[key]._repr_html_()).cells]
         assert [kind == "masked" for kind in classes] == masked.ravel().tolist(), key
-        assert "takes no part" in trace[key]._repr_html_()
-    assert "takes no part" not in trace["X"]._repr_html_()
+        assert '"swatch masked"></span>masked</div>' in trace[key]._repr_html_()
+    assert '"swatch masked"' not in trace["X"]._repr_html_()
     assert trace["softmax"].masked is not None and not trace["softmax"].masked[0].any()  # 1/4 each
 
 

@@ -10,7 +10,8 @@ text, in Jupyter it shows itself as HTML, every matrix in colours; ``lang="zh"``
 >>> print(trace["weights"])
 Attention weights  (1, 2)
    weights = softmax(scores)
-   exp(score) over the sum of those in its row, so that each row sums to 1.
+   Each weight is exp(score) divided by the sum of exp(score) over the row, so
+   each row sums to 1.
 <BLANKLINE>
    query\\key       0       1
            0  0.7311  0.2689

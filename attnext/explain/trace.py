@@ -213,7 +213,8 @@ class Trace:
         >>> print(trace.with_labels(queries=["chat"], keys=["cat", "dog"])["weights"])
         Attention weights  (1, 2)
            weights = softmax(scores)
-           exp(score) over the sum of those in its row, so that each row sums to 1.
+           Each weight is exp(score) divided by the sum of exp(score) over the
+           row, so each row sums to 1.
         <BLANKLINE>
            query\\key     cat     dog
                 chat  0.7311  0.2689
