@@ -557,8 +557,8 @@ def test_difference_and_agreement(rng: np.random.Generator) -> None:
 def test_too_many_pairs() -> None:
     q, k = np.zeros((2049, 1), np.float32), np.zeros((2048, 1), np.float32)
     message = (
-        "queries and keys make 4196352 pairs, expected 4194304 at most because every step is "
-        "kept: explain a part of them"
+        "queries and keys form 4196352 pairs, expected at most 4194304 because every step is "
+        "kept in memory: pass fewer queries or keys"
     )
     with pytest.raises(ValueError, match=message):
         explain.dot_product_attention(q, k, k)

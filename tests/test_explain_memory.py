@@ -99,7 +99,11 @@ def test_the_last_query_stands_at_the_last_key() -> None:
 @pytest.mark.parametrize(
     ("lang", "once", "memory"),
     [
-        ("en", "Computed once, when the keys were stored in the memory.", "The memory stores 7 keys"),
+        (
+            "en",
+            "Computed once, when the keys were stored in the memory.",
+            "The memory stores 7 keys",
+        ),
         ("zh", "只算一次：键存入记忆时就已算好。", "记忆中存有7个键及其值"),
     ],
 )

@@ -1,7 +1,8 @@
-"""A computation step by step: what every intermediate is, its shape, its numbers, a sentence.
+"""Show a computation step by step: formula, shape, numbers and a sentence for every array.
 
-Each function here is called as its fast twin in ``attnext``, and returns a `Trace`. Printed it is
-text, in Jupyter it shows itself as HTML, every matrix in colours; ``lang="zh"`` is Chinese.
+Each function here takes the arguments of the function of the same name in ``attnext`` and returns
+a `Trace`. ``print(trace)`` prints text; Jupyter shows a trace as HTML with coloured matrices.
+``lang="zh"`` selects Chinese.
 
 >>> import numpy as np
 >>> from attnext import explain
@@ -18,33 +19,33 @@ Attention weights  (1, 2)
 >>> trace.output.round(3)
 array([[12.689]], dtype=float32)
 
-The steps are computed in float64, by the textbook formulas, from the numbers that the fast function
-sees. Weights, output and gradients are the fast function's own, bit for bit, and held against the
-steps: if they were further apart than the rounding of float32 allows, it would be a RuntimeError.
-A pair that takes no part is shown as ``·`` or hatched, whatever lies there: it is never read.
+The steps are computed in float64 with the textbook formulas, from inputs rounded to float32. The
+weights, output and gradients that a trace shows are those of the fast function, bit for bit. They
+are compared with the steps: a difference larger than float32 rounding allows raises RuntimeError.
+Masked pairs are shown as ``·`` or hatched, because their values are never read.
 
 The files, from the inside out:
 
-    words.py        what is said, of each step too, in both languages: texts/
-    options.py      what all functions take, and what help() says of them
+    words.py        the texts of all steps in both languages, read from texts/
+    options.py      the options that all functions take, and their help() texts
     trace.py        Step and Trace
-    tables.py       which part of an array is shown, and how its numbers are written
+    tables.py       choose the part of an array to show, and format its numbers
     text.py         a trace as text of 80 columns
     html.py         a trace as HTML
-    accuracy.py     how far float32 may be from float64
-    steps.py        collects steps, and makes a trace of them
+    accuracy.py     error bounds of float32 results
+    steps.py        collect steps into a trace
     scores.py       the steps of each scoring function
     attention.py    the steps that all attentions share
-    gradients.py    how each scoring function passes gradients back
-    chain.py        the backward of softmax and pooling
-    backward.py     the steps of every backward
-    scores_alone.py the scores alone, and their backwards
+    gradients.py    the backward pass of each scoring function
+    chain.py        the backward pass of softmax and pooling
+    backward.py     the steps of the backward pass of each attention
+    scores_alone.py the scores without attention, and their backward pass
     parts.py        sequence_mask; merge_attention, merge_attention_backward
     softmax.py      masked_softmax, masked_softmax_backward
-    multi_head.py   the steps of several heads; multi_head_backward.py, of their backward
-    functions.py    the attentions and their backwards
+    multi_head.py   multi-head attention; multi_head_backward.py: its backward pass
+    functions.py    the public attention functions and their backward functions
     positions.py    positional_encoding
-    layers.py       layer: objects; memories.py, a call with a Memory
+    layers.py       layer: calls of layer objects; memories.py: calls with a Memory
 """
 
 from attnext._hints import suggest_names as _suggest_names
@@ -110,5 +111,5 @@ _suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not the files that this is made of."""
+    """Return the public names, so that completion does not offer the modules of the package."""
     return __all__

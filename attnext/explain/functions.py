@@ -1,4 +1,4 @@
-"""The attentions and their backwards, step by step, with the arguments of the fast functions."""
+"""The attention functions and their backward functions, step by step."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def additive_attention(
     -----
     ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015, "Neural
     machine translation by jointly learning to align and translate", appendix A.1.2). The broadcast
-    sum and its tanh are of shape (..., M, N, H). If they hold more than 2**21 numbers they are
-    computed query by query, and their steps keep the numbers of the first query and the range of
-    all.
+    sum and its tanh have shape (..., M, N, H). If they have more than 2**21 elements, they are
+    computed query by query. Their steps then keep only the array of the first query, and the
+    minimum, mean and maximum of all queries.
 
     Examples
     --------
@@ -152,12 +152,12 @@ def additive_attention_backward(
     lang: str = "en",
     **options: Unpack[AdditiveBackward],
 ) -> Trace:
-    """Explain `attnext.additive_attention_backward`: through softmax, tanh and projections.
+    """Explain `attnext.additive_attention_backward`: softmax, tanh and projections.
 
     Notes
     -----
-    ``d_features[i, j] = dS[i, j] * w_v * (1 - tanh^2)`` is of shape (..., M, N, H): if it holds
-    more than 2**21 numbers, its step keeps those of the first query.
+    ``d_features[i, j] = dS[i, j] * w_v * (1 - tanh^2)`` has shape (..., M, N, H). If it has more
+    than 2**21 elements, the step keeps only the array of the first query.
 
     Examples
     --------
@@ -185,9 +185,8 @@ def gaussian_attention(
 
     Notes
     -----
-    ``score(q, k) = -(w * |q - k|)**2 / 2``, which makes the output the regression of Nadaraya
-    (1964) and Watson (1964) with a Gaussian kernel (Dive into Deep Learning: 1.0 (en) 11.2, 2nd ed.
-    (zh) 10.2).
+    ``score(q, k) = -(w * |q - k|)**2 / 2``. The output is then kernel regression with a Gaussian
+    kernel (Nadaraya 1964, Watson 1964; Dive into Deep Learning: 1.0 (en) 11.2, 2nd ed. (zh) 10.2).
 
     Examples
     --------
@@ -213,12 +212,12 @@ def gaussian_attention_backward(
     lang: str = "en",
     **options: Unpack[GaussianBackward],
 ) -> Trace:
-    """Explain `attnext.gaussian_attention_backward`, to the gradient of the bandwidth.
+    """Explain `attnext.gaussian_attention_backward`, including the gradient of the bandwidth.
 
     Notes
     -----
-    With dS the gradient of the scores: ``dw = -w * sum dS * distance**2``, which descends to the
-    bandwidth that fits.
+    With dS the gradient of the scores, the gradient of w is ``dw = -w * sum dS * distance**2``.
+    Gradient descent on w learns the bandwidth.
 
     Examples
     --------
@@ -241,7 +240,7 @@ def cosine_attention(
     lang: str = "en",
     **options: Unpack[CosineForward],
 ) -> Trace:
-    """Explain `attnext.cosine_attention`: vectors of length 1, cosines, weights, output.
+    """Explain `attnext.cosine_attention`: unit-length vectors, cosines, weights, output.
 
     Notes
     -----
@@ -269,11 +268,12 @@ def cosine_attention_backward(
     lang: str = "en",
     **options: Unpack[CosineBackward],
 ) -> Trace:
-    """Explain `attnext.cosine_attention_backward`: only what lies across a vector turns it.
+    """Explain `attnext.cosine_attention_backward`, in the order of the chain rule.
 
     Notes
     -----
-    With u for a query over its length: ``dq = (du - (u . du) u) / |q|``.
+    With ``u = q / |q|``: ``dq = (du - (u . du) u) / |q|``. The part of du along u is removed,
+    because the cosine does not depend on the length of q.
 
     Examples
     --------
@@ -301,13 +301,13 @@ def multi_head_attention(
     lang: str = "en",
     **options: Unpack[MultiHeadForward],
 ) -> Trace:
-    """Explain `attnext.multi_head_attention`: heads, scores, weights, what they pool, output.
+    """Explain `attnext.multi_head_attention`: heads, scores, weights, pooled values, output.
 
     Notes
     -----
-    ``output = W_o concat(head_1, ..., head_H)``, each head the attention of its own projections
-    (Vaswani et al. 2017, section 3.2.2; Dive into Deep Learning: 1.0 (en) 11.5, 2nd ed. (zh)
-    10.5).
+    ``output = W_o concat(head_1, ..., head_H)``, where each head is an attention with its own
+    projections (Vaswani et al. 2017, section 3.2.2; Dive into Deep Learning: 1.0 (en) 11.5, 2nd
+    ed. (zh) 10.5).
 
     Examples
     --------
@@ -325,8 +325,8 @@ def multi_head_attention(
     Mask (1, 2, 3, 3)
     Masked scores (1, 2, 3, 3)
     Attention weights (1, 2, 3, 3)
-    What each head pooled (1, 2, 3, 2)
-    Heads side by side (1, 3, 4)
+    Output of each head (1, 2, 3, 2)
+    Concatenated heads (1, 3, 4)
     Output (1, 3, 4)
     """
     arguments = locals()
@@ -354,8 +354,8 @@ def multi_head_attention_backward(
 
     Notes
     -----
-    Four linear layers, and between them the backward of dot-product attention in each head. Heads
-    meet only where their features are put side by side again.
+    The backward pass goes through W_o, then through the dot-product attention of each head, then
+    through W_q, W_k and W_v. The heads are independent between the linear layers.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""layer: the next call of an object, attnext's own or a torch module like it, step by step."""
+"""layer: explain the next call of a layer of attnext or of a similar torch module."""
 
 from __future__ import annotations
 
@@ -31,38 +31,39 @@ def layer(
     lang: str = "en",
     **options: Unpack[Layer],
 ) -> Trace:
-    """Explain what ``attn(queries, keys, values, valid_lens)`` is going to compute.
+    """Explain the call ``attn(queries, keys, values, valid_lens)`` of a layer.
 
     Parameters
     ----------
     attn : layer
-        An `attnext.AdditiveAttention`, `attnext.DotProductAttention` or
-        `attnext.MultiHeadAttention`, an
-        `attnext.kernel_regression.NWKernelRegression`, or a torch module of one of these names and
-        parameters, such as those of `attnext.torch` and of Dive into Deep Learning. It is left as
-        it is, its last call and its random numbers included.
+        An `attnext.AdditiveAttention`, `attnext.DotProductAttention`, `attnext.MultiHeadAttention`
+        or `attnext.kernel_regression.NWKernelRegression`. A torch module with one of these class
+        names and the same parameters works too, such as the modules of `attnext.torch` and of Dive
+        into Deep Learning. Its last call and its random state do not change.
     queries, keys, values, valid_lens : optional
-        As in the call of the layer; tensors of a graph are taken without it. In the place of keys,
-        values and lengths, a `Memory` of the layer.
+        The arguments of the layer's call. Tensors are detached from their graph. A `Memory` of the
+        layer can be passed as `keys`, instead of keys, values and lengths.
     scale : float or array_like, optional
-        As in the call of a DotProductAttention, whose own it is by default.
+        The same as in the call of a DotProductAttention. Default: the layer's own scale.
 
     Returns
     -------
     trace : Trace
-        The steps; its `output` is what the layer will return to this call, bit for bit if it
-        computes with attnext. In training this includes what dropout will drop.
+        The steps. `trace.output` is what the layer will return for this call, bit for bit if the
+        layer computes with attnext. In training mode, this includes the next dropout mask.
 
     Raises
     ------
     TypeError, ValueError
-        As from the call of the layer; TypeError also if `attn` is something else, ValueError if
-        it is a torch module in training with dropout, whose draws cannot be foreseen.
+        The same errors as the call of the layer. Also TypeError if `attn` is not such a layer, and
+        ValueError if `attn` is a torch module in training mode with dropout, because its dropout
+        mask is not known before the call.
 
     Notes
     -----
-    The steps are those of the function that the layer calls, with the layer's parameters. Of a
-    call with a memory, the first is what the memory has, and those that it made once say so.
+    The steps are those of the function that the layer calls, with the layer's parameters. With a
+    memory, the first step shows the stored keys, and the note of a step that was computed only
+    once says so.
 
     Examples
     --------
@@ -78,11 +79,11 @@ def layer(
     >>> bool((trace.output == attn(queries, keys, values, [2, 6])).all())
     True
 
-    A step of a decoder, whose keys stay:
+    One step of a decoder, with the keys in a memory:
 
     >>> trace = explain.layer(attn, queries, attn.memory(keys, values, [2, 6]))
     >>> trace.steps[0].name, trace["hidden_k"].note.partition(". ")[2]
-    ('Memory', 'Made once, when the keys came into the memory.')
+    ('Memory', 'Computed once, when the keys were stored in the memory.')
     """
     CALL.check("layer", options)
     arguments = {"queries": queries, "keys": keys, "values": values, "valid_lens": valid_lens}
@@ -93,7 +94,7 @@ def layer(
 
 
 def _explain_step(attn: Any, memory: Memory, given: Arguments, lang: str) -> Trace:
-    """The steps of ``attn(queries, memory)``, as those of a call with what the memory has."""
+    """Return the steps of ``attn(queries, memory)``: a call with the keys of the memory."""
     recalled, queries, mask = recall(attn, memory, given), given["queries"], given.get("mask")
     place = at_the_end(queries, recalled["keys"])
     arguments = {**CALL.defaults, **place, **given, **recalled, "mask": mask}
@@ -109,7 +110,7 @@ def _explain_step(attn: Any, memory: Memory, given: Arguments, lang: str) -> Tra
 
 
 def _explain(attn: Any, arguments: Arguments, lang: str) -> Trace:
-    """The steps of ``attn(**arguments)``, which is told from the name of its class."""
+    """Return the steps of ``attn(**arguments)``, chosen by the class name of attn."""
     check_lang(lang)
     inputs = {name: _detached(x) for name, x in arguments.items()}
     call = dict(inputs)
@@ -133,7 +134,7 @@ def _explain(attn: Any, arguments: Arguments, lang: str) -> Trace:
 def _additive(attn: Any, inputs: Arguments, lang: str) -> Trace:
     state = _state(attn, {"W_q.weight", "W_k.weight", "w_v.weight"}, {"b_h"})
     if "scale" in inputs:
-        raise TypeError(f"{type(attn).__name__} has no scale, got scale")
+        raise TypeError(f"scale is not an option of {type(attn).__name__}, expected no scale")
     parameters = {"b_h": None} | {name.removesuffix(".weight"): x for name, x in state.items()}
     arguments = {**COMMON, **inputs, **parameters, **_dropout(attn, inputs)}
     return explain_attention("additive_attention", arguments, lang)
@@ -151,7 +152,9 @@ def _multi_head(attn: Any, inputs: Arguments, lang: str) -> Trace:
     biases = {f"W_{part}.bias": f"b_{part}" for part in "qkvo"}
     state = _state(attn, set(weights), set(biases))
     if inputs.pop("enable_gqa"):
-        raise TypeError(f"{type(attn).__name__} has heads of its own, got enable_gqa")
+        raise TypeError(
+            f"enable_gqa is not an option of {type(attn).__name__}: set the layer's num_kv_heads"
+        )
     names = weights | biases
     parameters: Arguments = dict.fromkeys(biases.values())
     parameters |= {names[name]: x for name, x in state.items()}
@@ -163,10 +166,13 @@ def _multi_head(attn: Any, inputs: Arguments, lang: str) -> Trace:
 
 
 def _regression(attn: Any, inputs: Arguments, lang: str) -> Trace:
-    """n attentions of one query each, over N keys of its own."""
+    """Return the steps of n attentions, each of one query over N keys."""
     for name in ("valid_lens", "scale", *CALL.defaults):
         if not is_default(inputs.pop(name, None), CALL.defaults.get(name)):
-            raise TypeError(f"{type(attn).__name__} takes queries, keys and values, got {name}")
+            raise TypeError(
+                f"{name} is not an option of {type(attn).__name__}, expected only queries, "
+                "keys and values"
+            )
     copy.deepcopy(attn)(**inputs)  # its checks are the ones for these arguments
     q, k, v = (np.asarray(x, np.float32) for x in inputs.values())
     arrays = {"queries": q[:, None, None], "keys": k[:, :, None], "values": v[:, :, None]}
@@ -179,7 +185,7 @@ def _regression(attn: Any, inputs: Arguments, lang: str) -> Trace:
 
 
 def _state(attn: Any, names: set[str], optional: set[str]) -> Arguments:
-    """The parameters by name, which must be these and no others but the optional ones."""
+    """Return the parameters by name. Raise TypeError if some are missing or unknown."""
     state = attn.state_dict() if hasattr(attn, "state_dict") else {}
     if names - state.keys() or state.keys() - names - optional:
         expected = ", ".join(sorted(names)) or "none"
@@ -190,22 +196,22 @@ def _state(attn: Any, names: set[str], optional: set[str]) -> Arguments:
 
 
 def _dropout(attn: Any, inputs: Arguments) -> Arguments:
-    """What dropout will do in the next call; the layer stays as it is."""
+    """Return the dropout options of the next call, without changing the layer."""
     if not hasattr(attn, "context"):  # torch's modules
         holder = attn if hasattr(attn, "dropout") else getattr(attn, "attention", attn)
         dropout = getattr(holder, "dropout", 0.0)  # a number or a torch.nn.Dropout
         p = getattr(dropout, "p", dropout)
         if getattr(attn, "training", False) and p:
             raise ValueError(
-                f"attn is in training with dropout {p:g}, whose draws torch keeps to itself: call "
-                "attn.eval() first"
+                f"attn is in training mode with dropout {p:g}, expected evaluation mode because "
+                "torch's dropout mask is not known before the call: call attn.eval() first"
             )
         return {}
-    twin = copy.deepcopy(attn)  # with its generator, which draws the seed the layer will draw
+    twin = copy.deepcopy(attn)  # the copied generator draws the seed that the layer will draw
     twin(**inputs, need_weights=False)
     return {"dropout_p": twin.context.dropout_p, "seed": twin.context.seed}
 
 
 def _detached(x: Any) -> Any:
-    """A tensor without its graph; anything else as it is."""
+    """Return a tensor detached from its graph; return anything else unchanged."""
     return x.detach() if hasattr(x, "detach") else x

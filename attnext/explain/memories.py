@@ -1,4 +1,4 @@
-"""What a call with a Memory is given, so that it can be explained as a call with the keys."""
+"""Read the keys and values of a Memory, so that its call can be explained as a normal call."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnext._wrong import beside_memory
 from attnext.explain.accuracy import Array
 from attnext.explain.steps import Arguments, Steps, as_float64, leading_axes
 from attnext.explain.trace import Trace
 from attnext.explain.words import phrase
 from attnext.reference.sharing import share_heads
 
-_ONCE = ("hidden_k",)  # the steps that a memory makes of its keys
+_ONCE = ("hidden_k",)  # steps that a memory computes only once
 
 
 @runtime_checkable
 class Memory(Protocol):
-    """An `attnext.Memory`, or that of `attnext.torch`, which stays unimported here."""
+    """An `attnext.Memory` or `attnext.torch.Memory`, without importing attnext.torch."""
 
     def _given_to(self, layer: Any, /) -> tuple[NDArray[Any] | None, ...]: ...
 
 
 def recall(attn: Any, memory: Memory, arguments: Arguments) -> Arguments:
-    """The keys, values, lengths and mask with which ``attn(queries, memory)`` computes.
+    """Return the keys, values, lengths and mask that ``attn(queries, memory)`` uses.
 
-    arguments: those of the call beside it. Errors are those of the call.
+    arguments: the other arguments of the call. Raises the same errors as the call.
     """
     for name in ("values", "valid_lens"):
         if arguments[name] is not None:
-            raise TypeError(f"{name} is given beside a memory, expected none: it has its own")
+            raise beside_memory(name)
     keys, values, lens, mask = memory._given_to(attn)
     if mask is not None:
         mask = mask.swapaxes(-1, -2)
@@ -39,13 +40,13 @@ def recall(attn: Any, memory: Memory, arguments: Arguments) -> Arguments:
 
 
 def both(mask: NDArray[Any], of_call: ArrayLike | None, queries: ArrayLike) -> NDArray[Any]:
-    """The memory's mask (..., 1, N) and one of the call, all of which was checked."""
+    """Combine the mask of the memory (..., 1, N) with the mask of the call."""
     shared = share_heads(mask, np.shape(queries)[:-2])
     return shared if of_call is None else shared & np.asarray(of_call)
 
 
 def remembered(trace: Trace, recalled: Arguments) -> Trace:
-    """The trace with what the memory had before the call: a first step, and what was made once."""
+    """Return the trace with the stored keys as first step, and a note on steps computed once."""
     keys: Array = as_float64(recalled["keys"])
     *lead, N, _ = keys.shape
     live = np.ones((*lead, N), bool)

@@ -1,4 +1,4 @@
-"""What the functions here take beside their own arguments, and what help() says of all of them."""
+"""The options that the functions of attnext.explain share, and the shared parts of their help()."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from attnext._options import (
 )
 
 VOICE = Voice(
-    see="The function explained.",
+    see="The function that is explained.",
     arguments={
-        "lang": "lang : {'en', 'zh'}, optional\n"
-        "    Language of the explanation: English or Chinese."
+        "lang": "lang : {'en', 'zh'}, optional\n    Language of the texts: English or Chinese."
     },
     returns="trace : Trace\n"
-    "    The steps; its `output` is what `attnext.{name}` returns, bit for bit.",
+    "    The steps. `trace.output` is the result of `attnext.{name}`, bit for bit.",
     raises="TypeError, ValueError\n"
-    "    As from the function explained; ValueError also if `lang` is unknown or there are too\n"
-    "    many numbers (2**22) to keep every step of.",
+    "    The same errors as the function that is explained. Also ValueError if `lang` is\n"
+    "    unknown, or if there are more than 2**22 query-key pairs, because every step is kept.",
 )
 _LAST = ("lang",)
-OTHER = Taken({}, VOICE)  # of functions that write their options out
+OTHER = Taken({}, VOICE)  # for functions that list all their options
 FORWARD = Taken(Shared.__annotations__, VOICE, behind=_LAST)
 BACKWARD = Taken(Backward.__annotations__ | Scaled.__annotations__, VOICE, behind=_LAST)
 HEADS = Taken(HeadsShared.__annotations__, VOICE, behind=_LAST)
 CALL = Taken(Layer.__annotations__, VOICE, behind=_LAST)
 HEADS_BACKWARD = Taken(MultiHeadBackward.__annotations__, VOICE, behind=_LAST)
 
-_FIRST_STEPS = VOICE._replace(notes="The first steps of `{attention}`, over all pairs.")
-_LAST_STEPS = VOICE._replace(notes="The last steps of `{attention}`, over all pairs.")
+_FIRST_STEPS = VOICE._replace(notes="These are the first steps of `{attention}`, without masks.")
+_LAST_STEPS = VOICE._replace(notes="These are the last steps of `{attention}`, without masks.")
 SCORES = Taken(Scores.__annotations__, _FIRST_STEPS, behind=_LAST)
 UNSCALED_SCORES_BACKWARD = Taken(Scores.__annotations__, _LAST_STEPS, behind=_LAST)
 SCORES_BACKWARD = Taken(Scores.__annotations__ | Scaled.__annotations__, _LAST_STEPS, behind=_LAST)

@@ -22,11 +22,11 @@ from attnext.explain.trace import Trace
 def sequence_mask(
     X: ArrayLike, valid_len: ArrayLike, value: float = 0.0, *, lang: str = "en"
 ) -> Trace:
-    """Explain `attnext.sequence_mask`: lengths, the mask, the copy.
+    """Explain `attnext.sequence_mask`: lengths, mask, masked copy.
 
     Notes
     -----
-    `Trace.with_labels` names the steps of the sequences by its `queries`.
+    The `queries` argument of `Trace.with_labels` labels the steps of the sequences.
 
     Examples
     --------
@@ -60,12 +60,12 @@ def sequence_mask(
 
 @OTHER.spelled_out
 def merge_attention(outputs: ArrayLike, lses: ArrayLike, *, lang: str = "en") -> Trace:
-    """Explain `attnext.merge_attention`: the share of each part, and their average.
+    """Explain `attnext.merge_attention`: the share of each part, and the merged output.
 
     Notes
     -----
-    An attention over the parts, whose scores are their log-sum-exps and whose values are their
-    outputs. `Trace.with_labels` names the parts by its `keys`.
+    Merging is an attention over the parts: the scores are the log-sum-exps, and the values are the
+    outputs of the parts. The `keys` argument of `Trace.with_labels` labels the parts.
 
     Examples
     --------
@@ -107,8 +107,8 @@ def merge_attention_backward(
 
     Notes
     -----
-    The backward of an attention over the parts: ``d_lses[p] = share[p] * (g . (outputs[p] -
-    output) + grad_lse)``.
+    Merging is an attention over the parts, and this is its backward pass, with g = `grad_output`:
+    ``d_lses[p] = share[p] * (g . (outputs[p] - output) + grad_lse)``.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def merge_attention_backward(
 
 
 def _parts(outputs: Any, lses: Any, steps: Steps) -> tuple[Array, Array, Array, Array]:
-    """Outputs, 0 where a part is not read; lses, shares and their relative error, parts last."""
+    """Return outputs, lses, shares and their relative error. Outputs of unused parts are 0."""
     o, s = (np.stack([as_float64(part) for part in parts]) for parts in (outputs, lses))
     s = np.moveaxis(s, 0, -1)  # (..., M, P)
     check_size(s.shape)

@@ -18,8 +18,9 @@ def positional_encoding(num_steps: int, num_hiddens: int, *, lang: str = "en") -
 
     Notes
     -----
-    The encoding of Vaswani et al. (2017), section 3.5, as in Dive into Deep Learning (1.0 (en)
-    11.6.3, 2nd ed. (zh) 10.6.3). `Trace.with_labels` names the positions by its `queries`.
+    This is the encoding of Vaswani et al. (2017), section 3.5, as in Dive into Deep Learning (1.0
+    (en) 11.6.3, 2nd ed. (zh) 10.6.3). The `queries` argument of `Trace.with_labels` labels the
+    positions.
 
     Examples
     --------

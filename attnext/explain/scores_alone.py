@@ -1,4 +1,4 @@
-"""The scores alone and their backward, step by step."""
+"""The scores without softmax and pooling, and their backward pass, step by step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from attnext.reference.options import Options
 def dot_product_scores(
     queries: ArrayLike, keys: ArrayLike, *, lang: str = "en", **options: Unpack[DotProductScores]
 ) -> Trace:
-    """Explain `attnext.dot_product_scores`: dot products, and the scale.
+    """Explain `attnext.dot_product_scores`: dot products, scale.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def dot_product_scores(
 def cosine_scores(
     queries: ArrayLike, keys: ArrayLike, *, lang: str = "en", **options: Unpack[CosineScores]
 ) -> Trace:
-    """Explain `attnext.cosine_scores`: vectors of length 1, and their dot products.
+    """Explain `attnext.cosine_scores`: unit-length vectors, cosines.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def cosine_scores(
 def gaussian_scores(
     queries: ArrayLike, keys: ArrayLike, *, lang: str = "en", **options: Unpack[GaussianScores]
 ) -> Trace:
-    """Explain `attnext.gaussian_scores`: distances, and the logarithm of the kernel.
+    """Explain `attnext.gaussian_scores`: distances, logarithm of the kernel.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def additive_scores(
     lang: str = "en",
     **options: Unpack[AdditiveScores],
 ) -> Trace:
-    """Explain `attnext.additive_scores`: projections, broadcast sum, tanh.
+    """Explain `attnext.additive_scores`: projections, broadcast sum, tanh, scores.
 
     Examples
     --------
@@ -211,7 +211,7 @@ def _explain_backward(score: str, *, lang: str, options: Any, **arguments: Any) 
     with np.errstate(all="ignore"):
         p = _problem(arguments)
         check_size(p.inputs.live.shape)
-        # the steps of the forward are those of another trace
+        # discard the steps of the forward pass
         scores = STEPS_OF[f"{score}_attention"](p.inputs, Steps(name, "en"), arguments)
         before = forward(p, *scores, arguments)
         grad = as_float64(arguments["grad_output"])
@@ -228,7 +228,7 @@ def _explain_backward(score: str, *, lang: str, options: Any, **arguments: Any) 
 
 
 def _problem(arguments: Arguments) -> Problem:
-    """Every pair takes part, and there are no values."""
+    """Return a problem without masks and without values."""
     q, k = (as_float64(arguments[name]) for name in ("queries", "keys"))
     pairs = all_pairs(q, k, Options())
     inputs = Inputs(q, k, pairs.takes_part, leading_axes(q.ndim - 2))

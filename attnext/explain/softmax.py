@@ -36,8 +36,8 @@ def masked_softmax(
 
     Notes
     -----
-    The steps are those of the code of Dive into Deep Learning (Zhang et al.: 1.0 (en) 11.3, 2nd ed.
-    (zh) 10.3), with -inf in the place of -1e6.
+    The steps follow the code of Dive into Deep Learning (Zhang et al.: 1.0 (en) 11.3, 2nd ed. (zh)
+    10.3), with -inf instead of -1e6.
 
     Examples
     --------
@@ -68,11 +68,11 @@ def masked_softmax_backward(
     empty_rows: str = "uniform",
     lang: str = "en",
 ) -> Trace:
-    """Explain `attnext.masked_softmax_backward`.
+    """Explain `attnext.masked_softmax_backward`, in the order of the chain rule.
 
     Notes
     -----
-    ``dX = weights * (d_weights - sum(weights * d_weights))``: a softmax sees differences only.
+    ``dX = weights * (d_weights - sum(weights * d_weights))``.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def masked_softmax_backward(
 
 
 def _explain(arguments: Arguments, lang: str) -> Trace:
-    """The steps from scores to weights."""
+    """Return the steps from scores to weights."""
     steps = Steps("masked_softmax", lang)
     weights = _core.masked_softmax(**arguments)  # its checks are the ones for these arguments
     check_size(weights.shape)
@@ -118,7 +118,7 @@ def _explain(arguments: Arguments, lang: str) -> Trace:
 
 
 def _explain_backward(arguments: Arguments, lang: str) -> Trace:
-    """The steps from the gradient of the weights to that of the scores."""
+    """Return the steps from the gradient of the weights to the gradient of the scores."""
     steps = Steps("masked_softmax_backward", lang)
     dX = _core.masked_softmax_backward(**arguments)
     check_size(dX.shape)
@@ -143,7 +143,7 @@ def _explain_backward(arguments: Arguments, lang: str) -> Trace:
 
 
 def _mask_steps(steps: Steps, X: Array, rows: NDArray[np.bool_], arguments: Arguments) -> bool:
-    """Lengths, flattened scores and mask (R, N), as the book has them; False without a mask."""
+    """Add lengths, flattened scores and mask (R, N), as in d2l. Return False without a mask."""
     R, N = rows.shape
     rules = []
     if arguments["valid_lens"] is not None:
@@ -164,7 +164,7 @@ def _mask_steps(steps: Steps, X: Array, rows: NDArray[np.bool_], arguments: Argu
 
 
 def _expanded(lens: tuple[int, ...], rows: tuple[int, ...]) -> str:
-    """The code that makes one length for each row, from lengths of this shape."""
+    """Return the code that computes one length per row from lengths of this shape."""
     R = math.prod(rows)
     if lens == ():
         return f"full({R}, valid_lens)"
@@ -177,16 +177,16 @@ def _expanded(lens: tuple[int, ...], rows: tuple[int, ...]) -> str:
 
 
 def _takes_part(shape: tuple[int, ...], arguments: Arguments) -> NDArray[np.bool_]:
-    """(..., M, N): which keys of a row take part."""
+    """Return a mask (..., M, N), True where a key is not masked."""
     options = Options(arguments["valid_lens"], mask=arguments["mask"])
     return pairs_that_take_part(shape[:-1], shape[-1], options)
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, int]:
-    """The shape of the rows one below the other; -1 could not tell it if N is 0."""
+    """Return the shape (rows, N). reshape(-1, N) could not infer the rows if N is 0."""
     return math.prod(shape[:-1]), shape[-1]
 
 
 def _axes(ndim: int) -> tuple[str, ...]:
-    """What the axes of scores are called."""
+    """Return the names of the axes of the scores."""
     return ("key",) if ndim == 1 else (*leading_axes(ndim - 2), "query", "key")

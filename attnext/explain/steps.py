@@ -1,4 +1,4 @@
-"""Steps are collected here: numbers come in, words are looked up."""
+"""Collect the arrays and texts of steps, and build a trace from them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from attnext.explain.trace import Step, Summary, Trace, summarise
 from attnext.explain.words import AXES, STEPS, TITLES, VARIANTS, check_lang, phrase
 from attnext.reference.arguments import shown
 
-Arguments = dict[str, Any]  # of a call, by name, those that were not given too
+Arguments = dict[str, Any]  # all arguments of a call by name, defaults included
 
-# A result: its name, the fast function's, that of the steps, and how far they may be apart.
+# A result: its name, the float32 array, the float64 array, and the error bound.
 Compared = tuple[str, Any, NDArray[np.float64], NDArray[np.float64]]
 
-PAIRS = 2**22  # of query and key, at most: every step is kept, and each takes 8 bytes a pair
+PAIRS = 2**22  # most query-key pairs: every step is kept and takes 8 bytes per pair
 
 
 class Steps:
@@ -45,10 +45,10 @@ class Steps:
         words: str | None = None,
         **numbers: object,
     ) -> None:
-        """Add the step `key` of the table of words, and fill these numbers into its words.
+        """Add the step `key`, and fill these numbers into its texts.
 
-        masked broadcasts to values. shape and summary, where values are but a part, are the
-        whole's. words: which of the variants of its words, if it is not its own.
+        masked broadcasts to values. If values are only a part of the array, shape and summary
+        describe the whole array. words: the key of alternative texts in variants.txt.
         """
         if masked is not None:
             masked = np.broadcast_to(masked, values.shape)
@@ -79,7 +79,7 @@ class Steps:
         weights: NDArray[Any],
         compared: list[Compared],
     ) -> Trace:
-        """The explanation, once what the fast function returned was held against its steps."""
+        """Compare the results of the fast function with the steps, and return the trace."""
         difference = max(largest_difference(self.function, *each) for each in compared)
         return Trace(
             title=TITLES[self.function][self.lang],
@@ -94,29 +94,29 @@ class Steps:
 
 
 def leading_axes(ndim: int) -> tuple[str, ...]:
-    """What so many leading axes are called."""
+    """Return the names of ndim leading axes."""
     return ("batch", *("group",) * (ndim - 2), "head") if ndim > 1 else ("batch",) * ndim
 
 
 def check_size(pairs: tuple[int, ...]) -> None:
-    """Explanations are for examples that can be looked at."""
+    """Raise ValueError if there are more than PAIRS query-key pairs."""
     if (size := math.prod(pairs)) > PAIRS:
         raise ValueError(
-            f"queries and keys make {size} pairs, expected {PAIRS} at most because every step is "
-            "kept: explain a part of them"
+            f"queries and keys form {size} pairs, expected at most {PAIRS} because every step is "
+            "kept in memory: pass fewer queries or keys"
         )
 
 
 def as_float64(x: Any) -> NDArray[np.float64]:
-    """The numbers that the fast function saw: rounded to float32."""
-    with np.errstate(all="ignore"):  # too large for float32 is inf, there as here
+    """Return x rounded to float32, as the fast function reads it, in float64."""
+    with np.errstate(all="ignore"):  # numbers beyond float32 become inf, as in the fast function
         return np.asarray(x).astype(np.float32).astype(np.float64)
 
 
 def call_text(function: str, arguments: Arguments, shown: Collection[str] = ()) -> str:
-    """The call: numbers as they are, arrays as shapes; what is as by default is left out.
+    """Return the call as text, with the shapes of its arrays and without default arguments.
 
-    shown: what is said in any case, because it has another default in this call.
+    shown: names that are always included, because this call has other defaults for them.
     """
     defaults = _defaults(function)
     given = {
@@ -128,7 +128,7 @@ def call_text(function: str, arguments: Arguments, shown: Collection[str] = ()) 
 
 
 def _defaults(function: str) -> dict[str, Any]:
-    """Of its arguments; those of a layer's call are those of all attentions."""
+    """Return the default of each argument. A layer has the options of the attention functions."""
     twin = vars(_core).get(function)
     if twin is None or isinstance(twin, type):
         return {name: option.default for name, option in OPTIONS.items()}
@@ -136,7 +136,7 @@ def _defaults(function: str) -> dict[str, Any]:
 
 
 def is_default(x: Any, default: Any) -> bool:
-    """Is an argument what it is when it is not given?"""
+    """True if an argument equals its default or is None."""
     return x is None or (isinstance(x, type(default)) and bool(x == default))
 
 

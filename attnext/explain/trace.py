@@ -1,4 +1,4 @@
-"""What an explanation is made of: steps, in order, and what the fast function returned."""
+"""Trace and Step: the steps of an explanation in order, and the result of the fast function."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from attnext.explain.words import AXES
 
 @dataclass(frozen=True)
 class Summary:
-    """The range of the numbers of a step, in which masked places do not count.
+    """Count, minimum, sum and maximum of the unmasked numbers of a step.
 
     Parameters
     ----------
     count : int
-        How many numbers there are.
+        Number of unmasked numbers.
     least, total, largest : float
-        The smallest of them, their sum, the largest.
+        Their minimum, sum and maximum.
     """
 
     count: int
@@ -33,12 +33,12 @@ class Summary:
 
     @property
     def mean(self) -> float:
-        """The mean of the numbers; NaN if there are none."""
+        """Return the mean of the numbers; NaN if there are no numbers."""
         return self.total / self.count if self.count else float("nan")
 
 
 def summarise(numbers: NDArray[Any]) -> Summary:
-    """The range of an array; that of no numbers is from inf to -inf."""
+    """Return the summary of an array. An empty array has the range inf to -inf."""
     x = np.asarray(numbers, np.float64)
     with np.errstate(all="ignore"):  # a mean may overflow, and inf - inf is NaN
         return Summary(
@@ -50,10 +50,10 @@ def summarise(numbers: NDArray[Any]) -> Summary:
 
 
 def joined(a: Summary, b: Summary) -> Summary:
-    """The range of two arrays together."""
+    """Return the summary of two arrays together."""
     return Summary(
         a.count + b.count,
-        float(np.minimum(a.least, b.least)),  # NumPy's keep a NaN
+        float(np.minimum(a.least, b.least)),  # np.minimum propagates NaN
         a.total + b.total,
         float(np.maximum(a.largest, b.largest)),
     )
@@ -61,32 +61,32 @@ def joined(a: Summary, b: Summary) -> Summary:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Step:
-    """One step of a computation, with its numbers and what to say about them.
+    """One step of a computation: an array, its formula and a sentence that explains it.
 
-    Printed it is text; in a notebook it shows itself as HTML.
+    ``print(step)`` prints text; a notebook shows a step as HTML.
 
     Parameters
     ----------
     key : str
-        What the step is called in `Trace`, the same in every language.
+        Name of the step in `Trace`, the same in every language.
     name, formula, note : str
-        Its title; what is computed, in the notation of code; a sentence about it.
+        The title of the step, its formula in code notation, and a sentence that explains it.
     shape : tuple of int
-        The shape of the array that the step makes.
+        Shape of the array that the step computes.
     values : ndarray
-        That array; of a broadcast sum too large to keep, the numbers of the first query. Masked
-        places hold NaN, 0 or -inf, whatever lay there before.
+        The array. If a broadcast sum is too large to keep, only the numbers of the first query are
+        kept. Masked positions contain NaN, 0 or -inf.
     axes : tuple of str
-        What each axis runs over.
+        Name of each axis, for example "query" or "key".
     masked : ndarray of bool or None
-        Which places take no part, in the shape of `values`; None where there are none.
+        True at masked positions, in the shape of `values`. None if nothing is masked.
     summary : Summary
-        The range of the numbers that take part.
+        Count, minimum, sum and maximum of the unmasked numbers.
     lang : {'en', 'zh'}
-        The language of the words.
+        Language of the texts.
     labels : tuple of tuple of str
-        By axis, what each place along it is called in place of its index; empty where it has no
-        names. `Trace.with_labels` gives them.
+        For each axis, the labels that replace its indices. Empty for an axis without labels.
+        `Trace.with_labels` sets them.
 
     Examples
     --------
@@ -125,31 +125,31 @@ class Step:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """A computation, step by step; the last step is what the fast function returned.
+    """The steps of a computation in order. The last step is the result of the fast function.
 
-    ``print(trace)`` is text of 80 columns; in a notebook a trace shows itself as HTML.
-    ``trace["raw"]`` is the step of that key, and ``trace["scores"]`` the last one that makes what
-    its formula calls so; NumPy takes a step as its array. `with_labels` names queries and keys.
+    ``print(trace)`` prints text of 80 columns; a notebook shows a trace as HTML. ``trace["raw"]``
+    returns the step with the key "raw". ``trace["scores"]`` returns the last step whose formula
+    assigns to ``scores``. NumPy functions accept a step as an array. `with_labels` names queries
+    and keys.
 
     Parameters
     ----------
     title : str
-        What is computed.
+        Name of the computation.
     call : str
         The call, with the shapes of its arrays.
     steps : tuple of Step
-        The steps, in order.
+        The steps in order.
     output : ndarray or tuple
-        What the fast function returned, bit for bit: the last step, or the last few if it
-        returned several gradients.
+        The result of the fast function, bit for bit. A tuple if it returns several gradients.
     weights : ndarray
-        The attention weights, before dropout.
+        The attention weights before dropout.
     difference : float
-        How far, at most, the fast function's float32 lies from the same steps in float64.
+        The largest difference between the float32 results and the float64 steps.
     agreement : str
-        The same as a sentence.
+        A sentence that states this difference.
     lang : {'en', 'zh'}
-        The language of the words.
+        Language of the texts.
 
     Examples
     --------
@@ -183,26 +183,26 @@ class Trace:
     def with_labels(
         self, *, queries: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> Trace:
-        """Call queries and keys by names, tokens for instance, in place of their indices.
+        """Return the trace with labels, for example tokens, instead of indices.
 
         Parameters
         ----------
         queries : sequence of M str, optional
-            What each query is called; the same in every entry of the batch and every head.
+            One label for each query. All batch elements and heads use the same labels.
         keys : sequence of N str, optional
-            What each key is called.
+            One label for each key.
 
         Returns
         -------
         trace : Trace
-            The same explanation, in which the rows and columns of queries and keys have names.
+            The same steps, with labels on the rows and columns of queries and keys.
 
         Raises
         ------
         TypeError
-            If the labels are no sequence of strings.
+            If the labels are not a sequence of strings.
         ValueError
-            If there are more or fewer labels than queries or keys.
+            If the number of labels differs from the number of queries or keys.
 
         Examples
         --------
@@ -213,8 +213,8 @@ class Trace:
         >>> print(trace.with_labels(queries=["chat"], keys=["cat", "dog"])["weights"])
         Attention weights  (1, 2)
            weights = softmax(scores)
-           Each weight is exp(score) divided by the sum of exp(score) over the
-           row, so each row sums to 1.
+           Each weight is exp(score) divided by the sum of exp(score) over the row, so
+           each row sums to 1.
         <BLANKLINE>
            query\\key     cat     dog
                 chat  0.7311  0.2689
@@ -226,7 +226,7 @@ class Trace:
         names = {AXES[axis][self.lang]: labels for axis, labels in named.items()}
 
         def labels(step: Step) -> tuple[tuple[str, ...], ...]:
-            """A row is one of the queries; an axis that is broadcast has no names."""
+            """Return the labels of each axis of a step. Rows use the labels of the queries."""
             found = (
                 (names.get(axis, []), size)
                 for axis, size in zip(step.axes, step.shape, strict=True)

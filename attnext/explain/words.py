@@ -1,7 +1,7 @@
-"""Every word that an explanation says, in both languages: titles, and the files of texts/.
+"""The texts of explanations in both languages: titles, and the files of texts/.
 
-Of a step, forward or backward, a file has the formula, which is the same in both; then its name
-and a note in English, and in Chinese. What stands in braces is filled in.
+The entry of a step has five lines: the formula, the name and note in English, and the name and
+note in Chinese. Placeholders in braces are filled in when a step is added.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHERS = {
 
 
 def _titles() -> dict[str, dict[str, str]]:
-    """Of each function, and of its backward."""
+    """Return the titles of all functions and backward functions, by name and language."""
     titles = dict(_OTHERS)
     for name, (en, zh) in _ATTENTIONS.items():
         scaled = "缩放" if name == "dot_product" else ""
@@ -50,12 +50,12 @@ PHRASES["comma"] = {"en": ", ", "zh": "，"}  # a line of a file does not end in
 
 
 def phrase(key: str, lang: str, **numbers: object) -> str:
-    """A phrase, with its numbers filled in."""
+    """Return a phrase with its placeholders filled in."""
     return PHRASES[key][lang].format(**numbers)
 
 
 class Words(NamedTuple):
-    """What is said of a step: its formula, and (name, note) by language."""
+    """The texts of a step: its formula, and (name, note) in each language."""
 
     formula: str
     en: tuple[str, str]
@@ -68,10 +68,10 @@ def _of_steps(file: str) -> dict[str, Words]:
 
 
 STEPS = _of_steps("steps")
-VARIANTS = _of_steps("variants")  # other words for a step where its own are not true
+VARIANTS = _of_steps("variants")  # alternative texts of steps
 
 
 def check_lang(lang: object) -> None:
-    """The language must be one of the table's."""
+    """Raise ValueError unless the language is 'en' or 'zh'."""
     if not isinstance(lang, str) or lang not in LANGUAGES:
         raise ValueError(f"lang is {shown(lang)}, expected 'en' or 'zh'")

@@ -18,33 +18,33 @@
  *     lang: "en" | "zh",
  *   },
  *   given: { scale: 0.5 },                 // the options at first, where sliders have moved since
- *   result,                                // of that request, or null: the engine is asked
+ *   result,                                // of that request; null: ask the engine
  *   labels: { queries: ["the", ...], keys: [...] },     // null where there are none
  *   controls: ["scale", "valid_lens", "causal", "window", "softcap", "sigma", "kernel",
- *              "dropout_p"],               // the sliders there are: options that it takes
- *   at: { lead: [0, 0], row: 0, column: 0, step: "weights" },   // where one looks; may be empty
+ *              "dropout_p"],               // the options that have a slider
+ *   at: { lead: [0, 0], row: 0, column: 0, step: "weights" },   // the selected cell; may be empty
  * }
  *
  * engine = {
- *   compute(request) -> result, or a promise of it. One request at a time; while it is under way
- *                       only the newest of the others waits.
- *   keep(at)            optional: told where the reader looks, to be saved
+ *   compute(request) -> result, or a promise of it. One request runs at a time. Of the requests
+ *                       made meanwhile, only the newest waits.
+ *   keep(at)            optional: called with the selected cell, so that it can be saved
  * }
- * Without an engine (null) the picture shows its result, hover and keyboard included; the sliders
- * stand still.
+ * Without an engine (null) the view shows its result; hover and keyboard work, but the sliders do
+ * not.
  *
  * result = {
  *   title, call,                           // strings
  *   steps: [{
  *     key,                                 // as in attnext.explain: "raw", "masked", "weights" ...
- *     name, formula, note,                 // strings in the language asked for
- *     shape, data,                         // data is null if it is too large to be shown
+ *     name, formula, note,                 // strings in the requested language
+ *     shape, data,                         // data is null if the array is too large
  *     axes: ["batch", "head", "query", "key"],          // kinds: also group, row, feature, unit
- *     masked: Uint8Array | null,           // 1 where a pair takes no part
+ *     masked: Uint8Array | null,           // 1 where a pair is masked
  *   }],
  * } or { error: "a sentence" }
  *
- * handle = { state, show(result), destroy() }: show() draws what the engine computed unasked.
+ * handle = { state, show(result), destroy() }: show() draws a result that the view did not request.
  */
 
 import { Curve, isCurve } from "./curve.js";
