@@ -620,11 +620,11 @@ def set_w(value: Any) -> None:
         (lambda: choose_bandwidth([1, 2], [[1], [2]]), "y has shape (2, 1), expected (2,)"),
         (
             lambda: choose_bandwidth([1, 2], [1, 2], 0.5),
-            "sigmas has shape (), expected one axis, not empty",
+            "sigmas has shape (), expected (n,) with n >= 1",
         ),
         (
             lambda: choose_bandwidth([1, 2], [1, 2], []),
-            "sigmas has shape (0,), expected one axis, not empty",
+            "sigmas has shape (0,), expected (n,) with n >= 1",
         ),
         (lambda: call("queries", np.ones((3, 1))), "queries has shape (3, 1), expected (n,)"),
         (lambda: call("keys", np.ones(2)), "keys has shape (2,), expected (3, N)"),
@@ -690,8 +690,8 @@ def choose(**options: Any) -> None:
         (lambda: regress(sigma=-1.5, kernel="constant"), ValueError, f"sigma is -1.5, {SIGMA}"),
         (lambda: regress(sigma=np.nan, kernel="boxcar"), ValueError, f"sigma is nan, {SIGMA}"),
         (lambda: regress(kernel="box"), ValueError, f"kernel is 'box', {NAMES}"),
-        (lambda: regress(kernel=abs), TypeError, "kernel must be a str, got builtin_function"),
-        (lambda: regress(kernel=None), TypeError, "kernel must be a str, got NoneType"),
+        (lambda: regress(kernel=abs), TypeError, "kernel is of type builtin_function"),
+        (lambda: regress(kernel=None), TypeError, "kernel is of type NoneType, expected a str"),
         (
             lambda: regress(empty_rows="mean"),
             ValueError,
@@ -712,7 +712,7 @@ def choose(**options: Any) -> None:
         (
             lambda: choose(kernel="constant"),
             ValueError,
-            "kernel is 'constant', expected one with a bandwidth to choose",
+            "kernel is 'constant', expected a kernel that has a bandwidth",
         ),
         (lambda: choose(sigmas=[1.0, -2.0]), ValueError, f"sigma is -2.0, {SIGMA}"),
         (
@@ -733,13 +733,13 @@ def choose(**options: Any) -> None:
         (
             lambda: choose(x=[2, 2, 2]),
             ValueError,
-            "x is 2 throughout, which sets no scale: expected sigmas",
+            "x is 2 for all examples, expected different inputs: pass sigmas",
         ),
         (
             lambda: choose(sigmas=[0.5, 0.25], kernel="boxcar", empty_rows="nan"),
             ValueError,
-            "sigmas are 0.25 to 0.5, each with the error NaN, expected one that has another "
-            "example within reach of every example",
+            "sigmas are 0.25 to 0.5 and all give the error NaN, expected one for which each example "
+            "has a neighbour within the kernel: add larger sigmas",
         ),
     ],
 )
@@ -760,7 +760,7 @@ def test_a_tensor_that_requires_grad_points_to_attnext_torch() -> None:
 def test_a_matrix_is_refused() -> None:
     with pytest.warns(PendingDeprecationWarning):
         matrix = np.matrix([[1.0, 2.0]])
-    with pytest.raises(TypeError, match="^keys must be a plain array, got matrix"):
+    with pytest.raises(TypeError, match="^keys is a matrix, expected a plain array"):
         call("keys", matrix)
 
 

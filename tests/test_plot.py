@@ -119,8 +119,8 @@ def test_weights_of_a_layer_that_was_not_called() -> None:
     with pytest.raises(TypeError) as refused:
         show_heatmaps(layer.attention_weights)
     assert str(refused.value) == (
-        "matrices has the value None, expected real numbers: the attention_weights of a layer are "
-        "None until it is called, and after a call with need_weights=False"
+        "matrices is None, expected real numbers: the attention_weights of a layer are None before "
+        "its first call and after a call with need_weights=False"
     )
     X = np.ones((1, 2, 3))
     layer(X, X, X)
@@ -608,7 +608,7 @@ try:
 except ImportError as error:
     print(type(error).__name__, error)
 """
-    expected = "attnext.plot draws with matplotlib, which is not installed: pip install matplotlib"
+    expected = "attnext.plot needs matplotlib, which is not installed: pip install matplotlib"
     assert run(code) == f"ImportError {expected}\n"
 
 
@@ -685,12 +685,11 @@ ACCEPTED = "expected (M, N), (columns, M, N) or (rows, columns, M, N)"
         (lambda: heat([[1.0, 2.0], [3.0]]), "matrices cannot be read as an array: "),
         (
             lambda: heat(np.ones((3, 2, 2)), titles=["a", "b"]),
-            "titles has 2 entries, expected 3, one for each column of pictures",
+            "titles has 2 entries, expected 3 (one for each column)",
         ),
         (
             lambda: heat(np.ones((2, 3, 2, 2)), titles=["a", "b"]),
-            "titles has 2 entries, expected 3, one for each column of pictures or 6, one for each "
-            "picture",
+            "titles has 2 entries, expected 3 (one for each column) or 6 (one for each heat map)",
         ),
         (lambda: heat(np.eye(2), titles=[]), "titles has 0 entries, expected 1"),
         (
@@ -761,7 +760,7 @@ def test_wrong_values_are_named(wrong: Callable[[], None], message: str) -> None
         (lambda: heat(torch.eye(2) * 1j), "matrices has dtype complex64, expected real numbers"),
         (lambda: heat([["a", "b"]]), "matrices has dtype <U1, expected real numbers"),
         (lambda: heat("Reds"), "matrices has the type str, expected real numbers"),
-        (lambda: heat(None), "matrices has the value None, expected real numbers"),
+        (lambda: heat(None), "matrices is None, expected real numbers"),
         (lambda: heat([[None, 1.0]]), "matrices has dtype object, expected real numbers"),
         (lambda: heat(object()), "matrices has the type object, expected real numbers"),
         (

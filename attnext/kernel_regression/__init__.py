@@ -1,16 +1,16 @@
 """Nadaraya-Watson kernel regression: attention in its oldest and simplest form.
 
-A prediction is an average of the training targets, weighted by how near each training input lies
-to the query: the training inputs are the keys, the targets are the values. The names, calls and
-shapes are those of *Dive into Deep Learning* (d2l). All the computing is done by
-`attnext.gaussian_attention` and its backward, which also take inputs of more than one feature.
+A prediction is a weighted average of the training targets. A training input near the query has a
+large weight. In terms of attention, the training inputs are the keys and the targets are the
+values. The names, calls and shapes are those of *Dive into Deep Learning* (d2l). The functions call
+`attnext.gaussian_attention`, which also accepts inputs with more than one feature.
 
     kernels.py      the kernels as scores; average_pooling, nadaraya_watson
     bandwidth.py    leave_one_out, and the bandwidth with the smallest leave-one-out error
-    learned.py      NWKernelRegression, whose bandwidth is learned by gradient descent
-    inputs.py       the checking of arguments, used by all the others
+    learned.py      NWKernelRegression, which learns its bandwidth by gradient descent
+    inputs.py       check the arguments
 
-Letters: n queries, N keys = values of each.
+Sizes: n queries, N keys and values for each query.
 """
 
 from attnext._hints import suggest_names as _suggest_names
@@ -33,5 +33,5 @@ _suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not the files that this is made of."""
+    """Return the public names, so that completion does not offer the modules of the package."""
     return __all__

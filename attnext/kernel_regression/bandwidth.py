@@ -1,7 +1,7 @@
-"""Leave one out: every example predicted from all the others, and the bandwidth that does it best.
+"""Leave-one-out cross-validation: predict each example from all others, and choose a bandwidth.
 
-A kernel regression judged by how well it predicts what it has seen would take an infinitely narrow
-kernel and copy each y[i]. What an example is predicted from must not contain the example itself.
+On its own training examples, a kernel regression has no error with an infinitely narrow kernel,
+because it copies each y[i]. Therefore the example itself must not be used in its prediction.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .inputs import Array
     from .kernels import EmptyRows, Kernel
 
-_SEARCHED = 64  # bandwidths, unless the caller says which
+_SEARCHED = 64  # default number of bandwidths to try
 
 
 def leave_one_out(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    """For each example, the keys and values of all the others.
+    """Return, for each example, the keys and values of all other examples.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ def leave_one_out(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
 
     Notes
     -----
-    d2l builds the same two arrays with a mask ``1 - eye(n)``. To train `NWKernelRegression` with;
-    to judge a given bandwidth, `leave_one_out_error` makes no copies.
+    d2l builds the same two arrays with a mask ``1 - eye(n)``. Use them to train
+    `NWKernelRegression`. To evaluate a given bandwidth, `leave_one_out_error` needs less memory.
 
     Examples
     --------
@@ -74,12 +74,12 @@ def leave_one_out_error(
     kernel: Kernel = "gaussian",
     empty_rows: EmptyRows = "uniform",
 ) -> float:
-    """Root mean square of the errors, each example predicted from all the others.
+    """Return the root mean squared error when each example is predicted from all others.
 
     Parameters
     ----------
     x : array_like, shape (n,)
-        Training inputs, two or more; the same input may occur again.
+        Training inputs, at least two. Duplicates are allowed.
     y : array_like, shape (n,)
         Training targets.
     sigma : float, default 1.0
@@ -87,13 +87,13 @@ def leave_one_out_error(
     kernel : str, default "gaussian"
         As in `nadaraya_watson`.
     empty_rows : {"uniform", "zero", "nan"}, default "uniform"
-        What is predicted for an example that has no other within reach: the mean of all the
-        others, 0, or NaN.
+        Prediction for an example if the kernel is 0 for all other examples: the mean of the other
+        targets, 0, or NaN.
 
     Returns
     -------
     error : float
-        In the units of `y`. NaN if a prediction or a target is.
+        The error, in the units of `y`. NaN if a prediction or a target is NaN.
 
     Raises
     ------
@@ -101,22 +101,22 @@ def leave_one_out_error(
         If an argument does not hold real numbers, or `kernel` or `empty_rows` is not a str.
     ValueError
         If there are fewer than two examples, an argument is not one-dimensional, the two differ
-        in length, `sigma` is not above 0, or there is no kernel or rule of that name.
+        in length, `sigma` is not above 0, or the name in `kernel` or `empty_rows` is unknown.
 
     Notes
     -----
-    sqrt(mean_i (y_i - f_i(x_i))^2), where f_i is `nadaraya_watson` of all examples but i. That is
-    attention of the inputs over themselves with a mask on the diagonal: one call for all n
-    predictions, and no n - 1 examples copied n times.
+    The error is sqrt(mean_i (y_i - f_i(x_i))^2), where f_i is `nadaraya_watson` of all examples
+    except i. All n predictions are computed by one self-attention with a masked diagonal, so no
+    example is copied.
 
     Examples
     --------
-    The middle one of three is predicted well by its neighbours' mean, the others not so well:
+    The mean of its two neighbours predicts the middle example exactly. The others have an error:
 
     >>> round(leave_one_out_error([0, 1, 2], [0, 1, 2], sigma=1.1, kernel="boxcar"), 4)
     0.8165
 
-    The kernel that looks at no key tells how far average pooling is off:
+    The constant kernel gives the error of average pooling:
 
     >>> round(leave_one_out_error([0, 1, 2], [0, 1, 2], kernel="constant"), 4)
     1.2247
@@ -130,25 +130,25 @@ def leave_one_out_error(
         return_weights=True,
     )
     predictions = output[:, 0].astype(np.float64)
-    if empty_rows == "uniform":  # attention's own takes in all values, y[i] too
+    if empty_rows == "uniform":  # the rule of attention would include y[i]
         empty = ~weights.any(axis=1)
         predictions[empty] = _means_of_the_others(targets)[empty]
     return float(np.sqrt(np.mean((predictions - targets) ** 2)))
 
 
 class BandwidthChoice(NamedTuple):
-    """What `choose_bandwidth` has found, and what it has tried.
+    """The result of `choose_bandwidth`.
 
     Parameters
     ----------
     sigma : float
-        The bandwidth with the smallest error; of several, the widest.
+        The bandwidth with the smallest error. If several have the same error, the largest.
     error : float
-        Its leave-one-out error.
+        The leave-one-out error of `sigma`.
     sigmas : ndarray of float64
-        The bandwidths tried, in the order in which they were given.
+        All bandwidths that were tried, in the given order.
     errors : ndarray of float64
-        The leave-one-out error of each.
+        The leave-one-out error of each bandwidth.
     """
 
     sigma: float
@@ -170,38 +170,38 @@ def choose_bandwidth(
     Parameters
     ----------
     x : array_like, shape (n,)
-        Training inputs, two or more; finite.
+        Training inputs, at least two, all finite.
     y : array_like, shape (n,)
-        Training targets; finite.
+        Training targets, all finite.
     sigmas : array_like, one axis, optional
-        The bandwidths to try, in any order. By default 64 of them, evenly spaced on a logarithmic
-        scale from half the median gap between neighbouring distinct inputs, where a prediction is
-        little more than the nearest target, to the whole range of the inputs, where it is little
-        less than the mean of all.
+        The bandwidths to try, in any order. Default: 64 bandwidths, evenly spaced on a logarithmic
+        scale. The smallest is half the median gap between neighbouring distinct inputs, where a
+        prediction is almost the nearest target. The largest is the range of the inputs, where a
+        prediction is almost the mean of all targets.
     kernel : str, default "gaussian"
-        As in `nadaraya_watson`; not "constant", which has no width.
+        The same as in `nadaraya_watson`, except "constant", which has no bandwidth.
     empty_rows : {"uniform", "zero", "nan"}, default "uniform"
-        As in `leave_one_out_error`. With "nan" a bandwidth that leaves an example with nothing
-        within reach is out of the question.
+        The same as in `leave_one_out_error`. With "nan", a bandwidth is not chosen if the kernel is
+        0 between some example and all others.
 
     Returns
     -------
     BandwidthChoice
-        The named tuple (sigma, error, sigmas, errors): the best bandwidth and its error, all that
-        were tried and theirs.
+        A named tuple (sigma, error, sigmas, errors): the best bandwidth and its error, then all
+        bandwidths that were tried and their errors.
 
     Raises
     ------
     TypeError
-        As in `leave_one_out_error`.
+        The same as in `leave_one_out_error`.
     ValueError
-        As in `leave_one_out_error`; if an example is not finite, the inputs are all the same and
-        there are no `sigmas`, or no bandwidth has an error that is a number.
+        The same as in `leave_one_out_error`. Also if an example is not finite, if all inputs are
+        equal and `sigmas` is not given, or if the error is NaN for every bandwidth.
 
     Notes
     -----
-    Least-squares cross-validation, as for instance in Haerdle, "Applied nonparametric regression",
-    1990, chapter 5. `NWKernelRegression` follows the gradient of the same error down instead.
+    This is least-squares cross-validation (see Haerdle, "Applied nonparametric regression", 1990,
+    chapter 5). `NWKernelRegression` can minimise the same error by gradient descent instead.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def choose_bandwidth(
             i = int(np.argmin(np.isfinite(array)))
             raise ValueError(f"{name} is {array[i]} at index {i}, expected finite numbers")
     if kernel == "constant":
-        raise ValueError("kernel is 'constant', expected one with a bandwidth to choose")
+        raise ValueError("kernel is 'constant', expected a kernel that has a bandwidth")
     tried = _evenly_spaced(inputs) if sigmas is None else _bandwidths(sigmas)
     errors = np.array(
         [
@@ -229,43 +229,45 @@ def choose_bandwidth(
     )
     if np.isnan(errors).all():
         raise ValueError(
-            f"sigmas are {tried.min():g} to {tried.max():g}, each with the error NaN, expected one "
-            "that has another example within reach of every example"
+            f"sigmas are {tried.min():g} to {tried.max():g} and all give the error NaN, expected one "
+            "for which each example has a neighbour within the kernel: add larger sigmas"
         )
     error = float(np.nanmin(errors))
     return BandwidthChoice(float(tried[errors == error].max()), error, tried, errors)
 
 
 def _examples(x: ArrayLike, y: ArrayLike, least: int) -> tuple[Array, Array]:
-    """Inputs and targets (n,), n being this number or more."""
+    """Return inputs and targets (n,), with n >= least."""
     inputs = as_float32("x", x, "n")
     targets = as_float32("y", y, inputs.size)
     if inputs.size < least:
-        examples = "one example" if least == 1 else "two examples, one"
-        raise ValueError(f"x has shape {inputs.shape}, expected at least {examples} to leave out")
+        examples = "one example" if least == 1 else "two examples"
+        raise ValueError(f"x has shape {inputs.shape}, expected at least {examples}")
     return inputs, targets
 
 
 def _means_of_the_others(targets: Array) -> NDArray[np.float64]:
-    """(n,): for each example, the mean of the other n - 1 targets."""
+    """Return, for each example, the mean of the other n - 1 targets, (n,)."""
     wide = targets.astype(np.float64)
     means: NDArray[np.float64] = (wide.sum() - wide) / (wide.size - 1)
     return means
 
 
 def _evenly_spaced(inputs: Array) -> NDArray[np.float64]:
-    """Bandwidths on the scales of these inputs, from a gap between two to the range of all."""
+    """Return bandwidths from half the median gap of the inputs to their range."""
     distinct = np.unique(inputs).astype(np.float64)
     if distinct.size == 1:
-        raise ValueError(f"x is {distinct[0]:g} throughout, which sets no scale: expected sigmas")
+        raise ValueError(
+            f"x is {distinct[0]:g} for all examples, expected different inputs: pass sigmas"
+        )
     return np.geomspace(np.median(np.diff(distinct)) / 2, np.ptp(distinct), _SEARCHED)
 
 
 def _bandwidths(sigmas: ArrayLike) -> NDArray[np.float64]:
-    """The bandwidths given, of any real dtype, as float64."""
+    """Return the given bandwidths as float64."""
     tried = np.asarray(sigmas)
     if tried.dtype.kind not in "fiu":
         raise TypeError(f"sigmas has dtype {tried.dtype}, expected real numbers")
     if tried.ndim != 1 or tried.size == 0:
-        raise ValueError(f"sigmas has shape {tried.shape}, expected one axis, not empty")
+        raise ValueError(f"sigmas has shape {tried.shape}, expected (n,) with n >= 1")
     return tried.astype(np.float64)

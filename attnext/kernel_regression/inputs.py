@@ -1,4 +1,4 @@
-"""The arguments of kernel regression: float32 arrays of the shape expected, or a clear error."""
+"""Convert the arguments of kernel regression to float32 arrays, or raise an error."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 
 def as_float32(name: str, array: ArrayLike, *dims: int | str) -> Array:
-    """`array` as float32, C-contiguous; a dim of its shape that is a letter fits any size."""
+    """Return `array` as C-contiguous float32. A dim that is a letter allows any size."""
     if isinstance(array, np.ma.MaskedArray | np.matrix):
-        raise TypeError(f"{name} must be a plain array, got {type(array).__name__}")
+        raise TypeError(f"{name} is a {type(array).__name__}, expected a plain array")
     if getattr(array, "requires_grad", False):
-        raise TypeError(f"{name} is a tensor that requires grad: detach() it, or use attnext.torch")
+        raise TypeError(
+            f"{name} is a tensor that requires grad, expected one that does not: call "
+            f"{name}.detach() or use attnext.torch"
+        )
     numbers = _reading.real(name, array)
     _reading.check_shape(name, numbers, dims)
     return np.ascontiguousarray(numbers, dtype=np.float32)

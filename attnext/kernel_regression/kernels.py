@@ -1,4 +1,4 @@
-"""The kernels, written as scores of attention, and predictions with a kernel of a given width."""
+"""Kernels written as attention scores, and predictions with a fixed bandwidth."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _KERNELS = ("gaussian", "boxcar", "triangular", "epanechikov", "epanechnikov", "
 
 
 def average_pooling(x_test: ArrayLike, y_train: ArrayLike) -> Array:
-    """Predict the mean of the training targets, whatever the query.
+    """Predict the mean of the training targets for every query.
 
     Parameters
     ----------
     x_test : array_like, shape (n,)
-        Where to predict. Only the number of queries matters; the values are not read.
+        The queries. Only their number matters; their values are not used.
     y_train : array_like, shape (N,)
         Training targets.
 
     Returns
     -------
     ndarray, shape (n,), float32
-        The mean of `y_train`, n times.
+        The mean of `y_train`, repeated n times.
 
     Raises
     ------
     TypeError
-        If an argument does not hold real numbers.
+        If an argument does not contain real numbers.
     ValueError
         If an argument is not one-dimensional.
 
     Notes
     -----
-    f(x) = (1/N) sum_i y_i. This is attention that looks at no key: with every score 0, the
-    softmax gives each target the weight 1/N. Without targets (N = 0) it predicts 0, as
-    attention over no keys does.
+    f(x) = (1/N) sum_i y_i. This is attention with all scores equal to 0: the softmax then gives
+    each target the weight 1/N. Without targets (N = 0) the prediction is 0, the same as for
+    attention without keys.
 
     Examples
     --------
@@ -94,77 +94,76 @@ def nadaraya_watson(
     empty_rows: EmptyRows = "uniform",
     return_weights: bool = False,
 ) -> Array | tuple[Array, Array]:
-    """Predict by a mean of the training targets, weighted by a kernel of the distance.
+    """Predict a mean of the training targets, weighted by a kernel of the distance.
 
     Parameters
     ----------
     x : array_like, shape (n,)
-        Where to predict: the queries.
+        The queries: the inputs to predict for.
     x_train : array_like, shape (N,)
         Training inputs: the keys.
     y_train : array_like, shape (N,)
         Training targets: the values.
     sigma : float, default 1.0
-        Bandwidth of the kernel, > 0, in the units of `x`. Small: only near neighbours count.
-        Large: the prediction approaches `average_pooling`.
+        Bandwidth of the kernel, > 0, in the units of `x`. With a small bandwidth, only the nearest
+        training inputs matter. With a large one, the prediction approaches `average_pooling`.
     kernel : str, default "gaussian"
-        How the weight falls with the distance, one of "gaussian", "boxcar", "triangular",
-        "epanechnikov", "constant", and "epanechikov", which is d2l's name of "triangular": see
-        Notes.
+        Name of the kernel: "gaussian", "boxcar", "triangular", "epanechnikov" or "constant". The
+        name "epanechikov" also means "triangular", as in d2l. See Notes.
     empty_rows : {"uniform", "zero", "nan"}, default "uniform"
-        What a query predicts that has no training input within reach, as it can happen with
-        every kernel that has an edge: the mean of all targets, 0, or NaN.
+        Prediction for a query if the kernel is 0 for all training inputs: the mean of all targets,
+        0, or NaN. This happens only with kernels of finite width.
     return_weights : bool, default False
-        Return the attention weights too.
+        Also return the attention weights.
 
     Returns
     -------
     y : ndarray, shape (n,), float32
         The predictions.
     weights : ndarray, shape (n, N), float32
-        Only with ``return_weights=True``. Row i holds the weight of every training target in
-        the prediction for ``x[i]``; each row sums to 1, but for what `empty_rows` says.
+        Only with ``return_weights=True``. Row i contains the weights of all training targets in
+        the prediction for ``x[i]``. Each row sums to 1, except for rows that `empty_rows` decides.
 
     Raises
     ------
     TypeError
-        If an argument does not hold real numbers, or `kernel` or `empty_rows` is not a str.
+        If an argument does not contain real numbers, or `kernel` or `empty_rows` is not a str.
     ValueError
-        If an argument is not one-dimensional, `x_train` and `y_train` differ in length,
-        `sigma` is not above 0, or there is no kernel or rule of that name.
+        If an argument is not one-dimensional, `x_train` and `y_train` differ in length, `sigma` is
+        not above 0, or the name in `kernel` or `empty_rows` is unknown.
 
     Notes
     -----
-    With u = (x - x_i) / sigma, f(x) = sum_i k(u_i) y_i / sum_j k(u_j): Nadaraya, "On estimating
-    regression", 1964; Watson, "Smooth regression analysis", 1964. The kernels are those of d2l, and
-    Epanechnikov's, "Non-parametric estimation of a multivariate probability density", 1969:
+    With u_i = (x - x_i) / sigma, the prediction is f(x) = sum_i k(u_i) y_i / sum_j k(u_j)
+    (Nadaraya, "On estimating regression", 1964; Watson, "Smooth regression analysis", 1964). The
+    kernels are those of d2l and Epanechnikov's ("Non-parametric estimation of a multivariate
+    probability density", 1969):
 
     ============= ================= ====================================
     kernel        k(u)              score log k(u)
     ============= ================= ====================================
     gaussian      exp(-u^2 / 2)     -u^2 / 2
-    boxcar        1 if abs(u) < 1   0, masked from abs(u) = 1 on
-    triangular    1 - abs(u)        log(1 - abs(u)), masked likewise
-    epanechnikov  3/4 (1 - u^2)     log(1 - u^2), masked likewise
-    constant      1                 0: `average_pooling`, without a width
+    boxcar        1 if abs(u) < 1   0, masked if abs(u) >= 1
+    triangular    1 - abs(u)        log(1 - abs(u)), masked if abs(u) >= 1
+    epanechnikov  3/4 (1 - u^2)     log(1 - u^2), masked if abs(u) >= 1
+    constant      1                 0, the same as `average_pooling`
     ============= ================= ====================================
 
-    A factor such as 3/4, which makes a kernel integrate to 1, changes no weight and is left out of
-    the score. What d2l 1.0 calls "epanechikov" is the triangular kernel, under that name here too.
+    The factor 3/4 does not change the weights, so the score omits it. The kernel that d2l 1.0 calls
+    "epanechikov" is the triangular kernel; attnext accepts this name for it.
 
-    Every kernel regression is an attention: k / sum k = softmax(log k), so the logarithm of the
-    kernel is the score. Where the kernel is 0, its logarithm -inf is a mask; a query that all
-    keys are masked from is an empty row, and `empty_rows` is the rule that all of attnext has
-    for these. Dividing by the sum of the kernel, as d2l does, gives NaN there. The
-    Gaussian reaches everywhere: its softmax never becomes 0/0, however far a query lies from
-    every key.
+    Every kernel regression is an attention, because k / sum k = softmax(log k): the logarithm of
+    the kernel is the score. Where the kernel is 0, the score is -inf, so the key is masked. If all
+    keys of a query are masked, `empty_rows` decides the prediction. The code of d2l divides by the
+    sum of the kernel and gets NaN for such a query. The Gaussian kernel is never 0, and its softmax
+    is never 0 / 0, even if the query is far from every key.
 
     Examples
     --------
     >>> nadaraya_watson([0.0, 100.0], [0.0, 1.0], [3.0, 5.0]).round(3)
     array([3.755, 5.   ], dtype=float32)
 
-    A boxcar takes the mean of what lies nearer than sigma; nothing does in the last query:
+    A boxcar kernel predicts the mean of the targets within sigma. The last query has none:
 
     >>> x, x_train, y_train = [0.0, 1.5, 9.0], [0, 1, 2, 3], [10, 20, 40, 50]
     >>> nadaraya_watson(x, x_train, y_train, sigma=1, kernel="boxcar", empty_rows="nan")
@@ -185,19 +184,22 @@ def nadaraya_watson(
 def kernel_as_attention(
     x: Array, x_train: Array, y_train: Array, sigma: float, kernel: str
 ) -> dict[str, Any]:
-    """The arguments of `gaussian_attention` that make it a regression with this kernel.
+    """Return the arguments with which `gaussian_attention` computes this kernel regression.
 
-    x (n,), x_train and y_train (N,). The Gaussian kernel is that function's own score. For the
-    others all queries and keys are 0, and so is their Gaussian score; the bias is the score.
+    x (n,), x_train and y_train (N,). The Gaussian kernel is the score of that function. For the
+    other kernels, queries and keys are set to 0, so the Gaussian score is 0 and the bias is the
+    score.
     """
     if not isinstance(kernel, str):
-        raise TypeError(f"kernel must be a str, got {type(kernel).__name__}")
+        raise TypeError(f"kernel is of type {type(kernel).__name__}, expected a str")
     if kernel not in _KERNELS:
         *names, last = map(repr, _KERNELS)
         raise ValueError(f"kernel is {kernel!r}, expected {', '.join(names)} or {last}")
     bias = None
     if kernel != "gaussian":
-        gaussian_scores([[0.0]], [[0.0]], sigma=sigma)  # refuses a sigma that is no bandwidth
+        gaussian_scores(
+            [[0.0]], [[0.0]], sigma=sigma
+        )  # raises an error if sigma is not a valid bandwidth
         if kernel != "constant":
             bias = _log_kernel(kernel, x, x_train, float(sigma))
         x, x_train = np.zeros_like(x), np.zeros_like(x_train)
@@ -211,9 +213,9 @@ def kernel_as_attention(
 
 
 def _log_kernel(kernel: str, x: Array, x_train: Array, sigma: float) -> Array:
-    """(n, N): log k((x - x_train) / sigma), -inf where k is 0."""
+    """Return log k((x - x_train) / sigma), (n, N). It is -inf where k is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):  # log 0 is -inf, inf - inf is NaN
-        # float64 up to here: near the edge, 1 - u in float32 would be mostly rounding.
+        # In float32, 1 - u would lose most of its digits near u = 1.
         u = np.abs(x[:, None].astype(np.float64) - x_train) / sigma
         k = np.maximum(1 - (u**2 if kernel == "epanechnikov" else u), 0)
         if kernel == "boxcar":

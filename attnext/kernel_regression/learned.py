@@ -1,4 +1,4 @@
-"""A kernel regression whose bandwidth is a parameter, learned by gradient descent."""
+"""NWKernelRegression: kernel regression that learns its bandwidth by gradient descent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Saved(NamedTuple):
-    """What a forward keeps for its backward; w is a copy, so a step in between does no harm."""
+    """Arrays that a forward pass stores for its backward pass. w is a copy of the parameter."""
 
     queries: Array  # (n, 1, 1)
     keys: Array  # (n, N, 1)
@@ -28,27 +28,27 @@ class _Saved(NamedTuple):
 
 
 class NWKernelRegression:
-    """Nadaraya-Watson regression whose kernel width is learned.
+    """Nadaraya-Watson kernel regression with a learned bandwidth.
 
-    The one parameter ``w`` is the inverse of the bandwidth: a larger w makes a narrower
-    kernel. It is trained like any parameter: forward, backward, step.
+    The only parameter ``w`` is the inverse of the bandwidth: a larger w makes the kernel narrower.
+    Train it like any other parameter: forward pass, backward pass, update.
 
     Parameters
     ----------
     rng : None, int, numpy.random.Generator, ..., optional
-        Seed of the initial ``w``, anything `numpy.random.default_rng` takes.
+        Seed for the initial ``w``: any argument of `numpy.random.default_rng`.
 
     Attributes
     ----------
     attention_weights : ndarray, shape (n, N), float32, or None
-        The weights of the last call; None before the first.
+        The attention weights of the last call; None before the first call.
     grads : dict
-        ``{"w": ndarray of shape (1,)}``: gradients added up since the last `zero_grad`.
+        ``{"w": ndarray of shape (1,)}``: the sum of the gradients since the last `zero_grad`.
 
     Notes
     -----
-    y_i = sum_j softmax_j(-((q_i - k_ij) w)^2 / 2) v_ij, with w drawn uniformly from [0, 1):
-    d2l's class of the same name.
+    y_i = sum_j softmax_j(-((q_i - k_ij) w)^2 / 2) v_ij, as in d2l's class of the same name. The
+    initial w is drawn uniformly from [0, 1).
 
     Examples
     --------
@@ -68,7 +68,7 @@ class NWKernelRegression:
     True
     """
 
-    attention_weights: Array | Any  # to look at without a check for None
+    attention_weights: Array | Any  # Any, so that type checkers need no check for None
     grads: dict[str, Array]
 
     def __init__(
@@ -84,7 +84,7 @@ class NWKernelRegression:
 
     @property
     def w(self) -> Array:
-        """The live parameter, shape (1,): 1 / bandwidth. A value assigned to it is copied."""
+        """The parameter w = 1 / bandwidth, shape (1,). Assignment copies the value into it."""
         return self._w  # never replaced, so parameters() stays live
 
     @w.setter
@@ -92,16 +92,16 @@ class NWKernelRegression:
         self._w[...] = as_float32("w", value, 1)
 
     def __call__(self, queries: ArrayLike, keys: ArrayLike, values: ArrayLike) -> Array:
-        """Predict for each query from keys and values of its own.
+        """Predict for each query from the keys and values of its row.
 
         Parameters
         ----------
         queries : array_like, shape (n,)
-            Where to predict.
+            The inputs to predict for.
         keys : array_like, shape (n, N)
-            Row i holds the inputs that query i may look at.
+            Row i contains the training inputs for query i.
         values : array_like, shape (n, N)
-            The targets that belong to `keys`.
+            The training targets of `keys`.
 
         Returns
         -------
@@ -118,7 +118,7 @@ class NWKernelRegression:
         q = as_float32("queries", queries, "n")
         k = as_float32("keys", keys, q.size, "N")
         v = as_float32("values", values, *k.shape)
-        # A batch of n attentions, each of one query over its own N keys of one feature.
+        # A batch of n attentions, each with one query and N keys of one feature.
         q, k, v, w = q[:, None, None], k[:, :, None], v[:, :, None], self._w.copy()
         output, weights, lse = gaussian_attention(
             q, k, v, w=w, return_weights=True, return_lse=True
@@ -128,7 +128,7 @@ class NWKernelRegression:
         return output[:, 0, 0].copy()  # the caller may write into it: `error = y; error -= ...`
 
     def backward(self, grad_output: ArrayLike) -> tuple[Array, Array, Array]:
-        """Gradients of the last call; the one of ``w`` is added to `grads`.
+        """Return the gradients of the last call, and add the gradient of ``w`` to `grads`.
 
         Parameters
         ----------
@@ -145,14 +145,14 @@ class NWKernelRegression:
         Raises
         ------
         RuntimeError
-            If nothing has been predicted yet.
+            If the object has not been called yet.
         TypeError
             If `grad_output` does not hold real numbers.
         ValueError
-            If `grad_output` has another shape than the predictions.
+            If the shape of `grad_output` differs from the shape of the predictions.
         """
         if self._saved is None:
-            raise RuntimeError("backward needs a forward first: call the object before backward")
+            raise RuntimeError("backward needs a forward pass: call the object before backward")
         queries, keys, values, w, output, lse = self._saved
         grad = as_float32("grad_output", grad_output, len(queries))
         dq, dk, dv, dw = gaussian_attention_backward(
@@ -163,12 +163,12 @@ class NWKernelRegression:
 
     def parameters(self) -> dict[str, Array]:
         """
-        The live parameters by name: ``p -= lr * net.grads[name]`` trains.
+        Return the parameters by name. ``p -= lr * net.grads[name]`` updates the model.
 
         Returns
         -------
         dict of str to ndarray
-            ``{"w": w}`` with w of shape (1,), float32; changing it changes the model.
+            ``{"w": w}`` with w of shape (1,), float32. A change of w changes the model.
         """
         return {"w": self._w}
 

@@ -1,29 +1,29 @@
-"""Pictures of attention: heat maps of weights, curves of a regression, a loss, of positions.
+"""Plots of attention: heat maps, kernel regression, losses and positional encodings.
 
-Needs matplotlib. The first call of each, and its picture, are those of *Dive into Deep Learning*
-(d2l). Every function returns the Figure it has drawn, and ``savefig`` writes it to a file.
+Needs matplotlib. Called as in *Dive into Deep Learning* (d2l), the functions draw the plots of d2l.
+Every function returns a Figure; ``figure.savefig("plot.png")`` writes it to a file.
 
-Where ``matplotlib.pyplot`` has been imported, as d2l does, the Figure is a new one of pyplot's: it
-is shown at the end of a notebook's cell, wherever in the cell it was drawn, and by ``plt.show()``
-in a script. Where it has not, nothing is kept anywhere and pyplot is not imported: a Figure that
-is the last line of a cell shows itself. No setting of matplotlib is changed in either case. To
-have a picture drawn elsewhere: ``show_heatmaps(..., fig=figure)``, ``plot_loss(..., ax=axes)``.
+If ``matplotlib.pyplot`` has been imported, as in d2l, each function creates a pyplot figure. A
+notebook shows it at the end of the cell, and ``plt.show()`` shows it in a script. If pyplot has not
+been imported, the functions do not import it. A notebook then shows a Figure that is the last line
+of a cell. No function changes the settings of matplotlib. To draw into an existing figure, use
+``show_heatmaps(..., fig=figure)`` or ``plot_loss(..., ax=axes)``.
 
-Titles, labels and names in legends are drawn as they are written: ``$`` begins no formula, and a
-name with a leading underscore is in the legend. To have matplotlib read a title as a formula:
+Titles, labels and legends are plain text: ``$`` does not start a formula, and a name with a leading
+underscore appears in the legend. To let matplotlib read a title as a formula, call
 ``figure.axes[0].title.set_parse_math(True)``.
 
     heatmaps.py     show_heatmaps
     curves.py       plot_kernel_regression, plot_loss, plot_positional_encoding
-    figures.py      the Figure, its colours and fonts
-    drawable.py     the checking of arguments, used by all the others
+    figures.py      create a Figure; colours and fonts
+    drawable.py     check the arguments
 """
 
 from attnext._hints import suggest_names as _suggest_names
 from attnext._needed import needed
 
 with needed(
-    "attnext.plot draws with matplotlib, which is not installed: pip install matplotlib",
+    "attnext.plot needs matplotlib, which is not installed: pip install matplotlib",
     "matplotlib",
 ):
     from .curves import plot_kernel_regression, plot_loss, plot_positional_encoding
@@ -35,5 +35,5 @@ _suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not the files that this is made of."""
+    """Return the public names, so that completion does not offer the modules of the package."""
     return __all__

@@ -1,4 +1,4 @@
-"""Curves: a regression beside the truth and the data, losses by epoch, waves of positions."""
+"""Plots of curves: kernel regression, losses, positional encodings."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from .figures import (
     whole_numbers,
 )
 
-_FEW = 20  # so many losses are drawn as points too, a single one as nothing else
+_FEW = 20  # a curve of at most this many losses also has a marker at each loss
 
 _F = TypeVar("_F", bound=Callable[..., Figure])
 _RESULT = Voice(
     see="",
-    returns="matplotlib.figure.Figure\n    The picture; with `ax`, the Figure these are part of.",
+    returns="matplotlib.figure.Figure\n    The figure; with `ax`, the figure that contains `ax`.",
 )
 _ARGUMENTS = """\
 xlabel, ylabel : str, optional
-    The names of the axes.
+    Labels of the axes.
 title : str, optional
-    A heading.
+    Title of the plot.
 figsize : tuple of two floats, default {figsize}
-    Width and height of a new Figure, in inches.
+    Width and height of a new figure, in inches.
 ax : matplotlib.axes.Axes, optional
-    Where to draw instead of in a new Figure."""
+    Axes to draw in. Default: the axes of a new figure."""
 
 
 def _told(function: _F) -> _F:
-    """The function itself; its docstring also says what all of these take and return."""
+    """Add the shared parameters and the result to the docstring of a function, and return it."""
     parameters = inspect.signature(function).parameters
     shared = entries(_ARGUMENTS.format(figsize=parameters["figsize"].default))
     function.__doc__ = complete(function, parameters, shared, _RESULT)
@@ -68,33 +68,34 @@ def plot_kernel_regression(
     figsize: tuple[float, float] = (4.5, 3.0),
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw a regression: the true curve, the prediction, and the training examples as points.
+    """Plot a kernel regression: true curve, predictions, and training examples as points.
 
     Parameters
     ----------
     x_train, y_train : array_like, shape (N,) or (N, 1)
         The training examples.
     x_test : array_like, shape (n,) or (n, 1)
-        Where the curves are known, in any order.
+        The x coordinates of the curves, in any order.
     y_truth : array_like, shape (n,) or (n, 1), or None
-        The true curve at `x_test`; None for real data, where nobody knows it.
+        The true curve at `x_test`, or None if it is unknown, as for real data.
     y_hat : array_like, shape (n,) or (n, 1), or a dict of such
-        The prediction at `x_test`; or several, by the names they have in the legend. The line
-        has a gap where the prediction is NaN.
+        The predictions at `x_test`. A dict plots several curves; its keys are their names in the
+        legend. The line has a gap where a prediction is NaN.
     labels : sequence of three str, optional
-        What truth, prediction and training examples are called in the legend.
+        Names of the true curve, the predictions and the training examples in the legend.
 
     Raises
     ------
     TypeError
-        If an argument does not hold real numbers, `labels` are no strings, or `ax` are no Axes.
+        If an argument does not contain real numbers, `labels` is not a sequence of strings, or
+        `ax` is not an Axes object.
     ValueError
-        If lengths differ, an argument is empty, or `labels` are not three.
+        If lengths differ, an argument is empty, or there are not exactly three `labels`.
 
     Notes
     -----
-    The picture that d2l's ``plot_kernel_reg(y_hat)`` draws. Arrays, lists and tensors do, also
-    tensors that require grad.
+    This is the plot of ``plot_kernel_reg(y_hat)`` in d2l. Arrays, lists and tensors are accepted,
+    including tensors that require grad.
 
     Examples
     --------
@@ -123,7 +124,7 @@ def plot_kernel_regression(
     order = np.argsort(x, kind="stable")
     if truth is not None:
         draw_curve(axes, x[order], truth[order], "--", name=names[0], color=TRUTH, linewidth=1.6)
-    # The second colour is that of the points.
+    # Skip the second colour, which the points use.
     colours = [LINES[0], *LINES[2:]]
     for i, (name, curve) in enumerate(curves.items()):
         colour = colours[i % len(colours)]
@@ -143,22 +144,24 @@ def plot_loss(
     figsize: tuple[float, float] = (4.5, 3.0),
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw the loss of each epoch as a curve.
+    """Plot the loss of each epoch as a curve.
 
     Parameters
     ----------
     losses : array_like, shape (epochs,) or (epochs, 1), or a dict of such
-        The loss after each epoch, from epoch 1 on; or several curves, of any lengths, by the
-        names they have in the legend. A list of numbers or of tensors does.
+        The loss after each epoch, starting with epoch 1. A list of numbers or tensors is accepted.
+        A dict plots several curves; its keys are their names in the legend. The curves may have
+        different lengths.
     log : bool, default False
-        Whether the axis of the loss is logarithmic.
+        If True, the axis of the loss is logarithmic.
 
     Raises
     ------
     TypeError
-        If the losses are not real numbers, or `ax` are no Axes.
+        If the losses are not real numbers, or `ax` is not an Axes object.
     ValueError
-        If there is no loss, they have more than one axis, or one is 0 or less and `log` is set.
+        If there is no loss, if a curve is not one-dimensional, or if `log` is True and a loss is
+        not above 0.
 
     Examples
     --------
@@ -207,26 +210,27 @@ def plot_positional_encoding(
     figsize: tuple[float, float] = (6.0, 2.5),
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw some columns of a positional encoding as curves over the positions.
+    """Plot columns of a positional encoding as curves over the positions.
 
     Parameters
     ----------
     encoding : array_like, shape (num_steps, num_hiddens)
-        What `attnext.positional_encoding` returns, or another: learned ones do.
+        A result of `attnext.positional_encoding`, or any other encoding, for example a learned one.
     columns : sequence of int, optional
-        Which columns; those of d2l's picture by default.
+        The columns to plot. The default columns are those of the plot in d2l.
 
     Raises
     ------
     TypeError
-        If `encoding` does not hold real numbers, a column is no int, or `ax` are no Axes.
+        If `encoding` does not contain real numbers, a column is not an int, or `ax` is not an Axes
+        object.
     ValueError
-        If `encoding` has not two axes, or has no such column.
+        If `encoding` is not two-dimensional, or does not have one of the `columns`.
 
     Notes
     -----
-    All of it is a heat map: ``show_heatmaps(encoding[None, None], "column", "position",
-    cmap="RdBu")``.
+    To plot the whole encoding as a heat map: ``show_heatmaps(encoding[None, None], "column",
+    "position", cmap="RdBu")``.
 
     Examples
     --------
@@ -255,7 +259,7 @@ def plot_positional_encoding(
 
 
 def _named(name: str, curves: Any, label: str | None, size: int | str) -> dict[Any, Numbers]:
-    """Return the curves by their names in the legend; `label` is the name of a single curve."""
+    """Return the curves by their names in the legend. `label` is the name of a single curve."""
     if not isinstance(curves, Mapping):
         return {label: as_vector(name, curves, size)}
     if not curves:

@@ -1,4 +1,4 @@
-"""The arguments of a plot: numbers from arrays, lists and tensors, or a clear error."""
+"""Convert the arguments of a plot to float64 arrays, or raise an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 
 
 def as_numbers(name: str, value: Any) -> Numbers:
-    """The value as float64: an array, a tensor or a list of such. A picture needs no gradient."""
+    """Return an array, a tensor or a list of these as float64, without gradients."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a MaskedArray, expected a plain array")
     try:
@@ -31,7 +31,7 @@ def as_numbers(name: str, value: Any) -> Numbers:
 
 
 def as_vector(name: str, value: Any, size: int | str) -> Numbers:
-    """The value as float64 with one axis; a letter for a size fits any but 0."""
+    """Return the value as a float64 vector. A size given as a letter allows any size but 0."""
     array = as_numbers(name, value)
     vector = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if vector.ndim != 1 or not (isinstance(size, str) or vector.size == size):
@@ -42,7 +42,7 @@ def as_vector(name: str, value: Any, size: int | str) -> Numbers:
 
 
 def _without_gradient(value: Any) -> Any:
-    """A tensor as an array; lists with theirs as arrays. PyTorch is not imported."""
+    """Return tensors, also in nested lists, as arrays, without importing PyTorch."""
     if isinstance(value, list | tuple):
         return [_without_gradient(item) for item in value]
     if not hasattr(value, "detach"):

@@ -1,4 +1,4 @@
-"""What all pictures share: the Figure, and who shows it; the colours, the fonts."""
+"""Create figures for all plots, with their colours and fonts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-# Lines in the order in which they are drawn; the first goes with the reds of the heat maps.
+# Colours of lines in drawing order. The first matches the reds of the heat maps.
 LINES = ("#c2313a", "#2f6db3", "#3d9454", "#8b5fa8", "#d5822a", "#4fa3a5")
 POINTS = "#2f6db3"
 TRUTH = "#555555"
@@ -25,9 +25,9 @@ MASKED, HATCH = "#f2f2f2", "#bdbdbd"
 NOT_FINITE = "#30475e"
 FRAME = "#777777"
 
-CHINESE = "\u2e80"  # the first of the characters that only such a font has, and twice as wide
+CHINESE = "\u2e80"  # characters from here on need a Chinese font
 
-# Fonts that have Chinese characters, as matplotlib calls them; the first ones are free.
+# Names of fonts with Chinese characters in matplotlib. The first ones are free.
 CHINESE_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -45,20 +45,21 @@ CHINESE_FONTS = (
 
 
 class Picture(Figure):
-    """A Figure that a notebook shows once, whether pyplot is in use or not.
+    """A Figure that a notebook shows exactly once, with or without pyplot.
 
-    IPython learns how to show a Figure from pyplot's first one, and shows all of pyplot's at the
-    end of the cell; before it has learned, it would print the Figure's name.
+    IPython registers how to show a Figure when pyplot creates the first figure. Before that, it
+    would print only the name of the Figure. Afterwards it shows all figures of pyplot at the end of
+    the cell.
     """
 
     def _ipython_display_(self) -> None:
-        """Asked before all others: pyplot is not to show once more what is shown already."""
+        """Close the figure in pyplot before it is shown, so that pyplot does not show it again."""
         if "matplotlib.pyplot" in sys.modules and "inline" in get_backend():
             let_go(self)
-        raise NotImplementedError  # which has IPython ask the others
+        raise NotImplementedError  # IPython then uses the other formats
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """The picture in twice the resolution of the screen, and its size there."""
+        """Return a PNG with twice the screen resolution, and its size on the screen."""
         buffer = BytesIO()
         self.savefig(buffer, format="png", dpi=2 * self.dpi, bbox_inches="tight")
         png = buffer.getvalue()
@@ -68,10 +69,10 @@ class Picture(Figure):
 
 
 def new_figure(figsize: Sequence[float]) -> Figure:
-    """An empty Figure, which gives whatever is drawn the room it needs.
+    """Return an empty Figure with constrained layout.
 
-    Where pyplot is in use it is one of pyplot's: the cell of a notebook, or ``plt.show()``, shows
-    it as any other. Nobody imports pyplot for that.
+    If pyplot has been imported, the Figure is a pyplot figure, so a notebook cell or
+    ``plt.show()`` shows it. This function does not import pyplot.
     """
     try:
         width, height = map(float, figsize)
@@ -84,14 +85,14 @@ def new_figure(figsize: Sequence[float]) -> Figure:
 
 
 def let_go(figure: Figure) -> None:
-    """Pyplot, if it is in use, forgets this Figure, and does not show it again."""
+    """Close this Figure in pyplot, if pyplot has been imported."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.close(figure)
 
 
 def axes_to_draw_in(ax: Axes | None, figsize: Sequence[float]) -> Axes:
-    """The Axes given, or those of a new Figure; bare of what distracts from a curve."""
+    """Return the given Axes, or new ones, with a light grid and without top and right spines."""
     if ax is not None and not isinstance(ax, Axes):
         raise TypeError(f"ax is of type {type(ax).__name__}, expected matplotlib Axes")
     axes = new_figure(figsize).add_subplot() if ax is None else ax
@@ -102,7 +103,7 @@ def axes_to_draw_in(ax: Axes | None, figsize: Sequence[float]) -> Axes:
 
 
 def whole_numbers() -> MaxNLocator:
-    """Ticks at whole numbers only; at the one there is, if there is only one."""
+    """Return a locator that puts ticks at whole numbers only, at least one."""
     return MaxNLocator("auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
 
 

@@ -1,4 +1,4 @@
-"""Heat maps of attention weights, scores or any other matrices, side by side on one scale."""
+"""Heat maps of attention weights, scores or other matrices, with one colour scale."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .figures import (
     whole_numbers,
 )
 
-_OUTLINED = 16  # up to so many rows and columns, lines between the cells
+_OUTLINED = 16  # draw lines between cells up to this number of rows and columns
 
 
 def show_heatmaps(
@@ -51,57 +51,60 @@ def show_heatmaps(
     vmax: float | None = None,
     fig: Figure | SubFigure | None = None,
 ) -> Figure:
-    """Draw matrices as heat maps on one colour scale.
+    """Plot matrices as heat maps with one colour scale.
 
     Parameters
     ----------
     matrices : array_like, shape (rows, columns, M, N), (columns, M, N) or (M, N)
-        A grid of pictures, a row of them, or a single one, each of M queries from top to bottom
-        and N keys from left to right. An array, a tensor (also one that requires grad) or a
-        list of such.
+        A grid of heat maps, one row of heat maps, or a single one. Each has M queries from top to
+        bottom and N keys from left to right. Arrays, tensors and lists of these are accepted,
+        including tensors that require grad.
     xlabel, ylabel : str, default "Keys" and "Queries"
-        What the columns and the rows are; written at the bottom and on the left of the grid.
+        Labels of the columns and rows, at the bottom and on the left of the grid.
     titles : sequence of str, optional
-        One for each column of pictures, or one for each picture, row after row.
+        One title for each column of the grid, or one for each heat map, row by row.
     figsize : tuple of two floats, or None, default (2.5, 2.5)
-        Width and height of the whole Figure, in inches. None: so large that all can be read.
+        Width and height of the whole figure, in inches. None chooses a size in which all labels
+        are readable.
     cmap : str or matplotlib.colors.Colormap, default "Reds"
-        The colours.
+        The colour map.
     valid_lens : None, int or array_like of integers, optional
-        How many keys take part, in any shape that `attnext.masked_softmax` takes for an X of the
-        shape of `matrices`. The other cells are drawn as masked: hatched, whatever is in them.
+        Number of valid keys, in any shape that `attnext.masked_softmax` accepts for an X of the
+        shape of `matrices`. The other cells are masked: they are hatched, and their values are
+        ignored.
     mask : array_like of bool, optional
-        True = attend; broadcasts to the shape of `matrices`. False cells are drawn as masked.
+        True where a query attends to a key; broadcasts to the shape of `matrices`. Cells with False
+        are masked.
     xticklabels : sequence of N str, optional
-        What each key is, a token for instance, in place of its index.
+        A label for each key, for example a token. Default: indices.
     yticklabels : sequence of M str, optional
-        What each query is.
+        A label for each query. Default: indices.
     vmin, vmax : float, optional
-        The ends of the colour scale: see Notes.
+        The limits of the colour scale. For the defaults see Notes.
     fig : matplotlib.figure.Figure or SubFigure, optional
-        Where to draw instead of in a new Figure.
+        Figure to draw in. Default: a new figure.
 
     Returns
     -------
     matplotlib.figure.Figure
-        The picture; with `fig`, the Figure that it is or is part of.
+        The figure; with `fig`, the figure that is or contains `fig`.
 
     Raises
     ------
     TypeError
-        If `matrices` does not hold real numbers (bools do too), or an argument is not of the kind
-        it has to be.
+        If `matrices` does not contain real numbers or bools, or another argument has the wrong
+        type.
     ValueError
-        If `matrices` has another shape or no cells, a number of titles or labels does not fit,
-        `valid_lens` or `mask` do not, or `vmin` is not below `vmax`.
+        If `matrices` has another shape or is empty, if the number of titles or labels is wrong, if
+        the shape of `valid_lens` or `mask` does not fit, or if `vmin` is not below `vmax`.
 
     Notes
     -----
-    d2l's function of this name and signature, with four differences. The labels have defaults.
-    All the pictures are on the one scale that the colour bar shows, from the smallest to the
-    largest cell that takes part; from 0 if all lie between 0 and 1, as weights do. Cells that are
-    NaN or infinite have a colour of their own, and a note below says what it means, as it does for
-    masked cells. The Figure is returned; it is shown as the module says.
+    The function has the name and signature of d2l's function, with four differences. The labels
+    have defaults. All heat maps share one colour scale: it starts at 0 if all unmasked cells are
+    between 0 and 1, otherwise at the smallest unmasked cell, and it ends at the largest one. Cells
+    that are NaN or infinite have a separate colour, and a legend explains this colour and the
+    hatching. The function returns the figure; `attnext.plot` describes when it is shown.
 
     Examples
     --------
@@ -147,19 +150,19 @@ def show_heatmaps(
 
 @dataclass(frozen=True)
 class _Cells:
-    """The numbers of all pictures, and which of them take no part."""
+    """The cells of all heat maps, and a mask of the masked cells."""
 
     values: Numbers  # (rows, columns, M, N)
     masked: NDArray[np.bool_]  # (rows, columns, M, N)
 
     @property
     def not_finite(self) -> Numbers:
-        """Those that take part and have no place on the scale: NaN, inf."""
+        """Return the unmasked cells that are NaN or infinite."""
         taking_part = self.values[~self.masked]
         return taking_part[~np.isfinite(taking_part)]
 
     def scale(self, vmin: float | None, vmax: float | None) -> Normalize:
-        """From the smallest to the largest that takes part; from 0, if they may be weights."""
+        """Return the scale of the unmasked cells. It starts at 0 if all of them are in [0, 1]."""
         shown = self.values[~self.masked & np.isfinite(self.values)]
         low, high = (float(shown.min()), float(shown.max())) if shown.size else (0.0, 1.0)
         if low >= 0 and high <= 1:
@@ -173,11 +176,11 @@ class _Cells:
 
 
 def _as_cells(matrices: Any, valid_lens: Any, mask: Any) -> _Cells:
-    """The matrices as a grid of pictures; masked as an attention of their shape would be."""
+    """Return the matrices as a grid of heat maps, with the mask of the arguments."""
     if matrices is None:
         raise TypeError(
-            "matrices has the value None, expected real numbers: the attention_weights of a layer "
-            "are None until it is called, and after a call with need_weights=False"
+            "matrices is None, expected real numbers: the attention_weights of a layer are None "
+            "before its first call and after a call with need_weights=False"
         )
     values = as_numbers("matrices", matrices)
     if not 2 <= values.ndim <= 4:
@@ -185,7 +188,7 @@ def _as_cells(matrices: Any, valid_lens: Any, mask: Any) -> _Cells:
         raise ValueError(f"matrices has shape {values.shape}, expected {expected}")
     if values.size == 0:
         raise ValueError(f"matrices has shape {values.shape}, expected at least one cell")
-    # What takes part is what the softmax of equal scores gives a weight.
+    # A cell is masked if a softmax of equal scores gives it the weight 0.
     equal = np.zeros(values.shape, np.float32)
     masked = masked_softmax(equal, valid_lens, mask=mask, empty_rows="zero") == 0
     grid = (1,) * (4 - values.ndim) + values.shape
@@ -193,13 +196,13 @@ def _as_cells(matrices: Any, valid_lens: Any, mask: Any) -> _Cells:
 
 
 def _as_headings(titles: Sequence[str] | None, rows: int, columns: int) -> list[str]:
-    """One for each picture: those of the columns stand over the first row only."""
+    """Return one title for each heat map. Titles of columns appear above the first row only."""
     headings = [""] * columns if titles is None else as_texts("titles", titles)
     if len(headings) == rows * columns:
         return headings
     if len(headings) != columns:
-        every = f" or {rows * columns}, one for each picture" if rows > 1 else ""
-        expected = f"{columns}, one for each column of pictures" + every
+        every = f" or {rows * columns} (one for each heat map)" if rows > 1 else ""
+        expected = f"{columns} (one for each column)" + every
         raise ValueError(f"titles has {len(headings)} entries, expected {expected}")
     return headings + [""] * ((rows - 1) * columns)
 
@@ -210,7 +213,7 @@ def _as_headings(titles: Sequence[str] | None, rows: int, columns: int) -> list[
 def _draw(
     axes: Axes, matrix: Numbers, masked: NDArray[np.bool_], scale: Normalize, colours: Colormap
 ) -> AxesImage:
-    """One picture. Where the image has a hole, the hatched background shows through."""
+    """Draw one heat map. The hatched background is visible where a cell is masked."""
     finite = np.isfinite(matrix)
     if masked.any():
         axes.patch.set(facecolor=MASKED, edgecolor=HATCH, hatch="/////", linewidth=0)
@@ -226,7 +229,7 @@ def _draw(
 
 
 def _name_cells(axes: Axes, keys: list[str], queries: list[str]) -> None:
-    """Ticks: the names, slanted if they are long, or some of the indices."""
+    """Label the ticks with names, slanted if they are long, or with some of the indices."""
     M, N = axes.images[0].get_size()
     for axis, names in ((axes.xaxis, keys), (axes.yaxis, queries)):
         if names:
@@ -244,7 +247,7 @@ def _name_cells(axes: Axes, keys: list[str], queries: list[str]) -> None:
 
 
 def _explain(fig: Figure | SubFigure, cells: _Cells) -> None:
-    """A note on the cells that are not on the colour scale, if there are any."""
+    """Add a legend for masked and non-finite cells, if there are any."""
     notes = []
     if cells.masked.any():
         notes.append(Patch(facecolor=MASKED, edgecolor=HATCH, hatch="/////", label="masked"))
@@ -259,7 +262,7 @@ def _explain(fig: Figure | SubFigure, cells: _Cells) -> None:
 
 
 def _make_room(fig: Figure | SubFigure) -> None:
-    """A Figure of the caller's: what is drawn into it gets the room it needs there too."""
+    """Set constrained layout on a figure of the caller, unless it has a layout engine."""
     if not isinstance(fig, Figure | SubFigure):
         raise TypeError(f"fig is of type {type(fig).__name__}, expected a matplotlib Figure")
     whole = fig.figure
@@ -268,7 +271,7 @@ def _make_room(fig: Figure | SubFigure) -> None:
 
 
 def _fitting(cells: _Cells, keys: list[str], queries: list[str]) -> tuple[float, float]:
-    """Width and height, in inches, in which these pictures and their labels can be read."""
+    """Return a width and height, in inches, in which heat maps and labels are readable."""
     rows, columns, M, N = cells.values.shape
     least = 0.2 if keys or queries else 0.05
     cell = max(min(0.32, 2.4 / max(M, N), 7.5 / (columns * N)), least)

@@ -1,6 +1,7 @@
-"""A computation that moves: sliders, hover, lines between tokens, every head; in a notebook.
+"""Show a computation in a notebook as an interactive view with sliders.
 
-`show` takes what `attnext.explain` takes, and a notebook displays what it returns. Needs anywidget.
+`show` takes the arguments of a function of `attnext.explain` and returns a widget that the notebook
+displays. It needs the package anywidget.
 
 >>> import numpy as np
 >>> from attnext import view
@@ -12,13 +13,13 @@
 
 The files, from the inside out:
 
-    static/       what draws: ES modules without dependencies; view.js says what an engine is
+    static/       the front end: ES modules without dependencies; view.js describes the interface
     picture.py    a call that can be computed again with other options
-    packing.py    traces and arrays for a page
-    messages.py   what a page sends, checked
-    module.py     the files of static/ as one module
-    html.py       what a saved notebook shows
-    widget.py     View, the kernel's half
+    packing.py    convert traces and arrays for the page
+    messages.py   check the messages that a page sends
+    module.py     join the files of static/ into one module
+    html.py       the HTML that a saved notebook shows
+    widget.py     View, the widget that runs in the kernel
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from attnext._needed import needed
 from attnext.view.picture import picture
 
 with needed(
-    "attnext.view is a widget of anywidget, which is not installed: pip install anywidget",
+    "attnext.view needs anywidget, which is not installed: pip install anywidget",
     "anywidget",
     "traitlets",
 ):
@@ -42,40 +43,41 @@ _suggest_names(__name__, __all__)
 
 
 def show(function: Any, *args: Any, lang: str = "en", **arguments: Any) -> View:
-    """Show a call as a picture that moves, in a notebook.
+    """Show a call as an interactive view in a notebook.
 
     Parameters
     ----------
     function : function, layer or str
-        What is called: a function of `attnext.explain`, its fast twin in attnext, or the name of
-        either; `attnext.kernel_regression.nadaraya_watson`; or a layer, as `attnext.explain.layer`
-        takes it.
+        The function to call: a function of `attnext.explain`, the function of the same name in
+        attnext, `attnext.kernel_regression.nadaraya_watson`, or the name of one of these. A layer
+        that `attnext.explain.layer` accepts works too.
     *args : optional
-        Its arguments, in their order.
+        Positional arguments of the function.
     lang : {'en', 'zh'}, optional
-        Language of the picture: English or Chinese. A button changes it.
+        Language of the view: English or Chinese. A button in the view changes it.
     **arguments : optional
-        Its arguments by name.
+        Keyword arguments of the function.
 
     Returns
     -------
     view : View
-        The picture, which shows itself where it is the last line of a cell. Its method
-        `with_labels` gives names, such as tokens, to queries and keys:
-        ``view.show(...).with_labels(queries=tokens, keys=tokens)``.
+        The view. A notebook displays it if it is the last line of a cell. To show tokens instead of
+        indices, call ``view.show(...).with_labels(queries=tokens, keys=tokens)``.
 
     Raises
     ------
     TypeError, ValueError
-        As from the function of `attnext.explain`; ValueError also if there is none of that name.
+        The same errors as the function of `attnext.explain`. Also ValueError if no function has the
+        given name.
 
     Notes
     -----
-    The row shows scores, masked scores, weights and output. A weight under the pointer, or under
-    the focus of the keyboard, shows its query, its key and their product. The sliders are those
-    options that the function takes: temperature (of the scale), bandwidth, length, window, softcap,
-    dropout; each asks the kernel. The points of `attnext.kernel_regression.nadaraya_watson` can be
-    dragged. In a saved notebook, and in HTML made of it, the last state stays.
+    The view shows scores, masked scores, weights and output in a row. Point at a weight, or move
+    the keyboard focus to it, to see its query, its key and their product. There is a slider for
+    each of these options that the function has: temperature (scale), bandwidth, valid length,
+    window, softcap, dropout. The kernel computes the result again when a slider moves. The points
+    of `attnext.kernel_regression.nadaraya_watson` can be dragged. A saved notebook, and its HTML
+    export, show the last state.
 
     Examples
     --------
@@ -90,5 +92,5 @@ def show(function: Any, *args: Any, lang: str = "en", **arguments: Any) -> View:
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not the files that this is made of."""
+    """Return the public names, so that completion does not offer the modules of the package."""
     return __all__

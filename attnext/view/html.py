@@ -1,4 +1,4 @@
-"""A picture for pages without a kernel: its last state, with hover; without scripts, a trace."""
+"""HTML for pages without a kernel: the last state of a view, or a trace if scripts are off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnext.view.packing import SAVED, as_json, pack_trace
 
 
 def page_part(identifier: str, trace: Trace, state: dict[str, Any]) -> str:
-    """An element of that id, and the script that draws into it. Nothing is loaded."""
+    """Return an element with this id and the script that draws into it, without external files."""
     saved = as_json({**state, "result": pack_trace(trace, SAVED)})
     name = escape(identifier, quote=True)
     return (

@@ -1,4 +1,4 @@
-"""Messages of a page: each is checked whole before anything of it is used."""
+"""Check each message of a page completely before any part of it is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnext.explain.words import check_lang
 from attnext.reference.arguments import shown as written
 from attnext.view.packing import unpack_array
 
-# The options that a page may ask for; the call itself checks their values.
+# The options that a page may set. The call itself checks their values.
 OPTIONS = ("scale", "sigma", "w", "softcap", "dropout_p", "seed") + (
     *("valid_lens", "window", "causal", "kernel"),
 )
@@ -23,7 +23,7 @@ LARGEST = 2**53 - 1  # the largest integer that JavaScript counts exactly
 
 @dataclass(frozen=True)
 class Request:
-    """What a page asks for; options that are None are as by default."""
+    """The request of a page. An option that is None has its default."""
 
     number: int
     options: dict[str, Any]
@@ -32,13 +32,13 @@ class Request:
 
 
 def number_of(message: object) -> int | None:
-    """Return the number of a request, which its answer repeats; None if it has no right number."""
+    """Return the number of a request, or None if it is invalid. The answer repeats this number."""
     number = message.get("number") if isinstance(message, dict) else None
     return number if _is_index(number) else None
 
 
 def read_request(message: object, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Request:
-    """Return the request, checked for a picture with these arrays."""
+    """Check a request for a picture with these arrays, and return it."""
     asked = _dict("_request", message, ("number", "options", "lang", "arrays"))
     number = number_of(asked)
     if number is None:
@@ -53,25 +53,25 @@ def read_request(message: object, arrays: Mapping[str, np.ndarray[Any, Any]]) ->
 
 
 def check_place(message: object) -> None:
-    """Raise TypeError or ValueError unless the message says where a reader looks."""
+    """Raise TypeError or ValueError unless the message is a valid position of the selected cell."""
     at = _dict("_at", message, ("lead", "row", "column", "step"))
     lead = at.get("lead", [])
     if not isinstance(lead, list) or not all(map(_is_index, lead)):
-        raise ValueError(f"_at.lead: expected a list of ints of 0 or more, got {shown(lead)}")
+        raise ValueError(f"_at.lead: expected a list of ints >= 0, got {shown(lead)}")
     for name in ("row", "column"):
         if at.get(name) is not None and not _is_index(at[name]):
-            raise ValueError(f"_at.{name}: expected an int of 0 or more, got {shown(at[name])}")
+            raise ValueError(f"_at.{name}: expected an int >= 0, got {shown(at[name])}")
     if at.get("step") is not None and not isinstance(at["step"], str):
         raise TypeError(f"_at.step: expected a str, got {shown(at['step'])}")
 
 
 def check_state(state: object) -> None:
-    """Raise TypeError or ValueError unless the message sets only what a page may set."""
+    """Raise TypeError or ValueError unless the message sets only traits that a page may set."""
     _dict("data.state", state, FROM_PAGE)
 
 
 def check_envelope(message: object) -> None:
-    """Raise TypeError or ValueError unless ipywidgets can read the message of a comm."""
+    """Raise TypeError or ValueError unless ipywidgets can read this comm message."""
     whole: dict[str, Any] = message if isinstance(message, dict) else {}
     content = whole.get("content")
     data = content.get("data") if isinstance(content, dict) else None
@@ -91,7 +91,7 @@ def check_envelope(message: object) -> None:
 
 
 def _check_path(path: object, state: Any) -> None:
-    """Raise ValueError unless the path leads to a place in the state where a buffer can be put."""
+    """Raise ValueError unless the path is a valid position for a buffer in the state."""
     keys: list[Any] = path if isinstance(path, list) and path else [None]
     for key in keys:
         in_list = isinstance(state, list) and _is_index(key) and key < len(state)
@@ -102,22 +102,24 @@ def _check_path(path: object, state: Any) -> None:
 
 
 def _dict(name: str, value: object, known: Collection[str]) -> dict[str, Any]:
-    """Return the value, which must be a dict with no other names than these."""
+    """Return the value. Raise an error unless it is a dict that has only known names."""
     if not isinstance(value, dict):
         raise TypeError(f"{name}: expected a dict, got {shown(value)}")
     for each in value:
         if each not in known:
-            raise ValueError(f"{name}: expected names of {', '.join(known)}; got {shown(each)}")
+            raise ValueError(
+                f"{name}: expected only the names {', '.join(known)}; got {shown(each)}"
+            )
     return value
 
 
 def shown(value: object) -> str:
-    """Return a value as a text of at most 80 characters."""
+    """Return a value as text of at most 80 characters."""
     return short(written(value), 80)
 
 
 def short(text: str, most: int = 400) -> str:
-    """Return the text in one line, without its middle if it is longer."""
+    """Return the text in one line. A text that is too long loses its middle."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 33]}...{line[-30:]}"
 
@@ -127,7 +129,7 @@ def _is_index(value: object) -> TypeGuard[int]:
 
 
 def _array(name: str, packed: object, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return the array that a page sent, which must have the shape of the picture's own."""
+    """Return the array that a page sent. It must have the shape of the picture's array."""
     given = _dict(name, packed, ("shape", "data"))
     if given.get("shape") != list(shape):
         got = shown(given.get("shape"))

@@ -1,4 +1,4 @@
-"""The one ES module that notebooks ask for, joined from the files in static/."""
+"""Join the files in static/ into the one ES module that a notebook loads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _INDENT = re.compile(r"^ +", re.MULTILINE)
 
 
 def source(name: str) -> str:
-    """The text of a file of static/, without its ending."""
+    """Return the text of the file NAME.js of static/."""
     return files("attnext.view").joinpath("static", f"{name}.js").read_text(encoding="utf-8")
 
 
 def order(name: str = "widget") -> list[str]:
-    """The files that this one imports, and it, each after what it imports itself."""
+    """Return the names of this file and all files it imports, imported files first."""
     found: list[str] = []
     for _, other in _IMPORT.findall(source(name)):
         found += [each for each in order(other) if each not in found]
@@ -27,14 +27,14 @@ def order(name: str = "widget") -> list[str]:
 
 @cache
 def module() -> str:
-    """All files as one module without imports; comments and indentation stay behind."""
+    """Return all files as one module, without imports, comments and indentation."""
     *inner, last = order()
     text = "\n".join([*map(_enclosed, inner), _imported(source(last))])
     return _INDENT.sub("", _COMMENT.sub("", text))
 
 
 def _enclosed(name: str) -> str:
-    """A file as a function of its own, which returns what the file exports."""
+    """Return the file wrapped in a function that returns the exports of the file."""
     text = _imported(source(name))
     exports = ", ".join(made for _, made in _EXPORT.findall(text))
     body = _EXPORT.sub(r"\1", text)

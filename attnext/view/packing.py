@@ -1,4 +1,4 @@
-"""Traces and arrays as what a page can read: numbers as bytes, all else as JSON has it."""
+"""Convert traces and arrays for a page: arrays to bytes, everything else to JSON values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from attnext.explain.words import AXES
 
 Packed = dict[str, Any]
 
-MOST = 2**18  # numbers of a step that are sent to a page
-SAVED = 2**14  # ... and that stay in a saved notebook
+MOST = 2**18  # largest step that is sent to a page, in elements
+SAVED = 2**14  # largest step that is stored in a saved notebook, in elements
 
 
 def pack_trace(trace: Trace, most: int = MOST) -> Packed:
-    """What a page draws of a trace: its steps, in the language of the trace."""
+    """Return title, call and steps of a trace for a page."""
     return {
         "title": trace.title,
         "call": trace.call,
@@ -27,17 +27,17 @@ def pack_trace(trace: Trace, most: int = MOST) -> Packed:
 
 
 def pack_array(x: np.ndarray[Any, Any]) -> Packed:
-    """An array (...,) of float32, its bytes in the order of every browser's machine."""
+    """Return an array as float32 bytes in little-endian order, the order of all browsers."""
     return {"shape": list(x.shape), "data": np.ascontiguousarray(x, "<f4").tobytes()}
 
 
 def unpack_array(packed: Packed) -> np.ndarray[Any, Any]:
-    """The array that a page sent."""
+    """Return the array that a page sent."""
     return np.frombuffer(packed["data"], "<f4").astype(np.float32).reshape(packed["shape"])
 
 
 def as_json(packed: Packed) -> str:
-    """The same for a page that is saved: bytes in base64; safe inside of a script."""
+    """Return JSON for a saved page, with bytes in base64. It is safe inside a script element."""
 
     def in_letters(data: bytes) -> str:
         return base64.b64encode(data).decode("ascii")

@@ -1,4 +1,4 @@
-"""What a view shows: a call of attnext.explain, its arrays, and the sliders that change it."""
+"""The call that a view shows, its arrays, and the options that have sliders."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from attnext.kernel_regression.kernels import kernel_as_attention, nadaraya_wats
 
 Arguments = dict[str, Any]
 
-# Arrays that the page looks into or moves; all others stay with the kernel.
+# The arrays that are sent to the page. All other arrays stay in the kernel.
 ARRAYS = ("queries", "keys", "values", "w_v", "x", "x_train", "y_train")
 CONTROLS = (
     *("scale", "sigma", "kernel", "valid_lens", "causal", "window", "softcap", "dropout_p"),
 )
 NUMBERS = ("scale", "sigma", "w", "softcap", "dropout_p", "seed")  # options of one number each
 _REGRESSION = {"en": "Nadaraya-Watson kernel regression", "zh": "Nadaraya-Watson核回归"}
-FIXED = ("weights", "output", "lse", "dropout_mask")  # which hold for one call alone
+FIXED = (
+    "weights",
+    "output",
+    "lse",
+    "dropout_mask",
+)  # arguments that are valid for one call only: no sliders
 
 
 @dataclass(frozen=True)
@@ -33,19 +38,19 @@ class Picture:
     """A call that can be computed again with other options."""
 
     function: str  # of attnext.explain, or nadaraya_watson
-    arguments: Arguments  # as they were given, by name
+    arguments: Arguments  # the given arguments by name
     lang: str
-    queries: tuple[str, ...] = ()  # what each is called
+    queries: tuple[str, ...] = ()  # labels
     keys: tuple[str, ...] = ()
 
     def trace(self, options: Mapping[str, Any] | None = None, lang: str | None = None) -> Trace:
-        """The steps, with these options in the place of those that were given."""
+        """Return the steps, with these options instead of the given ones."""
         given = {**self.arguments, **(options or {})}
         made = _explain(self.function, given, lang or self.lang)
         return made.with_labels(queries=self.queries or None, keys=self.keys or None)
 
     def with_labels(self, queries: Sequence[str] | None, keys: Sequence[str] | None) -> Picture:
-        """The same picture, whose queries and keys have names."""
+        """Return the picture with labels for queries and keys."""
         M, N = (1, *self.trace().weights.shape)[-2:]
         return replace(
             self,
@@ -55,7 +60,7 @@ class Picture:
 
     @property
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The arrays that the page is given, as float32."""
+        """Return the arrays that are sent to the page, as float32."""
         given = dict(self.arguments)
         if (attn := given.get("attn")) is not None and hasattr(attn, "w_v"):
             given["w_v"] = attn.w_v
@@ -65,7 +70,7 @@ class Picture:
 
     @property
     def options(self) -> Arguments:
-        """What the sliders begin with: plain numbers, lists and words."""
+        """Return the initial values of the sliders as numbers, lists and strings."""
         given = self.arguments
         found: Arguments = {
             name: float(np.asarray(given[name]).reshape(())) if name != "seed" else int(given[name])
@@ -84,7 +89,7 @@ class Picture:
 
     @property
     def controls(self) -> list[str]:
-        """The options that have a slider."""
+        """Return the names of the options that have a slider."""
         if any(self.arguments.get(name) is not None for name in FIXED):
             return []
         taken = {*inspect.signature(_callable(self.function)).parameters}
@@ -96,7 +101,7 @@ class Picture:
 
 
 def picture(function: Any, args: Sequence[Any], given: Mapping[str, Any], lang: str) -> Picture:
-    """The call of that name, function or layer, with its arguments by name."""
+    """Return the picture of a call, given by name, function or layer."""
     check_lang(lang)
     name = function if isinstance(function, str) else getattr(function, "__name__", "")
     if name in (*explain.__all__, "nadaraya_watson") and name not in ("Step", "Trace"):
@@ -111,7 +116,7 @@ def picture(function: Any, args: Sequence[Any], given: Mapping[str, Any], lang: 
 
 
 def _callable(function: str) -> Callable[..., Any]:
-    """What has the signature of the call."""
+    """Return the function that has the signature of the call."""
     if function == "nadaraya_watson":
         return nadaraya_watson
     found: Callable[..., Any] = getattr(explain, function)
@@ -133,7 +138,7 @@ def _explain(function: str, given: Arguments, lang: str) -> Trace:
 
 
 def _of_layer(arguments: Arguments) -> set[str]:
-    """The options with a slider that the call of such a layer takes."""
+    """Return the options with a slider that the call of this layer takes."""
     names = {kind.__name__ for kind in type(arguments["attn"]).__mro__}
     if "NWKernelRegression" in names:
         return set()
@@ -144,7 +149,7 @@ def _of_layer(arguments: Arguments) -> set[str]:
 
 
 def _plain(x: Any) -> np.ndarray[Any, Any] | None:
-    """An array of float32; None for what is no array, a Memory for instance."""
+    """Return x as a float32 array, or None if it is not an array, for example a Memory."""
     x = x.detach() if hasattr(x, "detach") else x
     try:
         return np.ascontiguousarray(x, np.float32)

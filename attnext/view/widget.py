@@ -1,4 +1,4 @@
-"""The view as a widget: the kernel's half. static/widget.js is the front end's."""
+"""View: the part of the widget that runs in the kernel. The front end is static/widget.js."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from attnext.view.module import module
 from attnext.view.packing import Packed, pack_array, pack_trace
 from attnext.view.picture import Picture
 
-REST = 0.5  # seconds without a change, before what is saved with the notebook follows
+REST = 0.5  # seconds without a change before the saved view is updated
 
 
 class Message(traitlets.Any):  # type: ignore[type-arg,unused-ignore]
-    """What a page sends: each message is a change, even if it equals the one before."""
+    """A trait that a page sets. Every message counts as a change, even an equal one."""
 
     def set(self, obj: Any, value: Any) -> None:
         """Store the message and notify the observers."""
@@ -38,15 +38,15 @@ class Message(traitlets.Any):  # type: ignore[type-arg,unused-ignore]
 
 
 class View(anywidget.AnyWidget):
-    """A computation that moves: what `show` returns, and a notebook displays.
+    """An interactive view of a computation, as returned by `show`.
 
-    The sliders ask the kernel, which computes with attnext. Beside the living picture a cell keeps
-    one that needs no kernel, which a saved notebook and pages made of it show.
+    When a slider moves, the kernel computes the result again with attnext. The cell also stores a
+    static copy of the view, which a saved notebook and its HTML export show without a kernel.
 
     Parameters
     ----------
     picture : Picture
-        What is shown; `show` makes it of a call.
+        The call to show; `show` creates it.
 
     Examples
     --------
@@ -66,12 +66,12 @@ class View(anywidget.AnyWidget):
     def __init__(self, picture: Picture) -> None:
         self._shows = picture
         self._trace = picture.trace()
-        self._options: dict[str, Any] = {}  # in the place of those of the picture
+        self._options: dict[str, Any] = {}  # override the options of the picture
         self._lang = picture.lang
-        self._twins: list[Any] = []  # handles of what is saved, wherever it is displayed
+        self._twins: list[Any] = []  # display handles of the static copies
         self._later: asyncio.TimerHandle | None = None
         first = {"number": 0, "options": picture.options, "lang": picture.lang}
-        self._good: dict[str, Any] = {"_request": first, "_at": {}}  # the last right messages
+        self._good: dict[str, Any] = {"_request": first, "_at": {}}  # the last valid messages
         self._answers = 0
         super().__init__(
             _picture=self._shown(),
@@ -82,37 +82,37 @@ class View(anywidget.AnyWidget):
 
     @property
     def trace(self) -> Trace:
-        """The steps of what is shown now, as attnext.explain has them."""
+        """The `attnext.explain.Trace` of the current state of the view."""
         return self._trace
 
     def with_labels(
         self, *, queries: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> View:
-        """Call queries and keys by names, tokens for instance, in place of their indices.
+        """Return a view with labels, for example tokens, instead of indices.
 
         Parameters
         ----------
         queries : sequence of M str, optional
-            What each query is called; the same in every entry of the batch and every head.
+            One label for each query. All batch elements and heads use the same labels.
         keys : sequence of N str, optional
-            What each key is called.
+            One label for each key.
 
         Returns
         -------
         view : View
-            Another view of the same call.
+            A new view of the same call.
 
         Raises
         ------
         TypeError, ValueError
-            As from `attnext.explain.Trace.with_labels`.
+            The same errors as `attnext.explain.Trace.with_labels`.
         """
         return View(self._shows.with_labels(queries, keys))
 
-    # ---- what crosses over -----------------------------------------------------------------------
+    # ---- messages --------------------------------------------------------------------------------
 
     def _shown(self) -> Packed:
-        """What stays as it is while sliders move."""
+        """Return the part of the state that does not change when sliders move."""
         p = self._shows
         arrays = {name: pack_array(x) for name, x in p.arrays.items()}
         return {
@@ -127,7 +127,7 @@ class View(anywidget.AnyWidget):
         }
 
     def _handle_msg(self, msg: Any) -> None:
-        """Take a message of the page, unless ipywidgets could not read it."""
+        """Handle a message of the page. Answer with an error if ipywidgets cannot read it."""
         try:
             check_envelope(msg)
         except (TypeError, ValueError) as error:
@@ -136,12 +136,12 @@ class View(anywidget.AnyWidget):
             super()._handle_msg(msg)
 
     def set_state(self, sync_data: Any) -> None:
-        """Take the traits that a page may set; the kernel sets all others.
+        """Set the traits that a page may set; only the kernel sets the others.
 
         Parameters
         ----------
         sync_data : dict
-            Values by trait. Whatever else it is, the page is told so.
+            Values by trait name. For anything else, the page receives an error message.
         """
         try:
             check_state(sync_data)
@@ -152,7 +152,7 @@ class View(anywidget.AnyWidget):
 
     @traitlets.observe("_request")
     def _on_request(self, change: Any) -> None:
-        """Compute what the page asks for; where that fails, the answer is the error."""
+        """Compute the result that the page requests. If this fails, answer with the error."""
         if change.new is self._good["_request"]:
             return
         try:
@@ -160,7 +160,7 @@ class View(anywidget.AnyWidget):
             options = self._replaced(request.options) | request.arrays
             trace = self._shows.trace(options, request.lang)
             result = pack_trace(trace)
-        except Exception as error:  # a message can make a layer raise anything: the page shows it
+        except Exception as error:  # a layer can raise any exception; the page shows it
             self._refuse("_request", error, number_of(change.new))
             return
         self._good["_request"] = change.new
@@ -169,7 +169,7 @@ class View(anywidget.AnyWidget):
 
     @traitlets.observe("_at")
     def _on_at(self, change: Any) -> None:
-        """Keep where the reader looks, for the saved picture."""
+        """Remember the selected cell for the saved view."""
         if change.new is self._good["_at"]:
             return
         try:
@@ -180,13 +180,13 @@ class View(anywidget.AnyWidget):
             self._good["_at"] = change.new
 
     def _replaced(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the call that these options replace; None: the default."""
+        """Return the arguments that these options replace. None stands for the default."""
         known = {name: x for name, x in asked.items() if x is not None}
-        given = {*self._shows.arguments} - {"causal"}  # whose default is no None
+        given = {*self._shows.arguments} - {"causal"}  # the default of causal is not None
         return {name: None for name in asked if name in given and name not in known} | known
 
     def _refuse(self, trait: str, error: Exception, number: int | None = None) -> None:
-        """Answer with the error, and put back the last right message."""
+        """Answer with the error, and restore the last valid message."""
         known = isinstance(error, TypeError | ValueError | RuntimeError | MemoryError) and str(
             error
         )
@@ -195,14 +195,14 @@ class View(anywidget.AnyWidget):
         setattr(self, trait, self._good[trait])
 
     def _answer(self, number: int | None, result: Packed) -> None:
-        """Send a result; "answer" makes two equal ones two changes."""
+        """Send a result. The number "answer" makes every result a change, even an equal one."""
         self._answers += 1
         self._result = {"number": number, "answer": self._answers, **result}
 
-    # ---- what stays in a saved notebook ----------------------------------------------------------
+    # ---- the static copy in a saved notebook -----------------------------------------------------
 
     def _saved(self) -> str:
-        """The picture as it is now, as HTML."""
+        """Return the current state of the view as HTML."""
         shown = dict(self._shown())
         request = dict(shown["request"])
         shown["given"] = request["options"]
@@ -216,7 +216,7 @@ class View(anywidget.AnyWidget):
         )
 
     def _ipython_display_(self) -> None:
-        """The living picture, and below it what is saved, which it hides while it lives."""
+        """Display the view, and below it the static copy, which is hidden while the view works."""
         from IPython.display import display
 
         data = super()._repr_mimebundle_()
@@ -229,7 +229,7 @@ class View(anywidget.AnyWidget):
 
     @traitlets.observe("_result", "_at")
     def _on_change(self, _change: Any) -> None:
-        """What is saved follows, once nothing has moved for a while."""
+        """Update the static copy after REST seconds without a change."""
         if self._later is not None:
             self._later.cancel()
         if self._twins:
