@@ -1,8 +1,8 @@
-"""What a lab needs to check a backward pass written by hand.
+"""Check a backward pass that was written by hand.
 
-`numerical_gradient` finds a gradient from the forward alone, `rel_error` says in one number how
-far two arrays are apart, and `assert_gradients_close` compares gradients and, where they differ,
-says which, where, and by how much.
+`numerical_gradient` computes a gradient from the forward function only. `rel_error` returns the
+relative difference of two arrays. `assert_gradients_close` compares gradients; if they differ, its
+error message says which gradient is wrong, at which index, and by how much.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Gradients: TypeAlias = ArrayLike | Mapping[str, Any] | Sequence[Any] | None
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not what this is written with."""
+    """Return the public names, so that completion does not offer the imports."""
     return __all__
 
 
@@ -37,41 +37,44 @@ def numerical_gradient(
     grad_output: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> Array:
-    """Gradient of a function by central differences in float64.
+    """Compute the gradient of a function by central differences in float64.
 
     Parameters
     ----------
     f : callable
-        Takes a float64 array in the shape of `x` and returns a number or an array, computed in
-        float64; the functions of `attnext.reference` are. Called twice for each entry of `x`, each
-        time with a new array.
+        A function that takes a float64 array of the shape of `x`. It returns a number or an array
+        computed in float64, as the functions of `attnext.reference` do. It is called twice for each
+        element of `x`, each time with a new array.
     x : array_like, shape (...)
-        Where to take the gradient; real numbers of any dtype. Never written.
+        The point at which to compute the gradient, with real numbers of any dtype. It is not
+        modified.
     grad_output : array_like in the shape of f(x), optional
-        Gradient of the loss with respect to ``f(x)``, as a backward pass takes it: the result is
-        the gradient of ``sum(grad_output * f(x))``. Needed unless f returns a single number.
+        Gradient of the loss with respect to ``f(x)``, the same as in a backward pass. The result is
+        then the gradient of ``sum(grad_output * f(x))``. Required unless f returns a single number.
     eps : float, optional
-        How far an entry is moved, in either direction.
+        Step size: each element is increased and decreased by `eps`.
 
     Returns
     -------
     gradient : ndarray of float64, shape (...)
-        In the shape of `x`.
+        The gradient, in the shape of `x`.
 
     Raises
     ------
     TypeError
-        `x` or `grad_output` is not of real numbers, or f returns float32 or no array at all.
+        If `x` or `grad_output` does not contain real numbers, or f returns float32 or something
+        that is not an array.
     ValueError
-        f returns an array but there is no `grad_output`, their shapes differ, f is not finite near
-        `x`, or `eps` is not greater than 0.
+        If f returns an array and `grad_output` is missing or has another shape, if f is not finite
+        near `x`, or if `eps` is not above 0.
 
     Notes
     -----
-    ``(f(x + eps) - f(x - eps)) / (2 eps)``, one entry of `x` at a time. The error is about
-    ``eps**2`` times the third derivative plus ``1e-16 / eps`` times f: a correct gradient agrees to
-    1e-8 or better (Stanford CS231n, "Gradient checks"). In float32 that second term alone is
-    some percent, which is why a function that returns float32 is refused.
+    The gradient is ``(f(x + eps) - f(x - eps)) / (2 eps)``, computed for one element of `x` at a
+    time. The error is about ``eps**2`` times the third derivative, plus ``1e-16 / eps`` times f. A
+    correct gradient therefore agrees to 1e-8 or better (Stanford CS231n, "Gradient checks"). In
+    float32 the second term would be a few percent, so functions that return float32 are not
+    accepted.
 
     Examples
     --------
@@ -81,7 +84,7 @@ def numerical_gradient(
     >>> numerical_gradient(lambda x: np.sum(x**2), [1.0, 2.0]).round(6)
     array([2., 4.])
 
-    With an array-valued function, `grad_output` says what flows back into it:
+    If the function returns an array, `grad_output` is its upstream gradient:
 
     >>> numerical_gradient(reference.masked_softmax, [0.0, 0.0], grad_output=[1, 0]).round(6)
     array([ 0.25, -0.25])
@@ -95,38 +98,38 @@ def numerical_gradient(
         above, below = x.copy(), x.copy()
         above[index] += eps
         below[index] -= eps
-        step = above[index] - below[index]  # 2 eps, as rounding has left it
+        step = above[index] - below[index]  # 2 eps after rounding
         rise = _evaluate(f, above, g, index) - _evaluate(f, below, g, index)
         gradient[index] = np.sum(rise if g is None else g * rise) / step
     return gradient
 
 
 def rel_error(a: ArrayLike, b: ArrayLike) -> float:
-    """Largest difference of two arrays, relative to the largest entry of either.
+    """Return the largest difference of two arrays, relative to their largest element.
 
     Parameters
     ----------
     a, b : array_like, shape (...)
-        Real numbers of any dtype; both of the same shape.
+        Two arrays of the same shape, with real numbers of any dtype.
 
     Returns
     -------
     error : float
-        ``max|a - b| / max(|a|, |b|)``, from 0 to 2; 0 for arrays that are all zero or have no
-        entries, NaN if there is a NaN or inf in either.
+        ``max|a - b| / max(|a|, |b|)``, between 0 and 2. It is 0 if both arrays are all zeros or
+        empty, and NaN if an array contains NaN or inf.
 
     Raises
     ------
     TypeError
-        An argument is not of real numbers.
+        If an argument does not contain real numbers.
     ValueError
-        The shapes differ. There is no broadcasting.
+        If the shapes differ, because there is no broadcasting.
 
     Notes
     -----
-    CS231n's function of this name divides each difference by the entry it belongs to. Here the
-    largest entry of the array is the measure for all of them: an entry that is small because large
-    terms cancel in it cannot be expected to have more correct digits than they have.
+    The function of the same name in CS231n divides each difference by the element it belongs to.
+    This one divides all differences by the largest element. The reason: if large terms cancel in an
+    element, its rounding error is as large as that of the terms, even though the element is small.
 
     Examples
     --------
@@ -151,34 +154,34 @@ def assert_gradients_close(
     atol: float = 1e-8,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Raise an AssertionError that explains itself unless gradients agree.
+    """Raise an AssertionError with an explanation unless the gradients agree.
 
     Parameters
     ----------
     actual, expected : array_like, or several in a tuple, list or dict
-        What the backward pass gave, and what it should have given. Several gradients are compared
-        one by one: tuples (named ones too) and lists of arrays in their order, dicts by their
-        keys. None, for a parameter that is not there, agrees with None only.
+        The gradients of the backward pass, and the correct gradients. Tuples, named tuples and
+        lists are compared in order, and dicts by key. None stands for a missing parameter and
+        equals only None.
     rtol : float, optional
-        How far a gradient may be off, relative to its own largest entry. The default suits float32
-        gradients; float64 ones should agree to 1e-7.
+        Allowed difference relative to the largest element of the gradient. The default fits float32
+        gradients; use 1e-7 for float64 gradients.
     atol : float, optional
-        How far it may be off in any case; what decides where the true gradient is 0.
+        Allowed absolute difference. If the correct gradient is 0, only `atol` matters.
     names : str or sequence of str, optional
-        What to call the gradient, or the gradients of a tuple or list, in the message. A named
-        tuple has names of its own.
+        The name of the gradient in the message, or one name for each gradient of a tuple or list.
+        Default: the field names of a named tuple.
 
     Raises
     ------
     AssertionError
-        Some gradient is missing, has another shape, is not finite, or is not close.
+        If a gradient is missing, has another shape, is not finite, or is not close.
     TypeError
-        A gradient is not of real numbers, or one is compared with several.
+        If a gradient does not contain real numbers, or a single gradient is compared with several.
 
     Notes
     -----
-    Close means ``max|actual - expected| <= atol + rtol * max(|actual|, |expected|)``, both maxima
-    over the whole array (see `rel_error`).
+    Gradients are close if ``max|actual - expected| <= atol + rtol * max(|actual|, |expected|)``.
+    Both maxima are over the whole array (see `rel_error`).
 
     Examples
     --------
@@ -193,7 +196,7 @@ def assert_gradients_close(
     ... )
     >>> assert_gradients_close(dk, numerical, rtol=1e-7)
 
-    A forgotten factor, as the message tells it:
+    The message if a factor of 2 is missing:
 
     >>> right = np.array([[1.0, 2.0], [3.0, 4.0]])
     >>> assert_gradients_close(right / 2, right, names="W_q")
@@ -201,8 +204,8 @@ def assert_gradients_close(
         ...
     AssertionError: the gradient of W_q is off by a relative error of 0.5, more than rtol=1e-05
       worst at index (1, 1): got 2, expected 4
-      4 of 4 entries are off by more than 4e-05
-      all of it is 0.5 times what was expected
+      4 of 4 elements are off by more than 4e-05
+      the whole gradient is 0.5 times the expected gradient
     """
     problems = [
         problem
@@ -217,7 +220,7 @@ def assert_gradients_close(
 
 
 def _compare(name: str, actual: Any, expected: Any, rtol: float, atol: float) -> str | None:
-    """What is wrong with a gradient, or None."""
+    """Return a message that says what is wrong with a gradient, or None."""
     if actual is None or expected is None:
         if actual is expected:
             return None
@@ -239,18 +242,20 @@ def _compare(name: str, actual: Any, expected: Any, rtol: float, atol: float) ->
     lines = [
         f"{name} is off by a relative error of {rel_error(a, e):.3g}, more than rtol={rtol:.3g}",
         f"worst at index {worst}: got {a[worst]:.6g}, expected {e[worst]:.6g}",
-        f"{np.sum(difference > allowed)} of {a.size} entries are off by more than {allowed:.3g}",
+        f"{np.sum(difference > allowed)} of {a.size} elements are off by more than {allowed:.3g}",
     ]
     factor = _common_factor(a, e)
     if factor is not None:
-        lines.append(f"all of it is {factor:.4g} times what was expected")
+        lines.append(f"the whole gradient is {factor:.4g} times the expected gradient")
     elif _largest(e) <= 1e-6 * _largest(a) or _largest(e) <= 10 * atol:
-        lines.append("the expected gradient is 0 or close to it: if so, it is atol that decides")
+        lines.append(
+            "the expected gradient is 0 or close to 0: set atol to the difference that you allow"
+        )
     return "\n  ".join(lines)
 
 
 def _common_factor(a: Array, e: Array) -> float | None:
-    """c if a = c * e to three digits, c being neither 0 nor close to 1: a forgotten factor."""
+    """Return c if a = c * e to three digits and c is neither 0 nor close to 1, otherwise None."""
     largest = _largest(e)
     if a.size < 2 or largest == 0:
         return None
@@ -267,15 +272,15 @@ def _common_factor(a: Array, e: Array) -> float | None:
 def _pair_up(
     actual: Gradients, expected: Gradients, names: Sequence[str] | None
 ) -> list[tuple[str, Any, Any]]:
-    """What to call it, actual, expected: for each gradient there is."""
+    """Return (name, actual, expected) for each gradient."""
     if isinstance(actual, Mapping) and isinstance(expected, Mapping):
         if actual.keys() != expected.keys():
-            raise AssertionError(f"there are gradients {[*actual]}, expected {[*expected]}")
+            raise AssertionError(f"actual has gradients {[*actual]}, expected {[*expected]}")
         return [(f"the gradient of {key}", actual[key], expected[key]) for key in expected]
     several = _are_several(actual) or _are_several(expected)
     if several and isinstance(actual, tuple | list) and isinstance(expected, tuple | list):
         if len(actual) != len(expected):
-            raise AssertionError(f"there are {len(actual)} gradients, expected {len(expected)}")
+            raise AssertionError(f"actual has {len(actual)} gradients, expected {len(expected)}")
         names = names or getattr(actual, "_fields", None) or getattr(expected, "_fields", None)
         if names is None:
             called = [f"gradient {i}" for i in range(len(expected))]
@@ -286,12 +291,14 @@ def _pair_up(
         return list(zip(called, actual, expected, strict=True))
     if several or isinstance(actual, Mapping) or isinstance(expected, Mapping):
         kinds = f"actual is {type(actual).__name__}, expected is {type(expected).__name__}"
-        raise TypeError(f"{kinds}: one dict, tuple or list compares only with another")
+        raise TypeError(
+            f"{kinds}, expected both to be dicts, both tuples or lists, or both single arrays"
+        )
     return [(f"the gradient of {names}" if names else "the gradient", actual, expected)]
 
 
 def _are_several(x: Gradients) -> bool:
-    """(dq, dk) is several gradients; [1.0, 2.0] is one, written in numbers."""
+    """True for several gradients such as (dq, dk), False for one such as [1.0, 2.0]."""
     return isinstance(x, tuple | list) and any(
         item is None or hasattr(item, "__array__") for item in x
     )
@@ -301,7 +308,7 @@ def _are_several(x: Gradients) -> bool:
 
 
 def _real_array(name: str, value: Any) -> Array:
-    """The value as a float64 array."""
+    """Return the value as a float64 array."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{name} has dtype {array.dtype}, expected real numbers")
@@ -315,24 +322,26 @@ def _largest(*arrays: Array) -> float:
 def _evaluate(
     f: Callable[[Array], ArrayLike], x: Array, g: Array | None, moved: tuple[int, ...]
 ) -> Array:
-    """f(x) as float64, of one number or in the shape of g, and finite."""
+    """Return f(x) as float64. Raise an error if its type or shape is wrong or it is not finite."""
     result = f(x)
     if isinstance(result, tuple):
         raise TypeError(f"f returned a tuple of {len(result)}, expected one number or array")
     y = np.asarray(result)
     if y.dtype.kind == "f" and y.dtype.itemsize < 8:
         raise TypeError(
-            f"f returned {y.dtype}, too coarse for differences this small: expected float64, as "
-            "the functions of attnext.reference return"
+            f"f returned {y.dtype}, expected float64 because the differences are small: use the "
+            "functions of attnext.reference, or compute in float64"
         )
     y = _real_array("the result of f", y)
     if g is None and y.size != 1:
         raise ValueError(
-            f"f returned an array of shape {y.shape}, expected one number, or a grad_output of "
-            "that shape that says what flows back into it"
+            f"f returned an array of shape {y.shape}, expected one number: pass a grad_output of "
+            "this shape, the upstream gradient"
         )
     if g is not None and g.shape != y.shape:
         raise ValueError(f"grad_output has shape {g.shape}, expected {y.shape}, the shape of f(x)")
     if not np.isfinite(y).all():
-        raise ValueError(f"f is not finite when the entry of x at index {moved} is moved a little")
+        raise ValueError(
+            f"f is not finite near x, expected finite numbers: x was moved by eps at index {moved}"
+        )
     return y

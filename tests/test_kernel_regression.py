@@ -738,8 +738,8 @@ def choose(**options: Any) -> None:
         (
             lambda: choose(sigmas=[0.5, 0.25], kernel="boxcar", empty_rows="nan"),
             ValueError,
-            "sigmas are 0.25 to 0.5 and all give the error NaN, expected one for which each example "
-            "has a neighbour within the kernel: add larger sigmas",
+            "sigmas are 0.25 to 0.5 and all give the error NaN, expected one for which each "
+            "example has a neighbour within the kernel: add larger sigmas",
         ),
     ],
 )

@@ -73,19 +73,19 @@ def test_a_step_lost_to_rounding_does_not_spoil_the_result() -> None:
     "call, error, message",
     [
         (lambda: numerical_gradient(lambda x: x, [1.0, 2.0]), ValueError,
-         "f returned an array of shape (2,), expected one number, or a grad_output of that shape"),
+         "f returned an array of shape (2,), expected one number: pass a grad_output of this shape"),
         (lambda: numerical_gradient(lambda x: x, [1.0], grad_output=[1.0, 2.0]), ValueError,
          "grad_output has shape (2,), expected (1,), the shape of f(x)"),
         (lambda: numerical_gradient(lambda x: x, [1.0], grad_output="a"), TypeError,
          "grad_output has dtype <U1, expected real numbers"),
         (lambda: numerical_gradient(lambda x: np.float32(x[0]), [1.0]), TypeError,
-         "f returned float32, too coarse"),
+         "f returned float32, expected float64"),
         (lambda: numerical_gradient(lambda x: (x, x), [1.0]), TypeError,
          "f returned a tuple of 2, expected one number or array"),
         (lambda: numerical_gradient(lambda x: None, [1.0]), TypeError,
          "the result of f has dtype object, expected real numbers"),
         (lambda: numerical_gradient(lambda x: np.log(np.maximum(x, 0)).sum(), [1.0, 1e-6]),
-         ValueError, "f is not finite when the entry of x at index (1,) is moved"),
+         ValueError, "f is not finite near x, expected finite numbers: x was moved by eps at index (1,)"),
         (lambda: numerical_gradient(lambda x: x, [1j]), TypeError,
          "x has dtype complex128, expected real numbers"),
         (lambda: numerical_gradient(lambda x: x, 1.0, eps=0), ValueError,
@@ -164,10 +164,10 @@ ALMOST[1, 2] = 1.5
         (ALMOST, ONES,
          "the gradient is off by a relative error of 0.333, more than rtol=1e-05\n"
          "  worst at index (1, 2): got 1.5, expected 1\n"
-         "  1 of 6 entries are off by more than 1.5e-05"),
-        (-ALMOST, ALMOST, "  all of it is -1 times what was expected"),
-        (np.arange(6.0) / 4, np.arange(6.0), "  all of it is 0.25 times what was expected"),
-        ([1e-3, 0.0], [0.0, 0.0], "  the expected gradient is 0 or close to it"),
+         "  1 of 6 elements are off by more than 1.5e-05"),
+        (-ALMOST, ALMOST, "  the whole gradient is -1 times the expected gradient"),
+        (np.arange(6.0) / 4, np.arange(6.0), "  the whole gradient is 0.25 times the expected"),
+        ([1e-3, 0.0], [0.0, 0.0], "  the expected gradient is 0 or close to 0"),
         (ONES, ONES.T, "the gradient has shape (2, 3), expected (3, 2) (is it the transpose?)"),
         (ONES, ONES[0], "the gradient has shape (2, 3), expected (3,)"),
         ([1.0, np.nan], [1.0, 2.0],
@@ -182,9 +182,9 @@ ALMOST[1, 2] = 1.5
          "gradient 2 is off by a relative error of 0.333"),
         (Pair(ONES, ALMOST), Pair(ONES, ONES), "the gradient of b is off"),
         ([ONES, ALMOST], Pair(ONES, ONES), "the gradient of b is off"),
-        ((ONES, ONES), (ONES,), "there are 2 gradients, expected 1"),
+        ((ONES, ONES), (ONES,), "actual has 2 gradients, expected 1"),
         ({"W": ONES, "b": ALMOST}, {"b": ONES, "W": ONES}, "the gradient of b is off"),
-        ({"W": ONES}, {"W": ONES, "b": ONES}, "there are gradients ['W'], expected ['W', 'b']"),
+        ({"W": ONES}, {"W": ONES, "b": ONES}, "actual has gradients ['W'], expected ['W', 'b']"),
     ],
 )  # fmt: skip
 def test_wrong_gradients_fail_and_say_why(actual: Any, expected: Any, message: str) -> None:
@@ -242,7 +242,7 @@ def test_a_lab_finds_the_forgotten_scale() -> None:
         lambda q: reference.dot_product_attention(q, k, v), q, grad_output=g
     )
     assert_gradients_close(dq, numerical, rtol=1e-7)
-    with pytest.raises(AssertionError, match="all of it is 2 times what was expected"):
+    with pytest.raises(AssertionError, match="the whole gradient is 2 times the expected gradient"):
         assert_gradients_close(dq * 2, numerical, names="queries")
 
 

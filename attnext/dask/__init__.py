@@ -1,34 +1,33 @@
-"""Attention over keys that do not fit one machine, on Dask arrays.
+"""Attention on Dask arrays, for keys that do not fit into the memory of one machine.
 
-The softmax looks as if it needed all the scores of a query at once, for it divides by their sum.
-It does not. Let every worker attend to its own share of the keys, and hand over the output o_r and
-the log-sum-exp l_r = log sum_j exp(s_j) of the scores it saw. Then
+The keys are divided into blocks. For each block r, a worker computes attention over the keys of
+this block only. It returns the output o_r and the log-sum-exp l_r = log sum_j exp(s_j) of the
+scores. Then
 
     l = log sum_r exp(l_r),    o = sum_r exp(l_r - l) o_r
 
-are the output and the log-sum-exp over all keys: exp(l_r - l) is the part of the total weight that
-share r has. So parts can be merged, two or four at a time, in a tree, and no worker ever holds more
-than a block of the keys. The formula is that of the online softmax (Milakov & Gimelshein 2018,
-"Online normalizer calculation for softmax"), used for attention by Rabe & Staats (2021,
-"Self-attention does not need O(n^2) memory"); `attnext.merge_attention` computes it.
+are the output and the log-sum-exp over all keys, because exp(l_r - l) is the fraction of the total
+weight that block r has. Results of blocks are merged in a tree, a few at a time, so no worker needs
+more than one block of keys. This is the formula of the online softmax (Milakov & Gimelshein 2018,
+"Online normalizer calculation for softmax"), which Rabe & Staats (2021, "Self-attention does not
+need O(n^2) memory") use for attention. `attnext.merge_attention` computes it.
 
-The functions have the names and keywords of attnext's own. `queries`, `keys`, `values`, `mask`,
-`bias` and gradients are Dask arrays, or arrays in memory, which become one block; everything else
-is in memory. What comes back is lazy: float32 Dask arrays of known shape, computed by whichever
-scheduler runs. Leading axes (batch, heads) and queries are cut as the arguments are, and every
-block of them is independent; the features are never cut. Masks mean what they mean for the whole:
-lengths, diagonals and windows go across blocks, and a sink is one more part in the merge, whose
-output is 0. The result does not depend on the number of
-workers; from that of `attnext` it differs by rounding alone.
+The functions have the same names and keywords as in attnext. `queries`, `keys`, `values`, `mask`,
+`bias` and gradients are Dask arrays or arrays in memory. An array in memory becomes one block. All
+other arguments must be in memory. The results are lazy float32 Dask arrays with a known shape.
+Blocks along leading axes (batch, heads) and queries are independent. The feature axis is not
+divided. Lengths, masks, causal masks and windows refer to positions in the whole array, not in a
+block. A sink is merged like a block with the output 0. The result does not depend on the number of
+workers. It differs from the result of `attnext` only by rounding.
 
-What is left out: dropout, whose pattern counts pairs across the whole array, and `out`.
+Dropout and `out` are not supported.
 
-attnext computes each block with as many threads as `attnext.get_num_threads` says. On workers that
-run several tasks at a time, set that to 1 (`client.run(attnext.set_num_threads, 1)`).
+attnext computes each block with `attnext.get_num_threads()` threads. If a worker runs several tasks
+at the same time, set this number to 1: ``client.run(attnext.set_num_threads, 1)``.
 
 Examples
 --------
-A thousand keys in four blocks, as if each were another machine's:
+A thousand keys in four blocks, which could be on four machines:
 
 >>> import dask.array as da
 >>> import numpy as np
@@ -83,5 +82,5 @@ _suggest_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:
-    """What completion offers: not the files that this is made of."""
+    """Return the public names, so that completion does not offer the modules of the package."""
     return __all__

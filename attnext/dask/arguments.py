@@ -1,8 +1,8 @@
-"""The arguments of the functions: checked at the call, and cut into blocks that fit together.
+"""Check the arguments of a call, and divide the arrays into blocks that fit together.
 
-Along the leading axes and along the queries (m) every block is independent; along the keys (n) the
-blocks of a row belong together; along the features (f) nothing is cut. An array goes with the
-letters of its axes, as `dask.array.blockwise` wants them.
+Blocks along the leading axes and the queries (m) are independent. Results of blocks along the keys
+(n) are merged. The features (f) are not divided. Each array is stored with the letters of its axes,
+as `dask.array.blockwise` expects them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Chunks: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Forward(Scores, Masks, Bias, Sink, Extras, total=False):
-    """The options of a forward."""
+    """The options of a forward pass."""
 
 
 class Backward(Scores, Masks, Bias, Sink, Chain, total=False):
-    """The options of a backward."""
+    """The options of a backward pass."""
 
 
 class ScaledBackward(Backward, Scaled, total=False):
-    """And of one whose score has a scale."""
+    """The options of a backward pass whose score has a scale."""
 
 
 _LAZY = {
@@ -47,15 +47,15 @@ _LAZY = {
     for name in ("mask", "bias", "grad_lse")
 }
 _VOICE = Voice(
-    see="The same for arrays in memory.",
+    see="The same function for arrays in memory.",
     inputs=(("array_like", "dask.array.Array or array_like"),),
     results=(("ndarray", "dask.array.Array"), ("float32 arrays", "float32 Dask arrays")),
     raises=(
         "TypeError\n"
-        "    An argument is of the wrong kind or dtype, or is a Dask array where numbers in\n"
-        "    memory are expected. Raised by the call, as every error is: nothing is computed.\n"
+        "    If an argument has the wrong type or dtype, or is a Dask array but must be in\n"
+        "    memory. All errors are raised by the call, before anything is computed.\n"
         "ValueError\n"
-        "    An argument has the wrong shape, an impossible value, or blocks of unknown size."
+        "    If an argument has the wrong shape, an invalid value, or blocks of unknown size."
     ),
 )
 FORWARD = Taken(Forward.__annotations__, _VOICE, _LAZY)

@@ -1,4 +1,4 @@
-"""The attentions and their gradients, on Dask arrays: two functions for each score."""
+"""The attention functions on Dask arrays, and their backward functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .arguments import (
 )
 from .graph import attention, gradients
 
-# A Dask array, or a tuple of the output and the extras asked for.
+# A Dask array, or a tuple of the output and the requested extra results.
 Attended: TypeAlias = Any
 
 
@@ -35,27 +35,27 @@ def dot_product_attention(
     scale: ArrayLike | None = None,
     **options: Unpack[Forward],
 ) -> Attended:
-    """Pool values by the softmax of scaled dot products, the keys in blocks.
+    """Compute dot-product attention with the keys in blocks.
 
     Parameters
     ----------
     keys : dask.array.Array or array_like, shape (..., N, D)
-        The keys; leading axes as those of `queries`. How they are cut along N says who attends
-        to which of them.
+        The keys, with the same leading axes as `queries`. Each block of keys along N is processed
+        by a separate task.
 
     See Also
     --------
-    attnext.dot_product_attention : The same for arrays in memory.
-    attnext.merge_attention : How the blocks become one result.
+    attnext.dot_product_attention : The same function for arrays in memory.
+    attnext.merge_attention : Merges the results of the blocks.
 
     Notes
     -----
-    ``output = softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017, equation 1), each
-    block of keys on its own, then merged: see `attnext.dask`. The output is in the blocks of the
-    queries, the weights in blocks along M and N: compute a part of them. What the merge adds to the
-    error is the rounding of each log-sum-exp, about ``|lse| * 6e-8`` relative to the output for
-    each level of the tree; ``dask.config.set(split_every=...)`` says how many parts are merged at a
-    time.
+    ``output = softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017, equation 1). Each
+    block of keys is computed separately, then the results are merged: see `attnext.dask`. The
+    output has the blocks of the queries. The weights have blocks along M and N; if they are large,
+    compute only a part of them. Each level of the merge tree adds a relative error of about
+    ``|lse| * 6e-8``, the rounding of a log-sum-exp. ``dask.config.set(split_every=...)`` sets the
+    number of parts that are merged at a time.
 
     Examples
     --------
@@ -82,18 +82,19 @@ def dot_product_attention_backward(
     scale: ArrayLike | None = None,
     **options: Unpack[ScaledBackward],
 ) -> tuple[DaskArray | None, ...]:
-    """Gradients of `dot_product_attention`, the keys in blocks.
+    """Compute the gradients of `dot_product_attention` with the keys in blocks.
 
     Notes
     -----
-    With the output o_r and the log-sum-exp l_r of a block of keys, o and l those of the whole and
-    g = `grad_output`, the merge passes back ``do_r = exp(l_r - l) g`` and ``dl_r = exp(l_r - l) (g
-    . (o_r - o) + grad_lse)``. These are the `grad_output` and `grad_lse` of the block's own
-    backward, which needs no other block. The block attends again to get o_r and l_r, so that none
-    of them is kept: memory grows with the keys, not with queries times blocks of keys.
+    Let o_r and l_r be the output and log-sum-exp of block r, o and l the output and log-sum-exp
+    over all keys, and g = `grad_output`. The backward pass of the merge gives ``do_r = exp(l_r - l)
+    g`` and ``dl_r = exp(l_r - l) (g . (o_r - o) + grad_lse)``. They are the `grad_output` and
+    `grad_lse` for the backward pass of block r, which needs no other block. Each block computes its
+    attention again to get o_r and l_r, so these arrays are not stored. The memory therefore does
+    not grow with the number of queries times the number of blocks.
 
-    The gradients need the output over all keys first. If it is computed in the same
-    ``dask.compute``, it is computed once for both.
+    The gradients need the output over all keys. To compute this output only once, compute output
+    and gradients in the same ``dask.compute`` call.
 
     Examples
     --------
@@ -120,7 +121,7 @@ def cosine_attention(
     eps: float = 1e-8,
     **options: Unpack[Forward],
 ) -> Attended:
-    """Pool values by the softmax of cosine similarities, the keys in blocks.
+    """Compute cosine attention with the keys in blocks.
 
     Notes
     -----
@@ -150,11 +151,11 @@ def cosine_attention_backward(
     eps: float = 1e-8,
     **options: Unpack[ScaledBackward],
 ) -> tuple[DaskArray | None, ...]:
-    """Gradients of `cosine_attention`, the keys in blocks.
+    """Compute the gradients of `cosine_attention` with the keys in blocks.
 
     Notes
     -----
-    As in `dot_product_attention_backward`.
+    The method is the same as in `dot_product_attention_backward`.
 
     Examples
     --------
@@ -180,12 +181,12 @@ def gaussian_attention(
     sigma: ArrayLike | None = None,
     **options: Unpack[Forward],
 ) -> Attended:
-    """Pool values by a Gaussian kernel of the distance, the keys in blocks.
+    """Compute attention with a Gaussian kernel, with the keys in blocks.
 
     Notes
     -----
-    ``score(q, k) = -(w * |q - k|)**2 / 2``: kernel regression (Nadaraya 1964, Watson 1964) on more
-    training data than one machine holds.
+    ``score(q, k) = -(w * |q - k|)**2 / 2``. This is kernel regression (Nadaraya 1964, Watson 1964)
+    for training data that do not fit into the memory of one machine.
 
     Examples
     --------
@@ -210,11 +211,11 @@ def gaussian_attention_backward(
     sigma: ArrayLike | None = None,
     **options: Unpack[Backward],
 ) -> tuple[DaskArray | None, ...]:
-    """Gradients of `gaussian_attention`, the keys in blocks.
+    """Compute the gradients of `gaussian_attention` with the keys in blocks.
 
     Notes
     -----
-    As in `dot_product_attention_backward`; dw is the sum over all pairs of blocks.
+    The method is the same as in `dot_product_attention_backward`. dw is summed over all blocks.
 
     Examples
     --------
@@ -242,7 +243,7 @@ def additive_attention(
     b_h: ArrayLike | None = None,
     **options: Unpack[Forward],
 ) -> Attended:
-    """Pool values by the softmax of additive scores, the keys in blocks.
+    """Compute additive attention with the keys in blocks.
 
     Notes
     -----
@@ -276,12 +277,12 @@ def additive_attention_backward(
     b_h: ArrayLike | None = None,
     **options: Unpack[Backward],
 ) -> Any:
-    """Gradients of `additive_attention`, the keys in blocks.
+    """Compute the gradients of `additive_attention` with the keys in blocks.
 
     Notes
     -----
-    As in `dot_product_attention_backward`; the gradients of the parameters are sums over all pairs
-    of blocks.
+    The method is the same as in `dot_product_attention_backward`. The gradients of the parameters
+    are summed over all blocks.
 
     Examples
     --------
@@ -311,7 +312,7 @@ def _attend(function: str, *, options: Forward, **arguments: Any) -> Attended:
 def _gradients(
     function: str, *, options: Backward | ScaledBackward, **arguments: Any
 ) -> tuple[DaskArray | None, ...]:
-    """In the order in which attnext returns them; None where there is nothing they belong to."""
+    """Return the gradients in the order of attnext. None stands for an argument that is None."""
     BACKWARD.check(f"{function}_backward", options)
     rest = {**arguments, **BACKWARD.defaults, **options}
     gradient, of_lse = rest.pop("grad_output"), rest.pop("grad_lse")

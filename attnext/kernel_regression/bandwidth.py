@@ -229,8 +229,8 @@ def choose_bandwidth(
     )
     if np.isnan(errors).all():
         raise ValueError(
-            f"sigmas are {tried.min():g} to {tried.max():g} and all give the error NaN, expected one "
-            "for which each example has a neighbour within the kernel: add larger sigmas"
+            f"sigmas are {tried.min():g} to {tried.max():g} and all give the error NaN, expected "
+            "one for which each example has a neighbour within the kernel: add larger sigmas"
         )
     error = float(np.nanmin(errors))
     return BandwidthChoice(float(tried[errors == error].max()), error, tried, errors)
