@@ -73,7 +73,7 @@ def test_a_step_lost_to_rounding_does_not_spoil_the_result() -> None:
     "call, error, message",
     [
         (lambda: numerical_gradient(lambda x: x, [1.0, 2.0]), ValueError,
-         "f returned an array of shape (2,), expected one number: pass a grad_output of this shape"),
+         "f returned an array of shape (2,), expected one number: pass a grad_output"),
         (lambda: numerical_gradient(lambda x: x, [1.0], grad_output=[1.0, 2.0]), ValueError,
          "grad_output has shape (2,), expected (1,), the shape of f(x)"),
         (lambda: numerical_gradient(lambda x: x, [1.0], grad_output="a"), TypeError,
@@ -85,7 +85,7 @@ def test_a_step_lost_to_rounding_does_not_spoil_the_result() -> None:
         (lambda: numerical_gradient(lambda x: None, [1.0]), TypeError,
          "the result of f has dtype object, expected real numbers"),
         (lambda: numerical_gradient(lambda x: np.log(np.maximum(x, 0)).sum(), [1.0, 1e-6]),
-         ValueError, "f is not finite near x, expected finite numbers: x was moved by eps at index (1,)"),
+         ValueError, "f is not finite near x, expected finite numbers: x was moved by eps"),
         (lambda: numerical_gradient(lambda x: x, [1j]), TypeError,
          "x has dtype complex128, expected real numbers"),
         (lambda: numerical_gradient(lambda x: x, 1.0, eps=0), ValueError,

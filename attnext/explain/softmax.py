@@ -48,7 +48,7 @@ def masked_softmax(
     >>> print(trace["masked"])
     Masked scores  (1, 4)
        scores = where(takes_part, scores, -inf)
-       Masked scores are set to -inf, so their exponential is exactly 0. The code of
+       Masked scores are set to -inf, because exp(-inf) is exactly 0. The code of
        d2l uses -1e6 instead.
     <BLANKLINE>
        row\\key       0       1       2       3
