@@ -26,7 +26,7 @@ from .bands import cut_band, integers
 da: Any = dask.array  # most of Dask has no types
 DaskArray: TypeAlias = Any  # a dask.array.Array
 Axes: TypeAlias = tuple[str, ...]
-Arrays: TypeAlias = dict[str, tuple[DaskArray, Axes]]  # each with the letters of its axes
+Arrays: TypeAlias = dict[str, tuple[DaskArray, Axes]]  # each array with the letters of its axes
 Chunks: TypeAlias = tuple[tuple[int, ...], ...]
 
 
@@ -67,31 +67,33 @@ _ARRAYS = ("queries", "keys", "values"), ("mask", "bias"), ("W_q", "W_k", "w_v",
 
 @dataclass
 class Problem:
-    """An attention, its arrays cut into blocks."""
+    """An attention whose arrays are divided into blocks."""
 
     function: str  # its name in attnext
     lead: Axes  # ("b0", "b1", ...): the leading axes
     group: int  # query heads that share one head of keys
     N: int
     empty_rows: str
-    may_be_empty: bool  # could there be a row without a key?
-    shapes: dict[str, tuple[int, ...]]  # of bias, sink and scale as given; here they have all axes
-    options: dict[str, Any]  # keywords that are no arrays to cut up
-    arrays: Arrays = field(default_factory=dict)  # what each block is handed
-    sink: DaskArray | None = None  # (..., M).  Of the whole row, so of no block
+    may_be_empty: bool  # True if there can be a row without an unmasked key
+    shapes: dict[
+        str, tuple[int, ...]
+    ]  # given shapes of bias, sink and scale, before missing axes were added
+    options: dict[str, Any]  # keywords that are not divided into blocks
+    arrays: Arrays = field(default_factory=dict)  # arrays whose blocks each task receives
+    sink: DaskArray | None = None  # (..., M); belongs to the whole row, not to a block
 
     @property
     def pairs(self) -> Chunks:
-        """How the pairs (..., M, N) are cut."""
+        """Return the chunks of the pairs (..., M, N)."""
         q, k = self.arrays["queries"][0], self.arrays["keys"][0]
         return (*q.chunks[:-1], k.chunks[-2])
 
 
 def make_problem(function: str, arguments: Mapping[str, Any]) -> Problem:
-    """Check everything, and cut it up.
+    """Check all arguments, and divide the arrays into blocks.
 
-    arguments: queries, keys and values; parameters, which every block gets whole; lengths, masks
-    and the numbers of the score. All by name.
+    arguments, by name: queries, keys, values; parameters, which are not divided; lengths, masks and
+    the numbers of the score.
     """
     rest = dict(arguments)
     inputs, pairs, parameters = ({x: rest.pop(x) for x in some if x in rest} for some in _ARRAYS)
@@ -111,14 +113,14 @@ def make_problem(function: str, arguments: Mapping[str, Any]) -> Problem:
         lead=_leading_axes(q),
         group=q.shape[-3] // max(k.shape[-3], 1) if gqa else 1,
         N=k.shape[-2],
-        empty_rows=empty_rows if k.shape[-2] > 0 else "zero",  # over no keys: always 0
+        empty_rows=empty_rows if k.shape[-2] > 0 else "zero",  # the result without keys is always 0
         may_be_empty=bool(pairs),
         shapes={name: np.shape(x) for name, x in shared.items()},
         options=rest,
     )
     _add_inputs(problem, q, k, v)
     for name, parameter in parameters.items():
-        if parameter is None:  # b_h; another None was refused above
+        if parameter is None:  # only b_h may be None here
             continue
         whole = da.from_array(np.array(parameter), chunks=-1)  # a copy: it may be trained meanwhile
         problem.arrays[name] = whole, ("n", "f")[-whole.ndim :]
@@ -131,7 +133,7 @@ def make_problem(function: str, arguments: Mapping[str, Any]) -> Problem:
 
 
 def incoming(problem: Problem, grad_output: Any, grad_lse: Any) -> Arrays:
-    """The gradients (..., M, Dv) and (..., M) that flow in, cut as the queries are."""
+    """Return grad_output (..., M, Dv) and grad_lse (..., M), with the chunks of the queries."""
     q, v = problem.arrays["queries"][0], problem.arrays["values"][0]
     gradients = {"grad_output": (grad_output, v.shape[-1:])}
     if grad_lse is not None:
@@ -151,7 +153,7 @@ def incoming(problem: Problem, grad_output: Any, grad_lse: Any) -> Arrays:
 
 
 def as_dask(name: str, value: Any) -> DaskArray:
-    """The value as a Dask array of known shape; one that is in memory becomes a single block."""
+    """Return the value as a Dask array of known shape. An array in memory becomes one block."""
     if isinstance(value, da.Array):
         if any(np.isnan(size) for size in value.shape):
             raise ValueError(
@@ -160,7 +162,7 @@ def as_dask(name: str, value: Any) -> DaskArray:
             )
         return value
     array = _reading.read(name, value)
-    if array.dtype == object:  # Dask would try to name it by what is in it
+    if array.dtype == object:  # Dask would compute a name from its elements
         raise TypeError(f"{name} has dtype object, expected numbers or bools")
     return da.from_array(array, chunks=-1)
 
@@ -170,10 +172,12 @@ def _leading_axes(x: DaskArray) -> Axes:
 
 
 def _align(q: DaskArray, k: DaskArray, v: DaskArray) -> tuple[DaskArray, DaskArray, DaskArray]:
-    """Cut alike along the axes they share, at every place where one of them is cut."""
+    """Give queries, keys and values the same chunks along the axes that they share."""
     lead = _leading_axes(q)
     heads: Axes = lead
-    if lead and q.shape[-3] != k.shape[-3]:  # grouped heads: cut the keys', then the queries' alike
+    if (
+        lead and q.shape[-3] != k.shape[-3]
+    ):  # grouped heads: the chunks of the query heads follow from the key heads
         heads = (*lead[:-1], "heads")
     q, k, v = (x.rechunk({x.ndim - 1: -1}) for x in (q, k, v))
     _, (q, k, v) = da.unify_chunks(
@@ -186,19 +190,19 @@ def _align(q: DaskArray, k: DaskArray, v: DaskArray) -> tuple[DaskArray, DaskArr
 
 
 def _like(shape: tuple[int, ...], chunks: Chunks) -> Chunks:
-    """How to cut an array of a shape that broadcasts to one that is cut like this."""
+    """Return chunks for an array whose shape broadcasts to an array with these chunks."""
     return tuple(
         sizes if size == sum(sizes) else (size,) for size, sizes in zip(shape, chunks, strict=True)
     )
 
 
 def _starts(sizes: tuple[int, ...]) -> DaskArray:
-    """Where each block begins, as an array whose blocks are these numbers."""
+    """Return the start of each block, as an array with one start per block."""
     return da.from_array(np.cumsum((0, *sizes[:-1])), chunks=1)
 
 
 def _add_inputs(problem: Problem, q: DaskArray, k: DaskArray, v: DaskArray) -> None:
-    """Queries, keys and values, and of which query and key of all each block begins with."""
+    """Add queries, keys and values, and the index of the first query and key of each block."""
     problem.arrays |= {
         "queries": (q, (*problem.lead, "m", "f")),
         "keys": (k, (*problem.lead, "n", "f")),
@@ -209,7 +213,7 @@ def _add_inputs(problem: Problem, q: DaskArray, k: DaskArray, v: DaskArray) -> N
 
 
 def _add_pairs(problem: Problem, pairs: Mapping[str, DaskArray]) -> None:
-    """Mask and bias, with all axes."""
+    """Add mask and bias, with missing axes added."""
     for name, x in pairs.items():
         x = x[(None,) * (len(problem.pairs) - x.ndim)]
         cut = x.rechunk(_like(x.shape, problem.pairs))
@@ -217,7 +221,7 @@ def _add_pairs(problem: Problem, pairs: Mapping[str, DaskArray]) -> None:
 
 
 def _add_scale(problem: Problem) -> None:
-    """A scale that is an array is cut up as the leading axes are."""
+    """Add a scale that is an array, with the chunks of the leading axes."""
     if problem.shapes["scale"]:
         chunks = problem.pairs[:-2]
         scale = np.array(problem.options.pop("scale"))  # a copy: it may be trained meanwhile
@@ -226,7 +230,7 @@ def _add_scale(problem: Problem) -> None:
 
 
 def _add_sink(problem: Problem, sink: ArrayLike | None) -> None:
-    """One number for each row; a row is empty only where it is -inf."""
+    """Add the sink, one number per row. A row can be empty only if its sink is -inf."""
     if sink is not None:
         chunks = problem.pairs[:-1]
         numbers = _with_all_axes(np.array(sink, np.float32), len(chunks))
@@ -255,7 +259,7 @@ def _add_lengths(problem: Problem, valid_lens: ArrayLike | None) -> None:
 
 
 def _add_band(problem: Problem) -> None:
-    """The offset becomes an array to cut up, or nothing if there is no diagonal."""
+    """Add the causal offset as an array, if there is a causal mask or a window."""
     near, may_be_empty = cut_band(problem.options)
     if near is not None:
         problem.may_be_empty |= may_be_empty
@@ -265,8 +269,8 @@ def _add_band(problem: Problem) -> None:
 
 # ---- checks ------------------------------------------------------------------------------------
 #
-# What attnext's own functions check they are asked to check, in arrays of size 0 that stand for the
-# real ones: so their rules hold here too, and their wording. Shapes are looked at here.
+# The functions of attnext check the arguments, called with arrays of size 0 instead of the real
+# arrays. So the rules and error messages are the same. Only shapes are checked here.
 
 
 def _check_in_memory(arguments: Mapping[str, Any]) -> None:
@@ -280,7 +284,7 @@ def _check_in_memory(arguments: Mapping[str, Any]) -> None:
 def _check_numbers(
     function: str, inputs: tuple[DaskArray, ...], numbers: Mapping[str, Any]
 ) -> None:
-    """Dtypes of queries, keys and values, and all that does not depend on M and N, at M = N = 0."""
+    """Check dtypes and everything that does not depend on M and N, with M = N = 0."""
     none = [np.empty((*x.shape[:-2], 0, x.shape[-1]), x.dtype) for x in inputs]
     getattr(attnext, function)(*none, **numbers)
 
@@ -293,7 +297,7 @@ def _check_masks(
     pairs: Mapping[str, DaskArray],
     gqa: bool,
 ) -> None:
-    """All that is about rows (..., M), and the dtypes of mask and bias, at N = 0 and D = 0."""
+    """Check lengths, sink and the dtypes of mask and bias, with N = D = 0."""
     queries, none = (np.empty((*x, 0), np.float32) for x in (rows, (*keys[:-1], 0)))
     dtypes: dict[str, Any] = {name: np.empty(0, x.dtype) for name, x in pairs.items()}
     attnext.dot_product_attention(
@@ -304,7 +308,7 @@ def _check_masks(
 
 
 def _check_shapes(q: DaskArray, k: DaskArray, v: DaskArray, gqa: bool, projected: bool) -> None:
-    """queries (..., M, Dq), keys (..., N, Dk), values (..., N, Dv), and their heads."""
+    """Check the shapes of queries (..., M, Dq), keys (..., N, Dk) and values (..., N, Dv)."""
     if q.ndim < 2:
         raise ValueError(f"queries has shape {q.shape}, expected two axes or more: (..., M, D)")
     if gqa and q.ndim < 3:

@@ -1,4 +1,4 @@
-"""The band of causal, its offset, and window: of the whole, and as a block of it has it."""
+"""Causal masks and windows, for the whole array and for one block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from attnext.reference.band import FAR, OFFSET, band_of, in_reach, near
 
 
 def cut_band(o: dict[str, Any]) -> tuple[NDArray[np.int64] | None, bool]:
-    """The offset as an array (B,) or (1,), None if there is no diagonal; whether rows may be empty.
+    """Return the offset as an array (B,) or (1,), and whether rows may be empty.
 
-    Takes the offset out of the options, and brings the window into reach.
+    The offset is None without a causal mask or a window. It is removed from the options, and the
+    bounds of the window are clipped.
     """
     left, right, offset = band_of(o)
     offset = np.atleast_1d(np.asarray(offset, dtype=object))  # Python ints
@@ -26,15 +27,15 @@ def cut_band(o: dict[str, Any]) -> tuple[NDArray[np.int64] | None, bool]:
 
 
 def band_of_block(a: dict[str, Any], first_query: int, first_key: int) -> None:
-    """Count the offset, if there is one, from the first query and key of a block."""
+    """Make the offset, if there is one, relative to the first query and key of a block."""
     if OFFSET in a:
-        # query first_query + i stands at key first_query + i + offset of all, so query i of the
-        # block stands at key i + (offset + first_query - first_key) of the block
+        # Query first_query + i is at key first_query + i + offset of the whole array. So query i of
+        # the block is at key i + (offset + first_query - first_key) of the block.
         rows = a["queries"].shape[:-1]
         offset = a[OFFSET] + (first_query - first_key)
         a[OFFSET] = np.broadcast_to(offset, rows[:1]) if len(rows) > 1 else int(offset[0])
 
 
 def integers(value: ArrayLike, low: int, high: int) -> NDArray[np.int64]:
-    """Integers of any size, those out of reach moved to its ends."""
+    """Return integers of any size, clipped to the range from low to high."""
     return np.array(np.clip(np.asarray(value, dtype=object), low, high), dtype=np.int64)

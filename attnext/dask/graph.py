@@ -1,4 +1,4 @@
-"""From blocks to lazy Dask arrays: what `blocks` does, laid out over all blocks of a problem."""
+"""Build lazy Dask arrays from the tasks of `blocks`, for all blocks of a problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .arguments import Arrays, Axes, DaskArray, Problem, da
 
 
 def attention(problem: Problem, return_weights: bool, return_lse: bool) -> Any:
-    """The output and the extras asked for."""
+    """Return the output and the requested extra results."""
     whole = _whole(problem)
     rows = (*problem.lead, "m", "f")
     arrays: Arrays = {"whole": (whole, rows)}
@@ -32,18 +32,18 @@ def attention(problem: Problem, return_weights: bool, return_lse: bool) -> Any:
 
 
 def gradients(problem: Problem, incoming: Arrays, shared: Collection[str]) -> dict[str, DaskArray]:
-    """Every gradient, by the name of what it belongs to.
+    """Return every gradient by argument name.
 
-    incoming: the gradients grad_output and, if any, grad_lse; shared: which of those of bias, sink
-    and scale are wanted.
+    incoming: grad_output and, if given, grad_lse. shared: names of the requested gradients of bias,
+    sink and scale.
     """
     rows = (*problem.lead, "m", "f")
     whole = _whole(problem)
     arrays = problem.arrays | incoming | {"whole": (whole, rows)}
     of_blocks = tuple(name for name in shared if name in arrays or name == "scale")
     task = partial(blocks.gradients, call=_call(problem, arrays), shared=of_blocks)
-    # A task for each pair of a block of queries and one of keys. What it returns is a dict, so this
-    # array is good for nothing but to be picked from.
+    # One task per pair of a block of queries and a block of keys. Each task returns a dict, so this
+    # array is only used as input of _pick.
     pieces = _blockwise(task, (*problem.lead, "m", "n", "f"), arrays)
     d = {}
     for name, other in [("queries", "n"), ("keys", "m"), ("values", "m")]:
@@ -66,10 +66,10 @@ def gradients(problem: Problem, incoming: Arrays, shared: Collection[str]) -> di
 
 
 def _whole(problem: Problem) -> DaskArray:
-    """Output and lse of the attention over all keys, (..., M, Dv + 1): the parts, merged as a tree.
+    """Return output and lse of the attention over all keys, (..., M, Dv + 1), merged in a tree.
 
-    Its tasks are named by what goes into them, so that forward and backward share them if they are
-    computed together.
+    The names of the tasks depend only on their inputs, so forward and backward pass share the tasks
+    if they are computed together.
     """
     features = problem.arrays["values"][0].shape[-1] + 1
     task = partial(blocks.attend, call=_call(problem, problem.arrays))
@@ -81,13 +81,13 @@ def _whole(problem: Problem) -> DaskArray:
 
 
 def _part_of_sink(sink: DaskArray, features: int) -> DaskArray:
-    """The sink as one more part: its output is 0 and its lse the sink."""
+    """Return the sink as a part with output 0 and the sink as lse."""
     output = da.zeros((*sink.shape, features - 1), np.float32, chunks=(*sink.chunks, -1))
     return da.concatenate([output, sink[..., None]], axis=-1).rechunk({sink.ndim: -1})[None]
 
 
 def _mean(problem: Problem) -> DaskArray:
-    """The mean of all values in the place of the output, likewise: (..., 1, Dv + 1)."""
+    """Return the mean of all values as merged parts, (..., 1, Dv + 1)."""
     arrays = {"values": problem.arrays["values"]}
     sizes: dict[Any, Any] = {"n": 1, "f": arrays["values"][0].shape[-1] + 1}
     if problem.group > 1:
@@ -98,7 +98,7 @@ def _mean(problem: Problem) -> DaskArray:
 
 
 def _weights(problem: Problem, whole: DaskArray) -> DaskArray:
-    """(..., M, N), cut along both."""
+    """Return the weights (..., M, N), with chunks along M and N."""
     arrays = problem.arrays | {"whole": (whole, (*problem.lead, "m", "f"))}
     del arrays["values"]
     task = partial(blocks.weights, call=_call(problem, arrays))
@@ -117,14 +117,14 @@ def _pick(
     added: tuple[int, ...],
     new_axes: Mapping[str, int] | None = None,
 ) -> DaskArray:
-    """One gradient of every pair of blocks; axes of size 1 are added at these places."""
+    """Return one gradient of every pair of blocks, with axes of size 1 added."""
     task = partial(blocks.pick, name=name, axes=added)
     arrays = {name: (pieces, (*problem.lead, "m", "n", "f"))}
     return _blockwise(task, out, arrays, sizes, new_axes)
 
 
 def _of_parameter(pieces: DaskArray, problem: Problem, name: str) -> DaskArray:
-    """The gradient of what every block used: the sum over all of them."""
+    """Return the gradient of a parameter, summed over all blocks."""
     every = (*problem.lead, "m", "n", "f")
     shape = problem.arrays[name][0].shape if name in problem.arrays else ()  # w, scale: numbers
     own = {f"own {i}": size for i, size in enumerate(shape)}
@@ -134,7 +134,7 @@ def _of_parameter(pieces: DaskArray, problem: Problem, name: str) -> DaskArray:
 
 
 def _of_shared(pieces: DaskArray, problem: Problem, name: str) -> DaskArray:
-    """The sum over the blocks along which a bias (..., M, N) or a scale (...) was broadcast."""
+    """Return the gradient of bias or scale, summed over the blocks of broadcast axes."""
     array, _ = problem.arrays[name]
     shape = array.shape + (1,) * (len(problem.pairs) - array.ndim)
     axes = (*problem.lead, "m", "n")
@@ -148,7 +148,7 @@ def _of_shared(pieces: DaskArray, problem: Problem, name: str) -> DaskArray:
 
 
 def _of_sink(problem: Problem, whole: DaskArray, incoming: Arrays) -> DaskArray:
-    """That of one more part of the merge, whose output is 0, as `blocks.gradients` has it."""
+    """Return the gradient of the sink, a part of the merge whose output is 0."""
     rows = (*problem.lead, "m", "f")
     arrays = {"sink": (problem.sink, rows[:-1]), "whole": (whole, rows), **incoming}
     task = partial(blocks.sink_gradient, names=tuple(arrays))
@@ -176,11 +176,11 @@ def _blockwise(
     sizes: Mapping[Any, Any] | None = None,
     new_axes: Mapping[str, int] | None = None,
 ) -> DaskArray:
-    """The task, for every combination of blocks; `sizes` of result blocks where they differ.
+    """Run the task for every combination of blocks. `sizes` are the sizes of the result blocks.
 
-    An array that has one block along an axis gives it to all; blocks need not be of equal sizes
-    (features; heads), for `arguments` has made them belong together. Every axis is one of the
-    result, so that no block is ever concatenated with others, or copied.
+    An array with one block along an axis passes this block to all tasks. Blocks may have different
+    sizes along features and heads, because `arguments` aligned them. Every axis is an axis of the
+    result, so that Dask never concatenates or copies blocks.
     """
     return da.blockwise(
         task,
@@ -197,7 +197,7 @@ def _blockwise(
 def _reduce(
     parts: DaskArray, aggregate: Callable[..., Any], axes: tuple[int, ...], keepdims: bool = False
 ) -> DaskArray:
-    """A few parts at a time, then a few of the results: a tree, the same on any cluster."""
+    """Reduce the parts in a tree, a few at a time. The tree is the same on any cluster."""
     ndim = parts.ndim if keepdims else parts.ndim - len(axes)
     return da.reduction(
         parts,

@@ -1,4 +1,4 @@
-"""The steps that all attentions share: who takes part, softmax, dropout, pooling.
+"""The steps that all attention functions share: masks, softmax, dropout, pooling.
 
 queries (..., M, Dq)   keys (..., N, Dk)   values (..., N, Dv)   pairs (..., M, N)
 """
@@ -28,23 +28,23 @@ COMMON: Arguments = {"valid_lens": None, **FORWARD.defaults}  # the keywords of 
 
 @dataclass(frozen=True)
 class Problem:
-    """The arguments of an attention that the fast function has accepted."""
+    """The arguments of an attention, after the fast function has checked them."""
 
     inputs: Inputs
-    values: Array  # (..., N, Dv), with as many heads as the queries
+    values: Array  # (..., N, Dv), with the heads of the queries
     pairs: Pairs  # takes_part, bias, sink, keep, empty_rows
-    group: int  # how many heads of queries share one of keys
+    group: int  # number of query heads that share one key head
 
     @property
     def empty(self) -> NDArray[np.bool_]:
-        """(..., M): the queries without any key, and without a sink."""
+        """Return the empty rows, (..., M): all keys are masked and there is no sink."""
         return without(self.inputs.live, -1) & np.isneginf(self.pairs.sink)
 
     def softmax(self, scores: Array, error: Array) -> tuple[Array, Array, Array]:
-        """The weights (..., M, N) of scores with such errors, that of the sink (..., M), and the
-        relative error (..., M, 1) of those in float32.
+        """Return the weights (..., M, N), the weight of the sink (..., M), and the relative error
+        (..., M, 1) of the weights in float32.
 
-        With a sink it is the softmax of one column more, which the weights then lose.
+        A sink is one more column of the softmax, which is removed from the weights afterwards.
         """
         live = self.inputs.live
         sink = np.broadcast_to(self.pairs.sink, live.shape[:-1])[..., None]
@@ -57,20 +57,20 @@ class Problem:
 
     @property
     def pooled(self) -> NDArray[np.bool_]:
-        """(..., M, N): the values that are read. Those of an empty row are, unless it is 0."""
+        """Return which values are read, (..., M, N): in empty rows all of them, unless "zero"."""
         if self.pairs.empty_rows == "zero":
             return self.inputs.live
         return self.inputs.live | self.empty[..., None]
 
 
 def read_problem(arguments: Arguments) -> Problem:
-    """The arguments as float64 arrays, heads of keys and values repeated for those of queries."""
+    """Return the arguments as float64 arrays. Shared heads of keys and values are repeated."""
     q, k, v = (as_float64(arguments[name]) for name in ("queries", "keys", "values"))
     return problem_of(q, k, v, arguments)
 
 
 def problem_of(q: Array, k: Array, v: Array, arguments: Arguments) -> Problem:
-    """The same of queries, keys and values in float64, and options."""
+    """Return the problem for queries, keys and values in float64, and options."""
     lead = q.shape[:-2]
     options = {name: arguments[name] for name in COMMON}
     if options["bias"] is not None:
@@ -85,9 +85,9 @@ def problem_of(q: Array, k: Array, v: Array, arguments: Arguments) -> Problem:
 
 
 def explain_attention(function: str, arguments: Arguments, lang: str) -> Trace:
-    """The steps of the attention of that name."""
+    """Return the steps of the attention function with this name."""
     steps = Steps(function, lang)
-    # Every check of the arguments is the fast function's.
+    # The fast function checks all arguments.
     output, weights = getattr(_core, function)(**arguments, return_weights=True)
     check_size(weights.shape)
     with np.errstate(all="ignore"):  # inf and NaN follow the rules of arithmetic, silently
@@ -106,13 +106,13 @@ def explain_attention(function: str, arguments: Arguments, lang: str) -> Trace:
 def softcap_step(
     x: Inputs, scores: Array, error: Array, arguments: Arguments, steps: Steps
 ) -> tuple[Array, Array]:
-    """Scores under the cap, if there is one, and the bound of their error."""
+    """Return the scores after the softcap, if there is one, and their error bound."""
     if arguments["softcap"] is None:
         return scores, error
     cap = number(arguments["softcap"])
     scores = cap * np.tanh(scores / cap)
     steps.add("softcap", scores, x.pairs, ~x.live, cap=cap)
-    return scores, error + gamma(1) * np.abs(scores)  # tanh is nowhere steeper than 1
+    return scores, error + gamma(1) * np.abs(scores)  # the slope of tanh is at most 1
 
 
 def softmax_steps(
@@ -123,7 +123,7 @@ def softmax_steps(
     steps: Steps,
     weights: NDArray[np.float32],
 ) -> tuple[Array, Array]:
-    """From scores to weights: those in float64 and the bound of their error, both (..., M, N)."""
+    """Add the steps from scores to weights. Return weights and error bounds, both (..., M, N)."""
     x = p.inputs
     scores, score_error = softcap_step(x, scores, score_error, arguments, steps)
     if arguments["bias"] is not None:
@@ -150,9 +150,9 @@ def softmax_steps(
 def pool_steps(
     p: Problem, weights: Array, error: Array, arguments: Arguments, steps: Steps
 ) -> tuple[Array, Array, str]:
-    """From weights to the output: that in float64 and the bound of its error, (..., M, Dv).
+    """Add the steps from weights to output. Return output and error bound, both (..., M, Dv).
 
-    And what the weights are called that it is pooled with.
+    The third result is the name of the pooled weights: "kept" after dropout, otherwise "weights".
     """
     x, keep = p.inputs, p.pairs.keep
     masked = ~x.live & ~p.empty[..., None]
@@ -180,7 +180,7 @@ def pool_steps(
 
 
 def pool(weights: Array, values: Array, takes_part: NDArray[np.bool_]) -> Array:
-    """sum_j weights[i, j] * values[j] over the pairs that take part; no other value is read."""
+    """Return sum_j weights[i, j] * values[j] over unmasked pairs. Other values are not read."""
     output = np.zeros((*weights.shape[:-1], values.shape[-1]))
     for row in np.ndindex(weights.shape[:-1]):
         live = takes_part[row]
@@ -191,7 +191,7 @@ def pool(weights: Array, values: Array, takes_part: NDArray[np.bool_]) -> Array:
 def add_empty_rows(
     steps: Steps, empty: NDArray[np.bool_], N: int, axes: tuple[str, ...], mode: str
 ) -> None:
-    """Say which rows (..., M) have no key and what becomes of them, if there are any."""
+    """Add the step that shows the empty rows (..., M), if there are any."""
     if empty.any():
         fill = {"uniform": f"1/{N}", "zero": "0", "nan": "NaN"}[mode]
         count = int(empty.sum())
@@ -199,13 +199,13 @@ def add_empty_rows(
 
 
 def at_the_end(queries: ArrayLike, keys: NDArray[Any]) -> Arguments:
-    """What a call that does not say otherwise has: the last query stands at the last key."""
+    """Return the default causal offset with a memory: the last query is at the last key."""
     *_, M, _ = (0, 0, *np.shape(queries))
     return {OFFSET: int(keys.shape[-2] - M)}
 
 
 def mask_formula(arguments: Arguments) -> str:
-    """What decides whether query i attends to key j; empty if nothing does."""
+    """Return the condition under which query i attends to key j; empty without masks."""
     offset = arguments[OFFSET]
     i = "i" if isinstance(offset, int) and offset == 0 else f"i + {OFFSET}"
     left, right = arguments["window"] or (-1, -1)
@@ -222,12 +222,12 @@ def mask_formula(arguments: Arguments) -> str:
 
 
 def is_dropped(arguments: Arguments) -> bool:
-    """Whether there is dropout."""
+    """True if dropout is active."""
     return arguments["dropout_mask"] is not None or float(arguments["dropout_p"]) != 0
 
 
 def dropout_rule(arguments: Arguments) -> str:
-    """What decides whether dropout keeps a weight."""
+    """Return the condition under which dropout keeps a weight."""
     if arguments["dropout_mask"] is not None:
         return "dropout_mask"
     p = float(arguments["dropout_p"])

@@ -1,4 +1,4 @@
-"""The backward of each attention, step by step in the order of the chain rule."""
+"""The backward pass of each attention function, in the order of the chain rule."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from attnext.explain.trace import Trace
 
 
 def explain_attention_backward(function: str, arguments: Arguments, lang: str) -> Trace:
-    """The steps of the backward of the attention of that name."""
+    """Return the steps of the backward pass of the attention function with this name."""
     name = f"{function}_backward"
     steps = Steps(name, lang)
-    returned: Any = getattr(_core, name)(**arguments)  # its checks are the ones
+    returned: Any = getattr(_core, name)(**arguments)  # checks all arguments
     results = by_name(function, returned, False, *asked_for(arguments))
     with np.errstate(all="ignore"):
         p = read_problem(arguments)
         check_size(p.inputs.live.shape)
-        # the steps of the forward are those of another trace
+        # discard the steps of the forward pass
         scores = SCORES[function](p.inputs, Steps(function, "en"), arguments)
         of, g = forward(p, *scores, arguments), Incoming(as_float64(arguments["grad_output"]))
         d_scores, d_sink = softmax_steps(p, of, g, arguments, steps)

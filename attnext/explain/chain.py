@@ -1,4 +1,4 @@
-"""The backward of softmax and pooling, step by step in the order of the chain rule.
+"""The backward pass of softmax and pooling, in the order of the chain rule.
 
 weights, d_weights, d_scores (..., M, N)   grad_output (..., M, Dv)
 """
@@ -19,14 +19,14 @@ from attnext.reference.sharing import broadcast_backward
 
 
 class Slope(NamedTuple):
-    """The slope of the cap at every score (..., M, N), 1 without one."""
+    """The slope of the softcap at every score (..., M, N). It is 1 without a softcap."""
 
     values: Array
-    relative: Array  # the relative error of that in float32
+    relative: Array  # relative error in float32
 
 
 class Forward(NamedTuple):
-    """What there is to know of the forward."""
+    """Results of the forward pass that the backward pass needs."""
 
     weights: Array  # (..., M, N)
     of_sink: Array  # (..., M)
@@ -35,22 +35,22 @@ class Forward(NamedTuple):
 
 
 def forward(p: Problem, scores: Array, error: Array, arguments: Arguments) -> Forward:
-    """What becomes of scores with such errors."""
+    """Compute the forward pass from scores and their error bounds."""
     slope = Slope(np.ones(scores.shape), np.zeros(scores.shape))
     if arguments["softcap"] is not None:
         cap = number(arguments["softcap"])
         at = scores / cap
-        # another score, by delta, changes the slope by a factor of exp(2 * delta / cap) at most
+        # An error delta of the score changes the slope by a factor of at most exp(2 delta / cap).
         relative = np.expm1(2 * (error / cap + gamma(1) * np.abs(at))) + gamma(1)
         slope = Slope(1 / np.cosh(at) ** 2, relative)
         scores = cap * np.tanh(at)
-        error = error + gamma(1) * np.abs(scores)  # tanh is nowhere steeper than 1
+        error = error + gamma(1) * np.abs(scores)  # the slope of tanh is at most 1
     error = error + gamma(1) * (np.abs(scores) + np.abs(p.pairs.bias))
     return Forward(*p.softmax(scores + p.pairs.bias, error), slope)
 
 
 class Incoming(NamedTuple):
-    """What flows into the output, and how far float32 may be from it and from the values."""
+    """The upstream gradient of the output, and error bounds of this gradient and the values."""
 
     grad: Array  # (..., M, Dv)
     name: str = "grad_output"
@@ -61,7 +61,7 @@ class Incoming(NamedTuple):
 def softmax_steps(
     p: Problem, of: Forward, g: Incoming, arguments: Arguments, steps: Steps
 ) -> tuple[Gradient, Gradient]:
-    """From the gradient of the output to that of the scores, and of the sink of each row."""
+    """Add the steps to the gradient of the scores. Return this gradient and that of the sink."""
     x, (weights, of_sink, relative, _) = p.inputs, of
     live, keep, values = x.live, p.pairs.keep, p.values
     add_empty_rows(steps, p.empty, live.shape[-1], x.pairs[:-1], p.pairs.empty_rows)
@@ -96,7 +96,7 @@ def softmax_steps(
     error = error + TINY * (1 + terms)  # a weight below TINY may be 0
     grown = weights * (1 + relative)
     error = error + grown * (off + np.sum(grown * off, axis=-1, keepdims=True))
-    # the sink is a score whose weight nobody used
+    # The sink is a score without a value, so the gradient of its weight is 0.
     of_sink, terms = of_sink[..., None], mean_size + np.abs(d_lse)
     d_sink = np.where(of_sink == 0, 0.0, of_sink * (d_lse - mean[..., None]))
     sink_error = ((1 + relative) ** 2 * (1 + sums) ** 3 - 1) * of_sink * terms + TINY * (1 + terms)
@@ -108,7 +108,7 @@ def softmax_steps(
 def softcap_backward(
     p: Problem, d: Gradient, slope: Slope, arguments: Arguments, steps: Steps
 ) -> Gradient:
-    """From the gradient of the scores under the cap to that of the scores, if there is a cap."""
+    """Add the backward step of the softcap, if there is a softcap."""
     if arguments["softcap"] is None:
         return d
     # forward was: scores = cap * tanh(scores / cap)
@@ -120,7 +120,7 @@ def softcap_backward(
 
 
 def of_values(p: Problem, of: Forward, g: Incoming) -> Gradient:
-    """The gradient of the values, of as many heads as the queries have."""
+    """Return the gradient of the values, with the heads of the queries."""
     # forward was: output = (weights * keep) @ values
     live, keep, (weights, _, relative, _) = p.inputs.live, p.pairs.keep, of
     if p.pairs.empty_rows == "uniform":
@@ -142,7 +142,7 @@ def shared_steps(
     steps: Steps,
     results: Results,
 ) -> list[Compared]:
-    """Those of bias, sink and scale that were asked for: sums over all that share a number."""
+    """Add the requested gradients of bias, sink and scale, summed over broadcast axes."""
     more = " + weight_of_sink * grad_lse" if arguments["grad_lse"] is not None else ""
     axes = {"bias": p.inputs.pairs, "sink": p.inputs.pairs[:-1], "scale": p.inputs.lead}
     compared = []
@@ -162,7 +162,7 @@ def shared_steps(
 
 
 def multiplied(score: str, p: Problem, arguments: Arguments) -> tuple[str, Array, Array]:
-    """What the scale multiplies: how it is written, and of which vectors it is the product."""
+    """Return the product that the scale multiplies, as text and as its two factors."""
     q, k = p.inputs.queries, p.inputs.keys
     if score != "cosine":
         return "queries @ keys^T", q, k
@@ -171,9 +171,9 @@ def multiplied(score: str, p: Problem, arguments: Arguments) -> tuple[str, Array
 
 
 def of_scale(p: Problem, d: Gradient, q: Array, k: Array, off: Array | float = 0.0) -> Gradient:
-    """The gradient of the scale of every entry, (...), of a score scale * q @ k^T.
+    """Return the gradient of the scale, (...), of scores = scale * q @ k^T.
 
-    off: how far the products in float32 may be from these.
+    off: error bound of the products in float32.
     """
     live, products, size = p.inputs.live, q @ transposed(k), np.abs(q) @ transposed(np.abs(k))
     terms = live.shape[-2] * live.shape[-1] + q.shape[-1]
@@ -183,5 +183,5 @@ def of_scale(p: Problem, d: Gradient, q: Array, k: Array, off: Array | float = 0
 
 
 def _or_zeros(x: Any, shape: tuple[int, ...]) -> Array:
-    """What flows back into weights or lse; nothing if they were not used."""
+    """Return x in float64, or zeros if x is None."""
     return np.zeros(shape) if x is None else as_float64(x)

@@ -1,9 +1,9 @@
-"""How each scoring function passes gradients back, and how far float32 may be from them.
+"""The backward pass of each scoring function, with error bounds for float32.
 
 d_scores (..., M, N)   queries (..., M, Dq)   keys (..., N, Dk)   H hidden units
 
-Each function is given the gradient of the scores, adds its steps, and returns those of queries,
-keys and parameters, to be compared with what the fast function returned.
+Each function takes the gradient of the scores, adds its steps, and returns the gradients of
+queries, keys and parameters. These are compared with the results of the fast function.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from attnext.explain.scores import (
 from attnext.explain.steps import Arguments, Compared, Steps, as_float64
 from attnext.reference.sharing import share_heads_backward
 
-Results = Mapping[str, Any]  # gradients that the fast function returned, by what they belong to
+Results = Mapping[str, Any]  # gradients of the fast function, by argument name
 
 
 class Gradient(NamedTuple):
-    """A gradient, and how far that in float32 may be from it."""
+    """A gradient in float64, and the error bound of the same gradient in float32."""
 
     values: Array
-    size: Array  # of the terms that it is made of, all taken as positive
-    error: Array  # the bound of its error
+    size: Array  # sum of the absolute values of its terms
+    error: Array  # error bound
 
     def times(self, factor: Array | float) -> Gradient:
-        """The same, multiplied."""
+        """Return the gradient multiplied by a factor."""
         return Gradient(
             factor * self.values, np.abs(factor) * self.size, np.abs(factor) * self.error
         )
 
     @property
     def T(self) -> Gradient:
-        """The same with the last two axes changing places."""
+        """Return the gradient with the last two axes swapped."""
         return Gradient(*map(transposed, self))
 
     def through(self, W: Array, terms: int) -> Gradient:
-        """What goes back through x @ W^T: (..., H) to (..., D), sums of so many terms in all."""
+        """Return the gradient of x, (..., D), if this is the gradient of x @ W^T, (..., H)."""
         size = self.size @ np.abs(W)
         return Gradient(self.values @ W, size, self.error @ np.abs(W) + rounded(size, terms))
 
     def of_weight(self, x: Array, terms: int) -> Gradient:
-        """What a weight W (H, D) gets that made (..., H) of x (..., D) as x @ W^T."""
+        """Return the gradient of W (H, D), if this is the gradient of x @ W^T, (..., H)."""
         flat = x.reshape(-1, x.shape[-1])
         rows = (part.reshape(-1, part.shape[-1]).T for part in self)
         values, size, error = (
@@ -64,13 +64,14 @@ class Gradient(NamedTuple):
         return Gradient(values, size, error + rounded(size, terms))
 
     def shared(self, shape: tuple[int, ...]) -> Gradient:
-        """Summed over the heads that share one of an array of this shape."""
+        """Sum over the heads that share one head of an array of this shape."""
         return Gradient(*(share_heads_backward(part, shape) for part in self))
 
     def compared(self, name: str, result: Any) -> Compared:
-        """With what the fast function returned.
+        """Return the gradient with the result of the fast function, for the comparison.
 
-        Where infinities meet, or one meets 0, the order of the sums decides: nothing is compared.
+        Elements without a finite error bound are not compared, because inf - inf and 0 * inf make
+        them depend on the order of the sum.
         """
         exact, error = (part.reshape(np.shape(result)) for part in (self.values, self.error))
         exact = np.where(np.isfinite(error), exact, np.asarray(result, np.float64))
@@ -78,7 +79,7 @@ class Gradient(NamedTuple):
 
 
 def pooled(d: Gradient, x: Array, live: NDArray[np.bool_], terms: int) -> Gradient:
-    """sum_j d[i, j] * x[j] over the pairs that take part."""
+    """Return sum_j d[i, j] * x[j] over unmasked pairs."""
     parts = [(d.values, x), (d.size, np.abs(x)), (d.error, np.abs(x))]
     values, size, error = (pool(a, b, live) for a, b in parts)
     return Gradient(values, size, error + rounded(size, terms))
@@ -230,17 +231,17 @@ def additive(
 
 
 def _with_rounding(d: Gradient, terms: int) -> Gradient:
-    """The sums are off by their own rounding too."""
+    """Add the rounding error of the sums to the error bound."""
     return Gradient(d.values, d.size, d.error + rounded(d.size, terms))
 
 
 def _without_nan(x: Array, idle: NDArray[np.bool_]) -> Array:
-    """What is never read is no number that could be multiplied by 0."""
+    """Return x with 0 instead of NaN where x is never read."""
     return np.where(idle, 0.0, x)
 
 
 def as_nan(p: Problem, d: Gradient) -> Gradient:
-    """The gradient of queries, NaN where an empty row made NaN of one."""
+    """Return the gradient of queries, with NaN in empty rows if empty_rows is "nan"."""
     if p.pairs.empty_rows == "nan" and p.inputs.live.shape[-1] > 0:
         d.values[p.empty] = np.nan
     return d
@@ -258,7 +259,7 @@ _BACKWARDS: dict[str, Backward] = {
 def score_backward(
     function: str, p: Problem, d: Gradient, arguments: Arguments, steps: Steps, results: Results
 ) -> list[Compared]:
-    """The steps through the score of the attention of that name, d being the gradient of it."""
+    """Add the backward steps of a score, given the gradient d of the scores."""
     found = _BACKWARDS[function](p, d, arguments, steps, results)
     return [
         gradient.compared({"queries": "q", "keys": "k"}.get(name, name), results[name])

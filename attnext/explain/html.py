@@ -1,9 +1,8 @@
-"""An explanation as HTML for a notebook: no script, nothing to load, legible on light and dark.
+"""Format an explanation as HTML for a notebook, without scripts and external files.
 
-Colours are transparent ones over whatever the notebook's background is, and letters keep the
-colour that the notebook gives them. Where a number stands, the hatching behind it is faint. A step
-is a <details>, which folds; the heading of the column under the pointer is made bold by a rule of
-CSS for each column.
+Background colours are transparent and the text colour is the notebook's, so that light and dark
+themes work. Hatching behind a number is faint. A step is a <details> element, which can be folded.
+A CSS rule per column makes the heading of the column under the pointer bold.
 """
 
 from __future__ import annotations
@@ -21,14 +20,16 @@ from attnext.explain.words import phrase
 if TYPE_CHECKING:
     from attnext.explain.trace import Step, Trace
 
-HEAT_MAPS = frozenset({"weights", "softmax", "kept", "given", "again"})  # if large, without numbers
-PIXELS = Limits(tables=4, side=32)  # of those
+HEAT_MAPS = frozenset(
+    {"weights", "softmax", "kept", "given", "again"}
+)  # large ones are drawn without numbers
+PIXELS = Limits(tables=4, side=32)  # limits of heat maps
 SHADES = 20  # of each of the two colours
-HEADING = 10  # letters of a column's heading that are shown, if its numbers have no more
+HEADING = 10  # maximum width of a column heading if the numbers are not wider
 
 
 def _shade(hue: str, part: float) -> str:
-    """Colour and opacity, so that letters on it stay legible: part is above 0, and 1 at most."""
+    """Return a colour with an opacity that keeps text readable; 0 < part <= 1."""
     return f"{hue}{round(255 * (0.06 + 0.7 * part)):02x}"
 
 
@@ -88,7 +89,7 @@ div:has(> .attnext) {{ background: transparent !important; color: inherit !impor
 
 
 def trace_html(trace: Trace) -> str:
-    """All steps, one below the other."""
+    """Return all steps as HTML."""
     steps = [_step(step, f"{number}. ") for number, step in enumerate(trace.steps, 1)]
     return _page(
         [
@@ -101,7 +102,7 @@ def trace_html(trace: Trace) -> str:
 
 
 def step_html(step: Step) -> str:
-    """One step on its own."""
+    """Return one step as HTML."""
     return _page([_step(step, "")])
 
 
@@ -130,7 +131,7 @@ def _step(step: Step, number: str) -> str:
 
 
 def _top(step: Step) -> float:
-    """What has the strongest colour: the largest number, or -1 times it; of yes and no none has."""
+    """Return the absolute value that has the strongest colour. Booleans have no colour."""
     if step.values.dtype.kind == "b":
         return 2.0
     finite = step.values[np.isfinite(step.values)]
@@ -138,7 +139,7 @@ def _top(step: Step) -> float:
 
 
 def _columns(drawn: list[Table]) -> int:
-    """The letters of the widest number in any table of a step, or of a heading that is short."""
+    """Return the width of the columns: the widest number or short heading of a step."""
     numbers = [width(text) for table in drawn for row in table.cells for text in row]
     headings = [min(width(text), HEADING) for table in drawn for text in table.columns]
     return max([2, *numbers, *headings])
@@ -167,13 +168,13 @@ def _table(table: Table, top: float, pixels: bool, headed: bool, lang: str) -> s
 
 
 def _heading(column: str) -> str:
-    """Of a column; the name in full, where it may be cut."""
+    """Return the heading of a column, with the full name as title if it may be cut."""
     cut = f' title="{escape(column)}"' if width(column) > HEADING else ""
     return f"<th{cut}>{escape(column)}</th>"
 
 
 def _class(number: float, top: float) -> str:
-    """The shade of a number: none for 0, the strongest for the largest of the step."""
+    """Return the CSS class for the shade of a number; empty for 0."""
     if number == 0 or not np.isfinite(number):
         return ""
     shade = min(max(math.ceil(SHADES * abs(float(number)) / top), 1), SHADES)
@@ -181,7 +182,7 @@ def _class(number: float, top: float) -> str:
 
 
 def _legend(step: Step, top: float, drawn: list[Table]) -> str:
-    """What the colours and the hatching mean, where there are any."""
+    """Return a legend of the colours and the hatching."""
     items = []
     numbers = [table.numbers[~table.masked] for table in drawn]
     if step.values.dtype.kind != "b":

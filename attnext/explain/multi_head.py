@@ -24,16 +24,16 @@ ARRAYS = ("queries", "keys", "values", "W_q", "W_k", "W_v", "W_o", "b_q", "b_k",
 
 
 class Rounded(NamedTuple):
-    """Numbers, and how far float32 may be from them."""
+    """An array in float64, and the error bound of the same array in float32."""
 
     exact: Array
     error: Array
 
 
 def explain_heads(arguments: Arguments, lang: str) -> Trace:
-    """The steps of multi-head attention."""
+    """Return the steps of multi-head attention."""
     steps = Steps("multi_head_attention", lang)
-    # Every check of the arguments is the fast function's.
+    # The fast function checks all arguments.
     output, weights = _core.multi_head_attention(**arguments, return_weights=True)
     check_size(weights.shape)
     with np.errstate(all="ignore"):  # inf and NaN follow the rules of arithmetic, silently
@@ -64,7 +64,7 @@ def explain_heads(arguments: Arguments, lang: str) -> Trace:
 def heads_of(
     arguments: Arguments,
 ) -> tuple[HeadArguments, Problem, tuple[Rounded, Rounded, Rounded], Arguments]:
-    """The arguments as float64 arrays, what the heads attend with, and their options."""
+    """Return the arguments in float64, the attention of the heads, and its options."""
     given = {name: x for name, x in arguments.items() if x is not None}
     rounded_to_float32 = {name: as_float64(given[name]) for name in ARRAYS if name in given}
     a = read_arguments({**arguments, **rounded_to_float32})
@@ -79,7 +79,7 @@ def heads_of(
 
 
 def _linear(x: Array, W: Array, b: Array | None, heads: int | None = None) -> Rounded:
-    """What a linear layer makes of x, split into heads; as float32 rounds it."""
+    """Return x @ W^T + b, split into heads, with its error bound in float32."""
     sizes = project(np.abs(x), np.abs(W), None if b is None else np.abs(b))
     made = Rounded(project(x, W, b), rounded(sizes, W.shape[1] + 1))
     return made if heads is None else Rounded(*(split(each, heads) for each in made))
@@ -88,7 +88,7 @@ def _linear(x: Array, W: Array, b: Array | None, heads: int | None = None) -> Ro
 def _head_steps(
     steps: Steps, a: HeadArguments, p: Problem, q: Rounded, k: Rounded, v: Rounded
 ) -> None:
-    """The projections, one set of features for each head."""
+    """Add the steps of the three projections."""
     x = p.inputs
     idle_values = without(p.pooled, -2)[..., None]
     for name, made, W, b, idle in (
@@ -97,7 +97,9 @@ def _head_steps(
         ("values", v, a.W_v, a.b_v, idle_values),
     ):
         *lead, heads, rows, d = made.exact.shape
-        masked = idle.reshape(*lead, heads, -1, rows, 1).all(axis=-3)  # by all that share the head
+        masked = idle.reshape(*lead, heads, -1, rows, 1).all(
+            axis=-3
+        )  # masked for all query heads that share the key head
         axes = (*x.lead, "query" if name == "queries" else "key", "feature")
         steps.add(
             f"head_{name}",
@@ -119,13 +121,13 @@ def _bias(b: Array | None, letter: str) -> str:
 
 
 def product_error(p: Problem, q: Rounded, k: Rounded) -> Array:
-    """Of the dot products, because queries and keys are rounded themselves."""
+    """Return the error of the dot products that comes from rounded queries and keys."""
     lead = q.exact.shape[:-2]
     k_exact, k_error = (transposed(share_heads(np.abs(x), lead)) for x in k)
     return p.inputs.of_pairs(q.error @ (k_exact + k_error) + np.abs(q.exact) @ k_error)
 
 
 def value_error(p: Problem, weights: Array, error: Array, v: Rounded) -> Array:
-    """Of what is pooled, because values are rounded themselves."""
+    """Return the error of the pooled values that comes from rounded values."""
     kept = (weights + error) * p.pairs.keep
     return pool(kept, share_heads(v.error, weights.shape[:-2]), p.pooled)

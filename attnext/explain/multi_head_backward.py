@@ -36,15 +36,15 @@ _NAMES = (("queries", "q"), ("keys", "k"), ("values", "v"))
 
 
 def explain_heads_backward(arguments: Arguments, lang: str) -> Trace:
-    """The steps of the backward of multi-head attention."""
+    """Return the steps of the backward pass of multi-head attention."""
     name = "multi_head_attention_backward"
     steps = Steps(name, lang)
-    returned: Any = _core.multi_head_attention_backward(**arguments)  # its checks are the ones
+    returned: Any = _core.multi_head_attention_backward(**arguments)  # checks all arguments
     results = by_name("multi_head_attention", returned, False, *asked_for(arguments))
     with np.errstate(all="ignore"):
         a, p, (q, k, v), options = heads_of(arguments)
         check_size(p.inputs.live.shape)
-        dummy = Steps(name, lang)  # the steps of the forward are those of another trace
+        dummy = Steps(name, lang)  # collects the steps of the forward pass, which are not shown
         scores, error = dot_product(p.inputs, dummy, options)
         off, d = product_error(p, q, k), q.exact.shape[-1]
         scale = dot_product_scale(options, d)
@@ -63,7 +63,7 @@ def explain_heads_backward(arguments: Arguments, lang: str) -> Trace:
 
 
 def _to_heads(grad: Array, a: HeadArguments, p: Problem, v: Rounded, steps: Steps) -> Incoming:
-    """What flows into what the heads pooled."""
+    """Return the upstream gradient of the output of each head."""
     # forward was: output = join(pooled) @ W_o^T + b_o
     d_joined = grad @ a.W_o
     error = rounded(np.abs(grad) @ np.abs(a.W_o), len(a.W_o))
@@ -78,7 +78,10 @@ def _to_heads(grad: Array, a: HeadArguments, p: Problem, v: Rounded, steps: Step
 def _in_heads(
     p: Problem, of: Forward, g: Incoming, d: Gradient, q: Rounded, k: Rounded, v: Rounded
 ) -> dict[str, Gradient]:
-    """The gradients of what the heads attend with; d is that of their dot products."""
+    """Return the gradients of the queries, keys and values of the heads.
+
+    d is the gradient of the dot products.
+    """
     x, (M, N) = p.inputs, p.inputs.live.shape[-2:]
     back, terms = transposed(x.live), M * p.group
     at_most = d.size + d.error
@@ -102,7 +105,7 @@ def _projections(
     results: Results,
     scale: str,
 ) -> list[Compared]:
-    """Back through the three linear layers that made the heads."""
+    """Add the backward steps of the three input projections."""
     compared = []
     kept = "kept" if is_dropped(options) else "weights"
     right = {
@@ -126,7 +129,7 @@ def _projections(
         axis, of_heads = "query" if name == "queries" else "key", heads[name]
         x, W, b = (getattr(a, field) for field in (name, f"W_{letter}", f"b_{letter}"))
         joined = Gradient(*map(join, of_heads))
-        # what an empty row made NaN is of no terms, and goes no further
+        # NaN from an empty row does not propagate to the parameters
         alone = np.isnan(joined.values) & np.isfinite(joined.size)
         flows = joined._replace(values=np.where(alone, 0.0, joined.values))
         terms = len(W) + joined.values.size
@@ -154,7 +157,7 @@ def _last_projection(
     steps: Steps,
     results: Results,
 ) -> list[Compared]:
-    """The gradients of W_o and b_o."""
+    """Add the gradients of W_o and b_o."""
     error = of.weights * of.relative + TINY
     made, made_error, _ = pool_steps(p, of.weights, error, options, dummy)
     made_error = join(made_error + value_error(p, of.weights, error, v))
@@ -176,8 +179,8 @@ def _of_linear(
     steps: Steps,
     results: Results,
 ) -> list[Compared]:
-    """The gradients of W and b of y = x @ W^T + b, what flows into y being d."""
-    # a row to which nothing flows back is not read
+    """Add the gradients of W and b of y = x @ W^T + b, where d is the gradient of y."""
+    # rows of x with gradient 0 are not read
     x = np.where((d.size != 0).any(axis=-1, keepdims=True), x, 0.0)
     terms = d.values.size
     steps.add(

@@ -2,8 +2,8 @@
 
     queries (..., M, Dq)   keys (..., N, Dk)   W_q (H, Dq)   W_k (H, Dk)   w_v, b_h (H,)
 
-Each function adds its steps and returns the scores (..., M, N) with a bound of their error in
-float32. What it computes of a pair that takes no part is thrown away: NaN stands in its place.
+Each function adds its steps and returns the scores (..., M, N) and their error bound in float32.
+Scores of masked pairs are replaced by NaN.
 """
 
 from __future__ import annotations
@@ -20,73 +20,73 @@ from attnext.explain.accuracy import HUGE, Array, gamma, rounded
 from attnext.explain.steps import Arguments, Steps, as_float64
 from attnext.explain.trace import joined, summarise
 
-HIDDEN = 2**21  # numbers of the (..., M, N, H) arrays that are kept: 16 MiB each
+HIDDEN = 2**21  # largest size of a kept (..., M, N, H) array: 16 MiB
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What there is to score, and which pairs."""
+    """Queries, keys, and the pairs to score."""
 
     queries: Array  # (..., M, Dq)
-    keys: Array  # (..., N, Dk), with as many heads as the queries
-    live: NDArray[np.bool_]  # (..., M, N): the pairs that take part
-    lead: tuple[str, ...]  # what the leading axes are called
+    keys: Array  # (..., N, Dk), with the heads of the queries
+    live: NDArray[np.bool_]  # (..., M, N): True for unmasked pairs
+    lead: tuple[str, ...]  # names of the leading axes
 
     @property
     def pairs(self) -> tuple[str, ...]:
-        """The axes of the scores."""
+        """Return the names of the axes of the scores."""
         return (*self.lead, "query", "key")
 
     @property
     def query_axes(self) -> tuple[str, ...]:
-        """Those of queries, and of what is made of them."""
+        """Return the names of the axes of queries and outputs."""
         return (*self.lead, "query", "feature")
 
     @property
     def key_axes(self) -> tuple[str, ...]:
-        """Those of keys and values."""
+        """Return the names of the axes of keys and values."""
         return (*self.lead, "key", "feature")
 
     def of_pairs(self, x: Array) -> Array:
-        """x (..., M, N), NaN where a pair takes no part."""
+        """Return x (..., M, N) with NaN at masked pairs."""
         return np.where(self.live, x, np.nan)
 
     def of_queries(self, x: Array) -> Array:
-        """x (..., M, D), NaN where a query has no key."""
+        """Return x (..., M, D) with NaN for queries that attend to no key."""
         return np.where(self.idle_queries, np.nan, x)
 
     def of_keys(self, x: Array) -> Array:
-        """x (..., N, D), NaN where a key is of no query."""
+        """Return x (..., N, D) with NaN for keys that no query attends to."""
         return np.where(self.idle_keys, np.nan, x)
 
     @property
     def idle_queries(self) -> NDArray[np.bool_]:
-        """(..., M, 1)"""
+        """Return True for queries that attend to no key, (..., M, 1)."""
         return without(self.live, -1)[..., None]
 
     @property
     def idle_keys(self) -> NDArray[np.bool_]:
-        """(..., N, 1)"""
+        """Return True for keys that no query attends to, (..., N, 1)."""
         return without(self.live, -2)[..., None]
 
 
 def without(live: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
-    """Where nothing along this axis takes part: -1, queries without a key."""
+    """Return True where everything along the axis is masked."""
     return np.asarray(~np.any(live, axis=axis))
 
 
 def number(x: Any) -> float:
-    """A number as the fast function saw it, from an array of one element too."""
+    """Return a number or an array of one element as a float, rounded to float32."""
     return float(as_float64(x).reshape(()))
 
 
 def transposed(x: NDArray[Any]) -> NDArray[Any]:
-    """The last two axes change places."""
+    """Swap the last two axes."""
     return x.swapaxes(-1, -2)
 
 
 def dot_product(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
-    """scores = scale * queries @ keys^T; scale 1 / sqrt(D) by default."""
+    """Compute scores = scale * queries @ keys^T. The default scale is 1 / sqrt(D)."""
     D = x.queries.shape[-1]
     factor = dot_product_scale(arguments, D)
     raw = x.of_pairs(x.queries @ transposed(x.keys))
@@ -101,7 +101,7 @@ def dot_product(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, A
 
 
 def dot_product_scale(arguments: Arguments, D: int) -> Array:
-    """What dot products of D features are multiplied by: a number, or (..., 1, 1)."""
+    """Return the scale of dot products of D features: a number, or an array (..., 1, 1)."""
     if arguments["scale"] is None:
         return np.array(1 / math.sqrt(max(D, 1)))
     scale = as_float64(arguments["scale"])
@@ -109,13 +109,13 @@ def dot_product_scale(arguments: Arguments, D: int) -> Array:
 
 
 def scale_text(arguments: Arguments, D: int) -> str:
-    """It, in a formula."""
+    """Return the scale as text for a formula."""
     scale = dot_product_scale(arguments, D)
     return f"{float(scale):.6g}" if scale.ndim == 0 else "scale[..., None, None]"
 
 
 def additive(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
-    """scores = w_v . tanh(W_q q + W_k k + b_h), a query at a time."""
+    """Compute scores = w_v . tanh(W_q q + W_k k + b_h), one query at a time."""
     W_q, W_k, w_v = (as_float64(arguments[name]) for name in ("W_q", "W_k", "w_v"))
     w_v = w_v.reshape(-1)
     b_h = 0.0 if arguments["b_h"] is None else as_float64(arguments["b_h"])
@@ -148,7 +148,7 @@ def additive(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Arra
     steps.add("activations", activations, axes, masked, summary=ranges[1], **whole)
     steps.add("additive", x.of_pairs(scores), x.pairs, ~x.live, H=H)
 
-    # tanh is nowhere steeper than 1, so its error is that of its argument and a few u of its own
+    # The slope of tanh is at most 1, so its error is the error of its argument plus a few u.
     from_q = rounded(np.abs(x.queries) @ np.abs(W_q).T, Dq + Dk) @ np.abs(w_v)  # (..., M)
     from_k = rounded(np.abs(x.keys) @ np.abs(W_k).T, Dq + Dk) @ np.abs(w_v)  # (..., N)
     of_tanh = np.sum(np.abs(w_v) * gamma(H) * (2 + np.abs(b_h)))
@@ -156,7 +156,7 @@ def additive(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Arra
 
 
 def gaussian(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
-    """scores = -(w * |q - k|)^2 / 2, with w = 1 / sigma; w = 1 by default."""
+    """Compute scores = -(w * |q - k|)^2 / 2, with w = 1 / sigma. The default is w = 1."""
     w = bandwidth(arguments)
     distance = np.zeros(x.live.shape)
     for row in np.ndindex(x.live.shape[:-1]):
@@ -170,13 +170,13 @@ def gaussian(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Arra
 
 
 def bandwidth(arguments: Arguments) -> float:
-    """Its inverse, w."""
+    """Return w, the inverse of the bandwidth."""
     w, sigma = arguments["w"], arguments["sigma"]
     return 1 / number(sigma) if sigma is not None else 1.0 if w is None else number(w)
 
 
 def cosine(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]:
-    """scores = scale * q . k / (max(|q|, eps) max(|k|, eps))"""
+    """Compute scores = scale * q . k / (max(|q|, eps) max(|k|, eps))."""
     D, eps = x.queries.shape[-1], number(arguments["eps"])
     scale = dot_product_scale(arguments, D)
     unit_q, unit_k = (
@@ -192,7 +192,7 @@ def cosine(x: Inputs, steps: Steps, arguments: Arguments) -> tuple[Array, Array]
 
 
 def norms(x: Array, eps: float) -> Array:
-    """Of x (..., D), (..., 1), or eps if that is more."""
+    """Return the norms (..., 1) of x (..., D), at least eps."""
     of_rows: Array = np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), eps)
     return of_rows
 

@@ -1,4 +1,4 @@
-"""The array of a step as tables of a query, a head, an entry each: what both renderers draw."""
+"""Convert the array of a step to tables, which the text and HTML renderers draw."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from attnext.explain.words import phrase
 if TYPE_CHECKING:
     from attnext.explain.trace import Step
 
-DOT = "·"  # in the place of a number that takes no part
+DOT = "·"  # stands for a masked number
 
 
 class Limits(NamedTuple):
-    """How much of an array is shown: all of it if it is small, a corner of it if not."""
+    """The limits of what is shown: a small array in full, otherwise its first rows and columns."""
 
     size: int = 200  # a small array has no more numbers,
     columns: int = 12  # and no more columns
@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     side: int = 6
 
     def corner(self, step: Step) -> tuple[int, ...]:
-        """The shape of what is shown."""
+        """Return the shape of the part that is shown."""
         shape = step.values.shape
         if step.shape == shape and step.values.size <= self.size and shape[-1] <= self.columns:
             return shape
@@ -45,8 +45,8 @@ class Limits(NamedTuple):
 class Table:
     """Two axes of an array, or one as a single row."""
 
-    label: str  # which of the tables; empty if it is the only one
-    corner: str  # what rows and columns are
+    label: str  # position along the leading axes; empty for a single table
+    corner: str  # names of the row and column axes
     rows: list[str]
     columns: list[str]
     cells: list[list[str]]
@@ -55,12 +55,12 @@ class Table:
 
 
 def is_cut(step: Step, limits: Limits) -> bool:
-    """Whether some of the array is not shown."""
+    """True if a part of the array is not shown."""
     return limits.corner(step) != step.shape
 
 
 def summary_text(step: Step, limits: Limits) -> str:
-    """The range of an array that is not shown in full; nothing for any other."""
+    """Return the summary of an array that is not shown in full, otherwise an empty text."""
     if step.summary.count == 0:
         return phrase("nothing", step.lang)
     if not is_cut(step, limits) or step.values.dtype.kind == "b":  # bools are counted in the note
@@ -72,7 +72,7 @@ def summary_text(step: Step, limits: Limits) -> str:
 
 
 def tables(step: Step, limits: Limits, decimals: int = 4) -> Iterator[Table]:
-    """What is shown of a step's array, formatted alike in all tables."""
+    """Yield the tables of a step, all with the same number format."""
     corner = limits.corner(step)
     window = tuple(slice(n) for n in corner)
     numbers = step.values[window]
@@ -102,7 +102,7 @@ def tables(step: Step, limits: Limits, decimals: int = 4) -> Iterator[Table]:
 
 
 def headings(step: Step, corner: tuple[int, ...]) -> list[list[str]]:
-    """By axis, what stands at each place of the corner that is shown: its label, or its index."""
+    """Return the labels or indices of the shown part, for each axis."""
     labels = step.labels or ((),) * len(corner)
     return [
         [_printable(text) for text in names[:size]] if names else [str(i) for i in range(size)]
@@ -111,12 +111,12 @@ def headings(step: Step, corner: tuple[int, ...]) -> list[list[str]]:
 
 
 def _printable(label: str) -> str:
-    """A token may be a line break."""
+    """Return the label with control characters escaped, because a token can be a line break."""
     return label if label.isprintable() else repr(label)[1:-1]
 
 
 def _texts(numbers: NDArray[Any], masked: NDArray[np.bool_], decimals: int) -> NDArray[Any]:
-    """The numbers in one format; a zero that is exact is 0, so that it differs from a small one."""
+    """Return the numbers as text in one format. An exact zero is written as 0."""
     if numbers.dtype.kind in "biu":
         return numbers.astype(int).astype(str).astype(object)
     shown = numbers[~masked & np.isfinite(numbers)].astype(np.float64)

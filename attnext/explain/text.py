@@ -1,4 +1,4 @@
-"""An explanation as text of 80 columns, in languages whose letters are one or two columns wide."""
+"""Format an explanation as text of 80 columns. Chinese characters are two columns wide."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 INDENT = "   "
-LABEL = 10  # columns that a name may take, so that six of them fit beside each other
+LABEL = 10  # maximum width of a label, so that six columns fit next to each other
 
-# What is tried, in this order, until a table fits: how many columns it may have at most, digits
-# after the point, blanks between columns.
+# Formats to try in this order until a table fits: maximum number of columns, digits after the
+# decimal point, spaces between columns.
 _FITS = [
     (columns, *style) for columns in (12, 10, 8, 6) for style in ((4, 2), (4, 1), (3, 1), (2, 1))
 ]
 
 
 def trace_text(trace: Trace) -> str:
-    """All steps, one below the other."""
+    """Return all steps as text."""
     lines = [trace.title, "=" * width(trace.title), *wrap(trace.call, "")]
     for number, step in enumerate(trace.steps, 1):
         lines += ["", *_step_lines(step, f"{number}. ")]
@@ -37,12 +37,12 @@ def trace_text(trace: Trace) -> str:
 
 
 def step_text(step: Step) -> str:
-    """One step on its own."""
+    """Return one step as text."""
     return "\n".join(_step_lines(step, ""))
 
 
 def wrap(text: str, indent: str) -> list[str]:
-    """Lines of at most 80 columns, indented."""
+    """Return indented lines of at most 80 columns."""
     return [indent + line for line in _width.wrap(text, WIDTH - len(indent))]
 
 
@@ -54,7 +54,7 @@ def _step_lines(step: Step, number: str) -> list[str]:
 
 
 def _table_lines(step: Step) -> list[str]:
-    """The tables in the first style in which all lines fit; the last one always does."""
+    """Return the tables in the first format in which all lines fit. The last one always fits."""
     for columns, decimals, blanks in _FITS:
         limits = Limits(columns=columns)
         drawn = [_with_short_names(table) for table in tables(step, limits, decimals)]
@@ -74,7 +74,7 @@ def _with_short_names(table: Table) -> Table:
 
 
 def _one_table(table: Table, size: int) -> list[str]:
-    """Row headings on the left, numbers to the right of their columns, which are this wide."""
+    """Return a table with row headings on the left and right-aligned columns of this size."""
     left = max(width(table.corner), max(map(width, table.rows)))
     lines = [INDENT + table.label] if table.label else []
     for heading, row in zip(
