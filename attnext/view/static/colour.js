@@ -1,12 +1,12 @@
 /*
- * One map of colours, that of attnext.explain: red for weights and what is above 0, blue for what
- * is below. They are transparent, so that they stand on light and on dark.
+ * The colour map of attnext.explain: red for positive numbers, blue for negative numbers. The
+ * colours are transparent, so that they work on light and dark backgrounds.
  */
 
 const ABOVE = [226, 74, 51];
 const BELOW = [47, 109, 179];
 
-/** A number's colour, where `top` has the strongest; none for 0. */
+/** Return the colour of a number. `top` has the strongest colour, 0 has none. */
 export function colour(number, top) {
   if (!Number.isFinite(number) || number === 0 || !(top > 0)) {
     return "transparent";
@@ -15,18 +15,18 @@ export function colour(number, top) {
   return `rgba(${r}, ${g}, ${b}, ${strength(Math.abs(number) / top).toFixed(3)})`;
 }
 
-/** How much of the colour is laid on, for a part of the largest. */
+/** Return the opacity for a fraction of the largest number. */
 export function strength(part) {
   return 0.06 + 0.74 * Math.min(part, 1);
 }
 
-/** How light a colour is that the browser has computed, from 0 to 1. */
+/** Return the lightness of a computed CSS colour, from 0 to 1. */
 export function luminance(text) {
   const [r, g, b] = (text.match(/[\d.]+/g) ?? [0, 0, 0]).map(Number);
   return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
 }
 
-/** A number as a reader wants it: three or four digits that say something. */
+/** Return a number as text with three or four significant digits. */
 export function short(number) {
   if (number === undefined || number === null || Number.isNaN(number)) {
     return "NaN";

@@ -1,19 +1,19 @@
-/* Sliders for the options, and for the head and the entry of the batch that are looked at. */
+/* Sliders for the options, and for the selected head and batch element. */
 
 import { short } from "./colour.js";
 import { make, replace } from "./dom.js";
 
-const OFF_CAP = 20; // where the slider of the softcap means none
+const OFF_CAP = 20; // position of the softcap slider that means no softcap
 const KERNELS = ["gaussian", "boxcar", "triangular", "epanechnikov", "constant"];
 const DRAWS = 2 ** 31;
 
-/** All of them, in one line that wraps. */
+/** All sliders, in one line that wraps. */
 export class Controls {
   constructor(state, say, { change, lead, still }) {
     Object.assign(this, { say, change, lead, still });
     this.made = [];
     this.element = make("div", { class: "controls", role: "group", "aria-label": say.controls });
-    this.base = null; // scales, as they were when the picture was opened
+    this.base = null; // the scales when the view was opened
     this.layout = "";
   }
 
@@ -53,7 +53,7 @@ export class Controls {
     });
   }
 
-  /** The scores divided by a temperature: 1 is the scale as it was given. */
+  /** Divide the scores by a temperature. Temperature 1 is the given scale. */
   scale() {
     if (this.base === null) {
       return [];
@@ -74,7 +74,7 @@ export class Controls {
     });
   }
 
-  /** The length of the entry that is looked at, or of its query where each has its own. */
+  /** The length of the selected batch element, or of the selected query if lengths are 2-D. */
   valid_lens() {
     const { columns } = this.frame;
     return this.slider(this.say.valid_lens, [0, columns, 1], {
@@ -91,7 +91,7 @@ export class Controls {
     return this.options.valid_lens ?? (entries ? Array(entries).fill(columns) : columns);
   }
 
-  /** Where the length stands in nested lists: by entry (d2l's 1-D), by entry and query (2-D). */
+  /** Return the path to the length in nested lists: [batch] if 1-D, [batch, query] if 2-D. */
   path() {
     const { lead, row } = this.state.at;
     const depth = depthOf(this.lengths());
@@ -158,7 +158,7 @@ export class Controls {
     return [make("label", { class: "control" }, this.say.kernel, select)];
   }
 
-  /** A slider with its name and what it stands at, in words. */
+  /** Return a slider with its name and its value as text. */
   slider(name, [min, max, step], { read, text, write, free = false }) {
     const input = make("input", { type: "range", min, max, step, "aria-label": name });
     const output = make("output", {});
@@ -182,7 +182,7 @@ export class Controls {
     this.made.push(() => {
       const value = read();
       if (!this.moving) {
-        input.value = value; // not while it is moved: an answer may be late
+        input.value = value; // not while the user moves it, because an answer may be late
         tell(value);
       }
     });
@@ -191,7 +191,7 @@ export class Controls {
   }
 }
 
-/** The scale that stands for temperature 1: { number, given }; null if heads have their own. */
+/** Return the scale at temperature 1: { number, given }; null if each head has its own scale. */
 function baseScale({ request, result, given: { scale } }) {
   const given = scale ?? null;
   if (given !== null) {
@@ -205,7 +205,7 @@ function baseScale({ request, result, given: { scale } }) {
   return queries ? { number: 1 / Math.sqrt(Math.max(queries.shape.at(-1), 1)), given } : null;
 }
 
-/** Return a number with four digits, as it is then written in the call. */
+/** Return a number rounded to four digits, as the call shows it. */
 function rounded(number) {
   return Number(number.toPrecision(4));
 }

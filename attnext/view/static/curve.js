@@ -1,13 +1,13 @@
-/* A regression of Nadaraya and Watson: points that can be dragged, and the curve that follows. */
+/* Nadaraya-Watson kernel regression: a curve, and points that can be dragged. */
 
 import { short, strength } from "./colour.js";
 import { draw, make, replace } from "./dom.js";
 import { slice } from "./tensor.js";
 
 const [WIDE, HIGH, EDGE] = [640, 280, 36];
-const STEP = 1 / 50; // of the range, by an arrow key
+const STEP = 1 / 50; // step of an arrow key, as a fraction of the range
 
-/** Whether a request is such a regression: queries, keys and values of one number each. */
+/** True if a request is a kernel regression: queries, keys and values of one number each. */
 export function isCurve({ arrays, function: name }) {
   if (name === "nadaraya_watson") {
     return true;
@@ -64,7 +64,7 @@ export class Curve {
     this.drawDots(keys, values, slice(frame.weights, frame, state.at), at);
   }
 
-  // ---- from numbers to places and back ---------------------------------------------------------
+  // ---- from numbers to pixels and back ---------------------------------------------------------
 
   measure(x, keys, values) {
     this.x = range([...x, ...keys]);
@@ -79,7 +79,7 @@ export class Curve {
     return HIGH - EDGE - ((y - this.y[0]) / (this.y[1] - this.y[0])) * (HIGH - 2 * EDGE);
   }
 
-  /** What lies under a pointer. */
+  /** Return the point under a pointer. */
   under(event) {
     const point = new DOMPoint(event.clientX, event.clientY);
     const { x, y } = point.matrixTransform(this.svg.getScreenCTM().inverse());
@@ -194,7 +194,7 @@ export class Curve {
     }
   }
 
-  /** Another place for a point: the curve will follow. */
+  /** Move a point and request the new curve. */
   move(j, x, y) {
     const { arrays } = this.state.request;
     const changed = {};
@@ -241,7 +241,7 @@ export class Curve {
   }
 }
 
-/** Where numbers lie, with a margin. */
+/** Return the range of numbers, with a margin. */
 function range(numbers) {
   const finite = numbers.filter(Number.isFinite);
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
@@ -249,7 +249,7 @@ function range(numbers) {
   return finite.length ? [low - margin, high + margin] : [0, 1];
 }
 
-/** Some round numbers of a range. */
+/** Return round numbers in a range. */
 function ticks([low, high]) {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));

@@ -1,15 +1,16 @@
-/* What lies behind one weight: its query, its key, and what the score makes of the two. */
+/* The details of one weight: its query, its key, and the terms of their score. */
 
 import { colour, short } from "./colour.js";
 import { make } from "./dom.js";
 import { slice, vector } from "./tensor.js";
 
 const MOST = 16; // features whose numbers are written
-const LEAST = 1e-3; // of a sum, relative to its largest term: below, rounding shows in a quotient
+// Smallest sum relative to its largest term. Below this, rounding dominates a quotient.
+const LEAST = 1e-3;
 const SCALED = ["scaled", "scaled_by", "gaussian", "cosine"]; // a sum times a factor
 const SCORES = [...SCALED, "additive", "softcap", "bias", "X"];
 
-/** Elements that tell of the weight that is looked at. */
+/** Return elements that describe the selected weight. */
 export function details(state, frame, say) {
   const { at, labels, result } = state;
   if (!frame.weights) {
@@ -35,12 +36,12 @@ export function details(state, frame, say) {
   ].filter((element) => element !== null);
 }
 
-/** A number and what it is. */
+/** Return an element with a name and a number. */
 function fact([name, text]) {
   return make("span", {}, make("small", {}, name), " ", make("b", {}, text));
 }
 
-/** Return what the sum of the last row is multiplied by to give the score, as a text, or null. */
+/** Return the factor between the sum of the last row and the score as text, or null. */
 function factorOf(behind, steps, frame, at) {
   const [, numbers, summed] = behind.at(-1) ?? [];
   const sum = summed ? numbers.reduce((a, b) => a + b, 0) : 0;
@@ -56,7 +57,7 @@ function scoreOf(steps, frame, at, keys = SCORES) {
   return step && slice(step, frame, at).number(at.row, at.column);
 }
 
-/** [name, numbers, whether their sum says something] of the query, the key and their product. */
+/** Return [name, numbers, show the sum] for the query, the key and their product. */
 function rows({ request, result, at }, frame, say) {
   const step = (key) => result.steps.find((each) => each.key === key && each.data);
   const { arrays } = request;
@@ -95,7 +96,7 @@ function additive(activations, w_v, frame, at, say) {
     : [tanh];
 }
 
-/** (n,) as n rows of one feature. */
+/** Return an array (n,) as n rows of one feature. */
 function column(array) {
   return array?.shape.length === 1 ? { ...array, shape: [array.shape[0], 1] } : array;
 }

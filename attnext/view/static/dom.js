@@ -1,22 +1,22 @@
-/* Elements, made in one line. */
+/* Create HTML and SVG elements. */
 
 const SVG = "http://www.w3.org/2000/svg";
-// What may have the focus. JupyterLab's shortcuts would have its keys, the arrows among them, if the
-// element itself did not say that they are not to: it asks the element before what is around it.
+// Elements that can have the focus. The attribute keeps JupyterLab's shortcuts from using their keys,
+// for example the arrow keys. JupyterLab looks for it on the element with the focus.
 const FOCUSABLE = "button, input, select, [tabindex]";
 const OWN_KEYS = "data-lm-suppress-shortcuts";
 
-/** An element of HTML with attributes and children; a child that is null is left out. */
+/** Return an HTML element with attributes and children. Children that are null are skipped. */
 export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same of SVG. */
+/** Return an SVG element with attributes and children. */
 export function draw(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Give an element these children in the place of those it has. */
+/** Replace the children of an element. */
 export function replace(element, ...children) {
   element.replaceChildren(...children.filter((child) => child !== null && child !== false));
 }

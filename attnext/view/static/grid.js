@@ -1,15 +1,15 @@
-/* A matrix of coloured cells: hover, click, or walk over it with the arrow keys. */
+/* A matrix of coloured cells, for the pointer and the arrow keys. */
 
 import { colour, short } from "./colour.js";
 import { make, replace } from "./dom.js";
 import { largest, slice } from "./tensor.js";
 
 const MOST = 48; // rows and columns that are drawn
-const WITH_NUMBERS = 8; // columns, at most, whose numbers are written into the cells
+const WITH_NUMBERS = 8; // maximum number of columns with numbers in the cells
 const [LEAST, FULL] = [9, 22]; // pixels of its cells
-const DENSE = 12; // pixels of a cell, below which every fifth place has its number
+const DENSE = 12; // pixels of a cell: in smaller cells, only every fifth position has an index
 
-/** One step of the row: its name, and the matrix of it that is looked at. */
+/** One step of the row: its name and its selected matrix. */
 export class Panel {
   constructor(say, point, choose) {
     this.say = say;
@@ -25,7 +25,7 @@ export class Panel {
     this.element = make("div", { class: "panel" }, this.name, scroll, this.more);
   }
 
-  /** Draw a step; of a regression only the row of the query that is looked at. */
+  /** Draw a step. For a kernel regression, draw only the row of the selected query. */
   update(step, frame, at, labels, { current, oneRow, wide }) {
     this.element.classList.toggle("current", current);
     this.element.dataset.step = step.key;
@@ -51,7 +51,7 @@ export class Panel {
     this.more.textContent = cut.map((axis) => this.say.shownOf(MOST, axis.size)).join(" · ");
   }
 
-  /** What the places of an axis are called: tokens, or their numbers. */
+  /** Return the labels of an axis: tokens or indices. */
   names(axis, labels) {
     const given = { query: labels.queries, row: labels.queries, key: labels.keys }[axis.kind];
     return Array.from({ length: Math.min(axis.size, 4096) }, (_, i) =>
@@ -109,7 +109,7 @@ export class Panel {
       const { row, column } = cell;
       const masked = matrix.masked(row, column);
       const number = matrix.number(row, column);
-      const hidden = number === -Infinity ? "−∞" : "·"; // the step that masks shows what it puts there
+      const hidden = number === -Infinity ? "−∞" : "·"; // the step that masks shows -inf
       const flag = number ? "✓" : "";
       const text = flags ? flag : masked ? hidden : short(number);
       cell.classList.toggle("masked", masked);
@@ -120,7 +120,7 @@ export class Panel {
     }
   }
 
-  /** Mark the query and the key that are looked at. */
+  /** Mark the selected query and key. */
   light(row, column) {
     const pairs = this.matrix?.columns.kind === "key";
     const byQuery = ["query", "row"].includes(this.matrix?.rows.kind) || this.matrix?.rows.size === 1;
@@ -186,7 +186,7 @@ export class Panel {
   }
 }
 
-/** Pixels of a cell, of so many beside each other in so many pixels. */
+/** Return the size of a cell in pixels, for a number of cells in a width. */
 function fit(count, wide) {
   return Math.max(LEAST, Math.min(FULL, Math.floor(wide / count)));
 }

@@ -1,11 +1,11 @@
-/* Queries on the left, keys on the right, and a line from each to each, as strong as the weight. */
+/* Queries on the left, keys on the right. The opacity of a line is the weight of the pair. */
 
 import { short, strength } from "./colour.js";
 import { draw, make, replace } from "./dom.js";
 import { slice } from "./tensor.js";
 
 const MOST = 48; // tokens on a side
-const FAINT = 0.02; // a weight below that has no line
+const FAINT = 0.02; // smaller weights have no line
 const HIGH = 22;
 const [LEFT, RIGHT, WIDE] = [120, 240, 360];
 
@@ -18,7 +18,7 @@ export class Lines {
     this.element = make("figure", { class: "lines" }, this.caption, this.svg);
   }
 
-  /** Draw the weights of a frame; nothing for null. */
+  /** Draw the weights of a frame, or nothing if it is null. */
   update(frame, at, labels) {
     const fits = frame && frame.columns > 1 && Math.max(frame.rows, frame.columns) <= MOST;
     this.element.hidden = !fits;

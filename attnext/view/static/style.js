@@ -1,4 +1,4 @@
-/* How it looks. Letters keep the colour of the page, and all else lies over its background. */
+/* The CSS. Text keeps the colour of the page, and all other colours are transparent. */
 
 export const STYLE = `
 .attnext-view { --accent: #c2313a; --line: rgba(128,128,128,.28); --soft: rgba(128,128,128,.1);

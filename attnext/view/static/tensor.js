@@ -1,19 +1,19 @@
-/* Which part of a step's array is looked at: a matrix of it. */
+/* The matrix of a step's array that is selected. */
 
 const LEADING = new Set(["batch", "group", "head"]);
 const WEIGHTS = ["weights", "softmax", "given", "again"]; // keys of attention weights
-// The steps that stand in the row always; the others while they are read.
+// The steps that are always in the row. Other steps appear while they are selected.
 const MAIN = ["raw", "scaled", "scaled_by", "additive", "gaussian", "cosine", "X"];
 const LATER = ["softcap", "bias", "masked", "weights", "softmax", "kept", "output", "mixed"];
 
-/** Steps of the row: the last score, what becomes of it, the output; all, if none is known. */
+/** Return the steps of the row: the last score, the later steps, the output; or all steps. */
 export function mainSteps(steps) {
   const scores = steps.filter((step) => MAIN.includes(step.key)).at(-1);
   const later = steps.filter((step) => LATER.includes(step.key));
   return later.length ? steps.filter((step) => step === scores || later.includes(step)) : steps;
 }
 
-/** What all pictures share: the weights, their leading axes, how many queries and keys. */
+/** Return what all panels share: weights, leading axes, numbers of queries and keys. */
 export function frameOf(steps) {
   const weights =
     steps.findLast((step) => WEIGHTS.includes(step.key) && step.data) ??
@@ -27,7 +27,7 @@ export function frameOf(steps) {
   return { weights, key: of.key, lead, rows, columns: of.shape.at(-1) ?? 1 };
 }
 
-/** The key with the largest weight of the query that is looked at. */
+/** Return the key with the largest weight of the selected query. */
 export function strongest(frame, at) {
   if (!frame.weights) {
     return 0;
@@ -40,7 +40,7 @@ export function strongest(frame, at) {
   return best;
 }
 
-/** The matrix of an array of named axes at the head and entry that are looked at. */
+/** Return the matrix of an array at the selected head and batch element. */
 export function slice(step, frame, at) {
   const strides = stridesOf(step.shape);
   let [offset, from] = [0, 0];
@@ -60,7 +60,7 @@ export function slice(step, frame, at) {
   const entries = frame.lead.reduce((n, axis) => n * axis.size, 1);
   if (free[0]?.kind === "row" && free[0].size === entries * frame.rows) {
     const entry = frame.lead.reduce((n, axis, i) => n * axis.size + at.lead[i], 0);
-    offset += entry * frame.rows * free[0].stride; // rows that stand one below the other
+    offset += entry * frame.rows * free[0].stride; // rows of a flattened array
     free[0] = { ...free[0], size: frame.rows };
   }
   while (free.length > 2) {
@@ -81,7 +81,7 @@ export function slice(step, frame, at) {
   };
 }
 
-/** The features of a row of an array (..., R, D), whose leading axes are those of the frame. */
+/** Return the features of a row of an array (..., R, D) with the leading axes of the frame. */
 export function vector(array, frame, at, row) {
   const D = array.shape.at(-1);
   const lead = array.shape.slice(0, -2);
@@ -94,7 +94,7 @@ export function vector(array, frame, at, row) {
   return Array.from(array.data.subarray(start, start + D));
 }
 
-/** The index of what several share: heads of keys, when there are fewer than of queries. */
+/** Return the index of a shared head, if there are fewer key heads than query heads. */
 function shared(index, of, size) {
   return Math.floor((index * size) / of);
 }
@@ -107,7 +107,7 @@ function stridesOf(shape) {
   return strides;
 }
 
-/** The largest finite size of a matrix, of numbers that take part. */
+/** Return the largest absolute value of the finite, unmasked numbers of a matrix. */
 export function largest(matrix) {
   let top = 0;
   for (let i = 0; i < matrix.rows.size; i++) {

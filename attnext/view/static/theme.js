@@ -1,8 +1,8 @@
-/* Light or dark, as the page around is: where its letters are light, it is dark. */
+/* Follow the theme of the page. A page with light text is dark. */
 
 import { luminance } from "./colour.js";
 
-/** Keep `data-theme` of an element as the page is; return a function that ends this. */
+/** Keep `data-theme` of an element equal to the theme of the page. Return a stop function. */
 export function followTheme(root) {
   const adapt = () => {
     const dark = luminance(getComputedStyle(root.parentElement ?? root).color) > 0.5;

@@ -1,6 +1,6 @@
 /*
- * One view of a computation, two engines: in a notebook the kernel computes, on the site's
- * playground the C core as WebAssembly. This file says what they agree on.
+ * The view of a computation, with one of two engines. In a notebook the kernel computes; in the
+ * playground of the site the C core does, as WebAssembly. This is the interface of the engines.
  *
  *     import { mount } from "./view.js";
  *     const handle = mount(element, engine, state);
@@ -13,11 +13,11 @@
  *     arrays: { queries, keys, values, ... },  // by the names of its arguments;
  *                                          // of nadaraya_watson x (n,), x_train, y_train (N,)
  *     options: { scale: 0.5, valid_lens: [2, 6], causal: true, window: [1, 0], softcap: 5,
- *                sigma: 1, dropout_p: 0.1, seed: 0 },   // JSON; what is missing or null is as
- *                                          // by default
+ *                sigma: 1, dropout_p: 0.1, seed: 0 },   // JSON; an option that is missing or
+ *                                          // null has its default
  *     lang: "en" | "zh",
  *   },
- *   given: { scale: 0.5 },                 // the options at first, where sliders have moved since
+ *   given: { scale: 0.5 },                 // the initial options, if sliders have moved
  *   result,                                // of that request; null: ask the engine
  *   labels: { queries: ["the", ...], keys: [...] },     // null where there are none
  *   controls: ["scale", "valid_lens", "causal", "window", "softcap", "sigma", "kernel",
@@ -60,11 +60,11 @@ import { Wall } from "./wall.js";
 import { words } from "./words.js";
 
 const [LEAST, FULL] = [150, 230]; // pixels of a matrix
-const AROUND = 112; // pixels of the names beside it, and of the space between two
-const SOON = 1000; // milliseconds until the reader is told that the kernel is awaited
-const WAIT = 15000; // milliseconds until the reader is told that no answer came
-const REST = 400; // milliseconds that the reader looks at one place, before it is kept
-const PACE = 1800; // milliseconds of a step that plays
+const AROUND = 112; // pixels for the labels of a matrix and the gap to the next
+const SOON = 1000; // milliseconds until the view says that it waits for the kernel
+const WAIT = 15000; // milliseconds until the view says that the kernel does not answer
+const REST = 400; // milliseconds without a change until the selected cell is saved
+const PACE = 1800; // milliseconds per step while playing
 
 /** Draw the state into the element; the engine computes what changes. */
 export function mount(element, engine, state) {
@@ -107,13 +107,13 @@ class View {
     this.root.remove();
   }
 
-  // ---- what there is ---------------------------------------------------------------------------
+  // ---- layout ----------------------------------------------------------------------------------
 
   get say() {
     return words(this.state.request.lang);
   }
 
-  /** The frame of the page: what stays when numbers change. */
+  /** Build the parts of the page that stay when numbers change. */
   build() {
     const { say } = this;
     this.root.lang = this.state.request.lang === "zh" ? "zh-CN" : "en";
@@ -163,7 +163,7 @@ class View {
     );
   }
 
-  /** Buttons that go through the steps, one of each, and back. */
+  /** Build the buttons for the previous step, the next step, each step, and play. */
   stepper() {
     const { say } = this;
     const button = (text, label, act) => {
@@ -185,9 +185,9 @@ class View {
     );
   }
 
-  // ---- what changes ----------------------------------------------------------------------------
+  // ---- changes ---------------------------------------------------------------------------------
 
-  /** New options or arrays: the numbers follow. */
+  /** Set new options or arrays, and request the new result. */
   change({ options = {}, arrays = {}, lang = this.state.request.lang }) {
     const { request } = this.state;
     this.state.request = {
@@ -199,7 +199,7 @@ class View {
     this.ask();
   }
 
-  /** The page has another width. */
+  /** Draw again for a new width of the page. */
   fit() {
     if (this.fitted !== this.root.clientWidth) {
       this.fitted = this.root.clientWidth;
@@ -214,7 +214,7 @@ class View {
     this.root.querySelector(".language").focus();
   }
 
-  /** Ask the engine; of what changes meanwhile, only the newest is asked next. */
+  /** Ask the engine. Of the changes made meanwhile, only the newest is requested next. */
   async ask() {
     if (!this.engine) {
       return;
@@ -253,7 +253,7 @@ class View {
     this.status.classList.toggle("wrong", wrong);
   }
 
-  /** Another cell, head, step or picture to look at. */
+  /** Select another cell, head, step or panel. */
   lookAt(place) {
     const before = this.state.at;
     this.state.at = { ...before, ...place };
@@ -286,7 +286,7 @@ class View {
     this.draw({ all: true });
   }
 
-  /** Draw what a change of these parts of `at` concerns. */
+  /** Draw everything that depends on these parts of `at`. */
   draw(changed) {
     const { state, frame } = this;
     const { at, result, labels } = state;
@@ -296,7 +296,7 @@ class View {
     const step = this.currentStep();
     const curve = isCurve(state.request);
     const cellOnly = !("all" in changed || "lead" in changed || "step" in changed);
-    const deep = step.axes.length > frame.lead.length + 2; // what it shows depends on the query
+    const deep = step.axes.length > frame.lead.length + 2; // the matrix depends on the query
     if (!cellOnly || curve || deep) {
       this.drawRow(step, curve);
     }
@@ -314,7 +314,7 @@ class View {
     this.wall.light(at);
   }
 
-  /** The coloured row: a matrix for each step that matters, and for the one that is read. */
+  /** Draw the row: a matrix for each main step and for the selected step. */
   drawRow(step, curve) {
     const { at, result, labels } = this.state;
     const shown = mainSteps(result.steps).filter((each) => each.data);
@@ -342,7 +342,7 @@ class View {
     }
     elements.forEach((element, i) => {
       const ends = i + 1 < elements.length && elements[i + 1].offsetTop > element.offsetTop;
-      element.classList.toggle("ends", ends); // the last of a line: its arrow would point nowhere
+      element.classList.toggle("ends", ends); // the last panel of a line has no arrow
     });
     const current = elements[steps.indexOf(step)];
     if (current && this.row.scrollWidth > this.row.clientWidth) {
@@ -350,13 +350,13 @@ class View {
     }
   }
 
-  /** Pixels that a matrix may take: so that all stand in one line, where that is not too narrow. */
+  /** Return the width of a matrix with which all fit in one line, if that is not too narrow. */
   wide(count) {
     const share = this.root.clientWidth / count - AROUND;
     return share < LEAST ? FULL : Math.min(FULL, share);
   }
 
-  /** The name of each step to choose from, and the sentence of the one that is read. */
+  /** Draw the name of each step, and the note of the selected step. */
   drawSteps(step) {
     const { result } = this.state;
     const { say } = this;
@@ -411,7 +411,7 @@ class View {
     }
   }
 
-  /** The next step; after the last it stops. */
+  /** Go to the next step. Stop after the last one. */
   playOn() {
     this.turn(1);
     if (this.currentStep() === this.state.result.steps.at(-1)) {
@@ -432,7 +432,7 @@ function with_(list, index, value) {
   return list.map((each, i) => (i === index ? value : each));
 }
 
-/** What of it is known: a step may have rows of queries alone, or of keys. */
+/** Return the known parts of a position: a step may have only queries or only keys. */
 function given(place) {
   return Object.fromEntries(Object.entries(place).filter(([, index]) => index !== undefined));
 }

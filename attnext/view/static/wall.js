@@ -1,11 +1,11 @@
-/* Every head of a layer at once, small; one that is chosen opens. */
+/* Small heat maps of all heads. A click selects a head. */
 
 import { colour } from "./colour.js";
 import { make, replace } from "./dom.js";
 import { largest, slice } from "./tensor.js";
 
-const SIDE = 72; // pixels of a picture, at least
-const MOST = 64; // pictures
+const SIDE = 72; // smallest heat map, in pixels
+const MOST = 64; // maximum number of heat maps
 
 export class Wall {
   constructor(say, open) {
@@ -16,7 +16,7 @@ export class Wall {
     this.element = make("figure", { class: "wall" }, this.caption, this.all);
   }
 
-  /** Draw each head (or entry, where there are no heads) of what is looked at. */
+  /** Draw each head, or each batch element if there are no heads. */
   update(frame, at) {
     this.axis = frame.lead.findLastIndex((axis) => axis.size > 1);
     this.element.hidden = this.axis < 0 || !frame.weights;

@@ -1,13 +1,13 @@
 /*
- * The view in a notebook: the front end's half of attnext.view.View, as anywidget asks for it, and
- * the picture that stays in a saved notebook. What crosses over are traits: `_request` goes to the
- * kernel, `_result` comes back with the number of its request, `_at` is where the reader looks.
+ * The front end of attnext.view.View for anywidget, and the static view of a saved notebook. The
+ * kernel and the front end exchange traits: `_request` goes to the kernel, `_result` comes back
+ * with the number of its request, and `_at` is the selected cell.
  */
 
 import { make } from "./dom.js";
 import { mount } from "./view.js";
 
-/** anywidget's own call, once for each place where the widget is shown. */
+/** anywidget calls this once for each cell that shows the widget. */
 function render({ model, el }) {
   let number = model.get("_request").number ?? 0;
   const waiting = new Map();
@@ -27,10 +27,10 @@ function render({ model, el }) {
   };
   const request = { ...known.request, ...merged(known.request, model.get("_request")) };
   const last = unpack(model.get("_result"));
-  const result = last.error ? null : last; // null: the kernel is asked
+  const result = last.error ? null : last; // null: ask the kernel
   const state = { ...known, given: known.request.options, request, result, at: model.get("_at") };
   const handle = mount(el, engine, state);
-  // What is saved beside it for pages without a kernel is hidden while this one lives.
+  // The static copy for pages without a kernel is hidden while this view works.
   el.append(make("style", {}, `#${model.get("_twin")} { display: none; }`));
   const arrived = () => {
     const result = unpack(model.get("_result"));
@@ -39,7 +39,7 @@ function render({ model, el }) {
     if (resolve) {
       resolve(result);
     } else {
-      handle.show(result); // asked elsewhere: in another place where this widget is shown
+      handle.show(result); // requested by another cell that shows this widget
     }
   };
   model.on("change:_result", arrived);
@@ -49,7 +49,7 @@ function render({ model, el }) {
   };
 }
 
-/** A picture without a kernel: what was saved with the page. */
+/** Show a saved view without a kernel. */
 function restore(id, saved) {
   const element = document.getElementById(id);
   if (element && getComputedStyle(element).display !== "none") {
@@ -58,7 +58,7 @@ function restore(id, saved) {
   }
 }
 
-/** The arrays that differ from those that the kernel has. */
+/** Return the arrays that differ from the arrays of the kernel. */
 function changed(arrays, known) {
   const differ = Object.entries(arrays).filter(([name, array]) => array !== known[name]);
   return Object.fromEntries(
@@ -75,7 +75,7 @@ function merged(known, request) {
   };
 }
 
-/** Arrays of bytes, or of their base64, as numbers. */
+/** Convert arrays of bytes, or base64 text, to numbers. */
 function unpack(value, name = "") {
   if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer) {
     const bytes = new Uint8Array(value.buffer ?? value, value.byteOffset ?? 0, value.byteLength);
