@@ -15,29 +15,29 @@ from attnext._tour import run
 # What --help says, in English and in Chinese.
 HELP = {
     "description": (
-        "Show a tour of attnext in the terminal. It computes attention and compares the results "
-        "with known answers and, if it is installed, with PyTorch. Then it fits a regression to "
-        "real measurements and prints timings. The exit status is 1 if a result differs from its "
-        "known answer.",
-        "在终端里演示attnext：计算注意力，把结果与已知答案比较，装有PyTorch时也与PyTorch比较；"
-        "然后用真实的测量数据做回归，最后比较用时。若有结果与答案不符，退出码为1。",
+        "Show in the terminal what attnext does. The tour computes attention, compares every "
+        "result with the known answer and, if PyTorch is installed, with PyTorch. It then fits a "
+        "curve to real measurements and compares running times. The exit status is 1 if a check "
+        "fails, otherwise 0.",
+        "在终端里演示attnext：计算注意力，把每个结果与已知的答案比较，若装有PyTorch也与PyTorch"
+        "比较；然后用真实的测量数据拟合曲线，最后比较用时。有检验未通过时退出码为1，否则为0。",
     ),
     "epilog": (
-        "Colours are used on a terminal only; set the environment variable NO_COLOR to turn them "
-        "off. `attnext lab DIR` writes notebooks and assignments into a folder; see "
-        "`attnext lab --help`.",
-        "只有在终端里才使用颜色；设置环境变量NO_COLOR可以关闭颜色。`attnext lab DIR --lang zh`"
-        "把笔记本和作业写入一个目录，详见`attnext lab --help`。",
+        "Colours are used only on a terminal. Set the environment variable NO_COLOR to turn them "
+        "off. `attnext lab DIR` writes notebooks and assignments into a folder; see `attnext lab "
+        "--help`.",
+        "只有输出到终端时才使用颜色；设置环境变量NO_COLOR可关闭颜色。`attnext lab DIR --lang zh`"
+        "把笔记本和作业写入一个目录，详见`attnext lab --help --lang zh`。",
     ),
     "version": ("show program's version number and exit", "显示版本号并退出"),
     "lang": (
-        "language of the text: en (English, the default for any locale) or zh (Chinese)",
-        "文字的语言：en为英文（与系统的语言设置无关），zh为中文",
+        "language of the text: en (English, the default) or zh (Chinese)",
+        "文字的语言：en为英文（默认），zh为中文",
     ),
     "plots": (
-        "also save the figures as PNG files in this folder; the folder is created if needed, and "
-        "files of the same names are replaced; requires matplotlib",
-        "同时把图存为PNG文件，放入这个目录（没有则新建，同名文件会被替换）；需要matplotlib",
+        "also write the figures into this folder, as PNG files; the folder is created if needed, "
+        "and existing files of the same names are replaced; needs matplotlib",
+        "同时把图存为PNG文件，写入这个目录；目录不存在则新建，同名文件会被替换；需要matplotlib",
     ),
 }
 
@@ -45,9 +45,9 @@ HELP = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tour, or `attnext lab`; return the exit status.
 
-    The tour returns 0 if every known answer was found and 1 if one was missed. Wrong arguments and
-    a folder that cannot be written exit with 2, before anything is done. An output that cannot be
-    written ends with 1, Ctrl-C with its signal.
+    The tour returns 0 if every check passed and 1 if one failed or the output cannot be written.
+    Wrong arguments, or a folder that cannot be written, exit with 2 before anything is done.
+    Ctrl-C ends the process by its signal.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["lab"]:
@@ -72,7 +72,7 @@ def _tour(words: Sequence[str]) -> int:
 
 
 def _parser(words: Sequence[str]) -> Command:
-    """What the words may be."""
+    """Return the parser of the tour's arguments."""
     parser = Command("attnext", words, HELP["description"])
     parser.epilog = parser.say(HELP["epilog"])
     version = f"attnext {attnext.__version__}"
@@ -85,19 +85,17 @@ def _parser(words: Sequence[str]) -> Command:
 
 
 def _prepare(folder: Path) -> str:
-    """Make the folder for the figures; return why there can be none, or nothing."""
+    """Create the folder for the figures; return "", or why figures cannot be written into it."""
     try:
         import_module("matplotlib")
     except ImportError:
         return (
-            "the figures are drawn by matplotlib, which is not installed; it comes with "
-            "`pip install matplotlib`, or, where attnext was cloned, `pip install '.[lab]'`"
+            "figures need matplotlib, which is not installed; run `pip install matplotlib`, or, in "
+            "a clone of attnext, `pip install '.[lab]'`"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(
-            dir=folder
-        ):  # asks the file system itself: modes are not the whole story
+        with TemporaryFile(dir=folder):  # only a write shows whether the folder is writable
             return ""
     except FileExistsError:
         return f"{folder} is a file, expected a folder"

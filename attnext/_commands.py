@@ -1,4 +1,4 @@
-"""What the console scripts share: help in two languages, and an output that may be unwritable."""
+"""Shared by the console scripts: help in two languages, and errors of the standard output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnext._width import wrap
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-# What argparse would write of its own, in the two languages.
+# The texts that argparse itself writes, in the two languages.
 _WORDS = {
     "usage": ("usage: ", "用法："),
     "arguments": ("positional arguments", "参数"),
@@ -27,7 +27,7 @@ _WORDS = {
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Lines are as long as they are wide: a Chinese character takes two columns."""
+    """Wrap lines by their width on the screen: a Chinese character takes two columns."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return wrap(text, width)
@@ -37,7 +37,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Command(argparse.ArgumentParser):
-    """A parser that speaks the language that its words ask for."""
+    """A parser whose help is in the language of --lang."""
 
     def __init__(self, prog: str, words: Sequence[str], description: tuple[str, str]) -> None:
         self.chinese = _wants_chinese(words)
@@ -49,11 +49,11 @@ class Command(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="help", help=self.say(_WORDS["help"]))
 
     def say(self, text: tuple[str, str]) -> str:
-        """The English or the Chinese one."""
+        """Return the English or the Chinese text."""
         return text[self.chinese]
 
     def format_help(self) -> str:
-        """The help, with its first word in the language too."""
+        """Return the help, with its first word, "usage", in the same language."""
         english, chinese = _WORDS["usage"]
         text = super().format_help()
         return text.replace(english, chinese, 1) if self.chinese else text
@@ -120,7 +120,7 @@ def encoding_of(stream: TextIO) -> str:
     name = getattr(stream, "encoding", None) or "utf-8"
     try:
         return codecs.lookup(name).name
-    except LookupError:  # nothing to go by
+    except LookupError:  # an unknown name
         return "ascii"
 
 

@@ -72,8 +72,8 @@ def test_the_whole_tour(
     text, errors = capsys.readouterr()
     assert code == 0 and errors == ""
     assert [re.sub(r"^── \d+ ", "", line)[: len(title)] for line, title in headings(text)] == TITLES
-    assert "MISSED" not in text and "✗ " not in text.split("missed.")[1]
-    found = re.search(r"✓ all (\d+) checks found the known answer", text)
+    assert "FAILED" not in text and "✗ " not in text.split("otherwise ✗.")[1]
+    found = re.search(r"✓ all (\d+) checks passed", text)
     assert found and int(found[1]) > 70
     assert f"attnext {attnext.__version__}" in text
     assert re.search(r"PyTorch \d+\.\d+\.\d+ is installed", text)
@@ -102,7 +102,7 @@ def test_as_a_module_from_elsewhere_in_ascii_and_without_torch(tmp_path: Path) -
     assert text.count("PyTorch is not installed") == 1 and "torch" not in text.lower().replace(
         "pytorch is not installed", ""
     )
-    assert re.search(r"ok all \d+ checks found the known answer", text)
+    assert re.search(r"ok all \d+ checks passed", text)
     check_layout(text)
 
 
@@ -311,18 +311,24 @@ class SpoiledRegression(kernel_regression.NWKernelRegression):
             attnext,
             "AdditiveAttention",
             SpoiledAdditive,
-            "output of entry 1",
+            "output of sample 1",
         ),
         (
             scores.dot_product_attention,
             attnext,
             "DotProductAttention",
             SpoiledDotProduct,
-            "output of entry 1",
+            "output of sample 1",
         ),
         (scores.dot_product_attention, attnext, "dot_product_scores", None, "one call, relative"),
         (scores.dot_product_attention, attnext, "dot_product_attention", None, "one call, rel"),
-        (gradients.scaling, attnext, "masked_softmax_backward", None, "softmax gradients, beside"),
+        (
+            gradients.scaling,
+            attnext,
+            "masked_softmax_backward",
+            None,
+            "softmax gradients, comp",
+        ),
         (
             gradients.backward,
             attnext,
@@ -350,7 +356,7 @@ class SpoiledRegression(kernel_regression.NWKernelRegression):
             kernel_regression,
             "NWKernelRegression",
             SpoiledRegression,
-            "gradients of w, beside PyTorch",
+            "gradients of w, compared with PyTorch",
         ),
         (timings.timings, attnext, "additive_attention", None, "additive"),
     ],
@@ -368,9 +374,9 @@ def test_a_wrong_answer_is_missed_by_name(
     monkeypatch.setattr(owner, name, wrong or spoiled(getattr(owner, name)))
     code, text = run(part)
     assert code == 1
-    assert f"MISSED {missed}" in text  # where it happened
-    assert re.search(r"✗ MISSED \d+ of \d+ checks", text)
-    assert f"part 1, {missed}" in text.split("✗ MISSED")[-1]  # and at the end
+    assert f"FAILED {missed}" in text  # where it happened
+    assert re.search(r"✗ FAILED \d+ of \d+ checks", text)
+    assert f"part 1, {missed}" in text.split("✗ FAILED")[-1]  # and at the end
 
 
 def test_times_that_say_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +420,7 @@ def test_a_part_that_cannot_finish_is_missed_and_the_tour_goes_on() -> None:
 
     code, text = run(stuck, masks.sequence_mask)
     assert code == 1
-    assert "MISSED stopped by ZeroDivisionError: division by zero" in text
+    assert "FAILED stopped by ZeroDivisionError: division by zero" in text
     assert "2 Sequence mask" in text and "part 1, stopped by ZeroDivisionError" in text
 
 
@@ -428,7 +434,7 @@ def test_main_returns_what_the_tour_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_peer_that_disagrees_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Peer, "masked_softmax", lambda self, X, valid_lens=None: X.softmax(-1))
     code, text = run(masks.masked_softmax)
-    assert code == 1 and "weights of row 0, beside PyTorch" in text
+    assert code == 1 and "weights of row 0, compared with PyTorch" in text
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ TITLES = [
 ]
 # What is called the same in either language: code, formulas, units and names.
 SAME_IN_BOTH = """
-    AdditiveAttention BLAS DotProductAttention NWKernelRegression NaN NumPy Python PyTorch
+    AdditiveAttention BLAS DIR DotProductAttention NWKernelRegression NaN NumPy Python PyTorch
     Silverman additive_attention attention_weights attnext avx avx2 avx512 backward code dropout
-    error examples fill float32 float64 generic grad_output grads help import ipynb keys key_size
-    layer leave_one_out loss masked_softmax masked_softmax_backward net num_hiddens output png
-    queries query_size scalar scoring_functions sequence_mask softmax sqrt sse2 sum tanh torch
-    valid_len valid_lens value values w_v weights W_k W_q
+    error fill float32 float64 generic grad_output grads help import keys key_size
+    lab lang layer leave_one_out loss masked_softmax masked_softmax_backward net num_hiddens output
+    png queries query_size scalar scoring_functions sequence_mask softmax sqrt sse2 sum tanh torch
+    valid_len valid_lens value values w_v weights W_k W_q zh
 """.split()
 
 
@@ -75,7 +75,7 @@ def test_the_whole_tour(chinese: Recorded) -> None:
         for line, title in zip(headings, TITLES, strict=True)
     ] == TITLES
     assert all(columns(line) == 80 for line in headings)
-    assert re.search(rf"✓ 全部{len(chinese.checks)}项检验都得到了已知的答案", chinese.text)
+    assert re.search(rf"✓ 全部{len(chinese.checks)}项检验都已通过", chinese.text)
     assert re.search(r"已安装PyTorch \d+\.\d+\.\d+", chinese.text)
 
 
@@ -230,7 +230,7 @@ def test_encodings_without_chinese(encoding: str, name: str) -> None:
         check_layout(text)
         return [line for line in text.splitlines() if "seconds" not in line]
 
-    notice = f"  No Chinese: this output is encoded in {name}, which cannot hold it."
+    notice = f"  In English: the encoding of this output, {name}, has no Chinese."
     english, fallen_back = tour("en"), tour("zh")
     assert notice not in english
     assert [line for line in fallen_back if line != notice] == english

@@ -212,7 +212,7 @@ def test_a_disk_that_is_full_is_a_miss(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Figure, "savefig", full)
     code, text = run(masks.masked_softmax, masks.sequence_mask, plots=tmp_path)
-    assert code == 1 and "MISSED stopped by OSError: [Errno 28] No space left" in text
+    assert code == 1 and "FAILED stopped by OSError: [Errno 28] No space left" in text
     assert "2 Sequence mask" in text and "0 figures are in" in text
 
 
@@ -236,8 +236,8 @@ def test_without_matplotlib(
 ) -> None:
     without("matplotlib", monkeypatch)
     assert refused(tmp_path / "plots", capsys) == (
-        "the figures are drawn by matplotlib, which is not installed; it comes with "
-        "`pip install matplotlib`, or, where attnext was cloned, `pip install '.[lab]'`"
+        "figures need matplotlib, which is not installed; run `pip install matplotlib`, or, in "
+        "a clone of attnext, `pip install '.[lab]'`"
     )
     assert not (tmp_path / "plots").exists()
 
@@ -310,10 +310,10 @@ def test_all_are_drawn(drawn: dict[str, Figure]) -> None:
 def test_masked_softmax(drawn: dict[str, Figure]) -> None:
     pictures = panels(drawn["1-masked-softmax"])
     assert [axes.get_title() for axes in pictures] == [
-        "entry 0 of valid_lens = [2, 3]",
-        "entry 1 of valid_lens = [2, 3]",
-        "entry 0 of valid_lens = [[1, 3], [2, 4]]",
-        "entry 1 of valid_lens = [[1, 3], [2, 4]]",
+        "valid_lens = [2, 3], sample 0",
+        "valid_lens = [2, 3], sample 1",
+        "valid_lens = [[1, 3], [2, 4]], sample 0",
+        "valid_lens = [[1, 3], [2, 4]], sample 1",
     ]
     assert [np.isfinite(cells(axes)).sum(1).tolist() for axes in pictures] == [
         [2, 2],

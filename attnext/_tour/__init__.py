@@ -1,17 +1,18 @@
 """The tour: what attnext does, shown and checked in a terminal.
 
-    page.py        what is written: headings, prose, lines with a mark, the score of the checks
+    page.py        the output: headings, prose, tables
+    tour.py        lines of results with a mark, the checks and their number
     canvas.py      points and a curve, drawn in characters
     figures.py     the figures of --plots
-    peer.py        the same attention in PyTorch, where it is installed
-    masks.py       parts 1 and 2: leaving padding out
-    scores.py      parts 3 and 4: the book's two scoring functions
+    peer.py        the same attention in PyTorch, if it is installed
+    masks.py       parts 1 and 2: masking the padding
+    scores.py      parts 3 and 4: the two scoring functions of d2l
     gradients.py   parts 5 and 6: why the dot product is scaled, and the backward pass
     motorcycle.py  part 7: kernel regression on real measurements
     timings.py     part 8: how long it takes
 
-A part is a function of the `Tour`: it computes, writes, and has every number checked. What it says
-stands there in English and in Chinese, side by side; the numbers and the checks are the same.
+A part is a function that takes the `Tour`. It computes, writes, and passes every number to a check.
+Each sentence is written in English and in Chinese; the numbers and checks are the same in both.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ PARTS = (
 
 
 def run(stream: TextIO, language: Language = "en", plots: Path | None = None) -> int:
-    """Write the whole tour to `stream`; return 0, or 1 if a known answer was missed.
+    """Write the whole tour to `stream`; return 0, or 1 if a check failed.
 
-    Figures go to the folder `plots`, if there is one.
+    Figures are written into the folder `plots`, unless it is None.
     """
     started = time.perf_counter()
     page = Page(stream, language)
@@ -69,8 +70,8 @@ def _go_through(tour: Tour, number: int, part: Callable[[Tour], None]) -> None:
     try:
         part(tour)
     except BrokenPipeError:
-        raise  # nobody reads on
-    except Exception as error:  # what a part trips over is a miss, not the end of the tour
+        raise  # the reader of the output has left
+    except Exception as error:  # counts as a failed check; the tour goes on with the next part
         tour.stopped(error)
 
 
@@ -88,22 +89,23 @@ def _opening(tour: Tour, wanted: Language) -> None:
     )
     page.rule()
     if page.language != wanted:
-        page.line(f"  No Chinese: this output is encoded in {page.encoding}, which cannot hold it.")
+        page.line(f"  In English: the encoding of this output, {page.encoding}, has no Chinese.")
     page.say(
-        en=f"A tour in {parts} parts. Every number is computed now, on this machine, and compared "
-        f"with the known answer: {page.tick} means equal, {page.cross} means missed.",
-        zh=f"导览共{parts}个部分。每个数都是此刻在这台机器上算出来的，并与应有的答案核对："
-        f"{page.tick}表示相符，{page.cross}表示不符。",
+        en=f"A tour in {parts} parts. The tour computes every number now, on this machine, and "
+        f"compares it with the known answer. If they agree, the line is marked {page.tick}, "
+        f"otherwise {page.cross}.",
+        zh=f"导览共{parts}个部分。每个数都在这台机器上现场算出，并与已知的答案比较，"
+        f"相符的标{page.tick}，不符的标{page.cross}。",
     )
     if tour.peer is None:
         page.say(
-            en="PyTorch is not installed: nothing is compared with it, all the rest runs.",
-            zh="没有安装PyTorch：不与它比较，其余照常运行。",
+            en="PyTorch is not installed, so the tour skips the comparison with it.",
+            zh="没有安装PyTorch，因此略去与它的比较。",
         )
     else:
         page.say(
-            en=f"{tour.peer.name} is installed: what it computes stands beside our numbers.",
-            zh=f"已安装{tour.peer.name}：它算出的结果列在attnext的旁边。",
+            en=f"{tour.peer.name} is installed. Its results are shown next to those of attnext.",
+            zh=f"已安装{tour.peer.name}：它的结果列在attnext的结果旁边。",
         )
 
 
@@ -114,13 +116,13 @@ def _verdict(tour: Tour, seconds: float) -> None:
     if not missed:
         mark, style = page.tick, "green"
         text = page.text(
-            en=f"all {tour.checked} checks found the known answer",
-            zh=f"全部{tour.checked}项检验都得到了已知的答案",
+            en=f"all {tour.checked} checks passed",
+            zh=f"全部{tour.checked}项检验都已通过",
         )
     else:
         mark, style = page.cross, "red"
         text = page.text(
-            en=f"MISSED {len(missed)} of {tour.checked} checks",
+            en=f"FAILED {len(missed)} of {tour.checked} checks",
             zh=f"{tour.checked}项检验中有{len(missed)}项未通过",
         )
     verdict = f"  {mark} {text}"
@@ -134,12 +136,12 @@ def _verdict(tour: Tour, seconds: float) -> None:
         page.line(f"      {text}")
         if page.language == "zh" and not tour.figures.font:
             page.indented("没有找到含中文字符的字体：图中的文字为英文。")
-    text = page.text(en="next, in Python: ", zh="下一步，在Python中：")
+    text = page.text(en="Next, in Python: ", zh="下一步，在Python中：")
     page.indented(f"{text}import attnext; help(attnext.AdditiveAttention)")
     page.indented(
         page.text(
-            en="then the notebooks of the clone: examples/01_scoring_functions.ipynb and on",
-            zh="然后是克隆目录中的笔记本：从examples/01_scoring_functions.ipynb开始",
+            en="Then read the notebooks: `attnext lab DIR` writes them into a folder.",
+            zh="然后读笔记本：`attnext lab DIR --lang zh`把它们写入一个目录。",
         )
     )
     page.line()

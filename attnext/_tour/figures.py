@@ -1,7 +1,7 @@
-"""The figures of --plots, drawn by `attnext.plot`; loaded only where figures are wanted.
+"""The figures of --plots, drawn by `attnext.plot`; imported only for --plots.
 
-They speak the language of the tour; Chinese only where a font has its characters, which many a
-machine lacks: there they are English, and the tour says so.
+The texts in the figures are in the language of the tour. If no installed font has Chinese
+characters they are in English, and the tour says so.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Figures:
             self.text(en="Keys", zh="键"),
             self.text(en="Queries", zh="查询"),
             titles=[
-                self.text(en=f"entry {i} of valid_lens = {way}", zh=f"valid_lens = {way}，样本{i}")
+                self.text(en=f"valid_lens = {way}, sample {i}", zh=f"valid_lens = {way}，样本{i}")
                 for way in ways
                 for i in range(2)
             ],
@@ -91,11 +91,11 @@ class Figures:
         self._write("1-masked-softmax", figure)
 
     def book_example(self, name: str, weights: dict[str, Floats], valid_lens: list[int]) -> None:
-        """The weights (2, 10) of the book's example, by title: a row for each entry's query."""
+        """Draw the weights (2, 10) of d2l's example, by title: a row for each sample's query."""
         figure = show_heatmaps(
             list(weights.values()),
             self.text(en="Keys", zh="键"),
-            self.text(en="Entry", zh="样本"),
+            self.text(en="Sample", zh="样本"),
             titles=list(weights),
             figsize=(1.0 + 3.6 * len(weights), 1.9),
             mask=np.arange(10) < np.reshape(valid_lens, (2, 1)),
@@ -108,7 +108,7 @@ class Figures:
             weights,
             self.text(en="Keys: x2", zh="键：x2"),
             self.text(en="Queries: x1", zh="查询：x1"),
-            titles=[self.text(en=f"entry {i}", zh=f"样本{i}") for i in range(2)],
+            titles=[self.text(en=f"sample {i}", zh=f"样本{i}") for i in range(2)],
             figsize=(6.4, 2.5),
         )
         self._write("4-four-steps", figure)
@@ -120,7 +120,7 @@ class Figures:
         figure = new_figure(WIDE)
         titles = [
             self.text(en="variance of the scores", zh="评分的方差"),
-            self.text(en="size of the median query's gradient", zh="梯度大小的中位数"),
+            self.text(en="norm of the gradient (median)", zh="梯度的范数（中位数）"),
         ]
         for i, axes in enumerate(figure.subplots(1, 2)):
             axes_to_draw_in(axes, WIDE)
@@ -200,9 +200,9 @@ class Figures:
     def kernel_weights(
         self, times: Floats, accelerations: Floats, sigmas: dict[str, float]
     ) -> None:
-        """What each prediction, from 0 to 60 ms, looks at; a picture for each bandwidth.
+        """Draw the weights of the predictions from 0 to 60 ms, a picture for each bandwidth.
 
-        A weight is near 1 only where measurements are few; the rest would be pale beside it.
+        Weights are near 1 only where measurements are few, so the colours stop at DARKEST.
         """
         x = np.linspace(0, 60, 121)
         weights = [
@@ -223,7 +223,7 @@ class Figures:
             axes.set_yticks(range(0, 121, 20), [str(ms) for ms in range(0, 61, 10)])
         bar.set_ylabel(
             self.text(
-                en=f"weight; the darkest: {DARKEST} or more", zh=f"权重；最深处为{DARKEST}或更大"
+                en=f"weight (darkest: {DARKEST} or more)", zh=f"权重（颜色最深：{DARKEST}及以上）"
             )
         )
         self._write("7-motorcycle-weights", figure)

@@ -40,18 +40,19 @@ def scaling(tour: Tour) -> None:
     page, text = tour.page, tour.page.text
     tour.title(en="Why 1/sqrt(d)", zh="为什么是1/sqrt(d)")
     page.say(
-        en="The dot product of two random vectors of d numbers has variance d. Large scores "
-        "saturate the softmax: one key takes all, and hardly any gradient comes back, so nothing "
-        "is learned. Divided by sqrt(d), the scores have variance 1 for every d.",
-        zh="两个d维随机向量的点积，方差是d。评分大了，softmax就会饱和：一个键独占全部权重，"
-        "几乎没有梯度传回来，什么也学不到。除以sqrt(d)之后，不论d是多少，评分的方差都是1。",
+        en="The dot product of two random vectors of d features has variance d. Large scores "
+        "saturate the softmax: one key gets nearly all the weight, and the gradient is nearly 0. "
+        "Then the layer cannot learn. Divided by sqrt(d), the scores have variance 1 for every d.",
+        zh="两个d维随机向量的点积，方差为d。评分太大，softmax就会饱和：一个键几乎独占全部权重，"
+        "梯度几乎为0，模型也就学不下去。除以sqrt(d)之后，不论d是多少，评分的方差都是1。",
     )
     page.line()
     page.say(
-        en="Measured on 400 random queries with 16 keys each. Top: the mean of the largest "
-        "weights. Gradient: what masked_softmax_backward returns for the median query.",
-        zh="用400个随机查询实测，每个查询有16个键。峰值：各查询的最大权重的平均。"
-        "梯度：masked_softmax_backward所返回梯度的大小，取各查询的中位数。",
+        en="The table is measured on 400 random queries with 16 keys each. Variance: of the "
+        "scores. Top: the largest weight of a query, averaged over the queries. Gradient: the norm "
+        "of the gradient from masked_softmax_backward, the median over the queries.",
+        zh="下表用400个随机查询测得，每个查询有16个键。方差：评分的方差。峰值：每个查询的最大权重，"
+        "对各查询取平均。梯度：masked_softmax_backward所得梯度的范数，对各查询取中位数。",
     )
     page.line()
     widths, gap = ((9, 5, 10), "  ") if page.narrow else ((11, 8, 12), " " * 5)
@@ -94,20 +95,20 @@ def _tell_gradients(tour: Tour, raw: list[Spread], scaled: list[Spread]) -> None
     spread = max(sizes) / min(sizes)
     tour.result(
         text(
-            en=f"from d = 4 to d = 1024 the gradient fades {fade:,.0f}-fold; scaled, it stays",
-            zh=f"d从4增大到1024，前后梯度相差{fade:,.0f}倍；缩放之后，大小基本不变",
+            en=f"from d = 4 to 1024 the gradient shrinks {fade:,.0f}-fold, but not with scaling",
+            zh=f"d从4增大到1024，梯度缩小到{fade:,.0f}分之一；缩放之后则基本不变",
         ),
-        Check("the unscaled gradient fades more than 1000-fold", fade > 1000, True),
+        Check("the unscaled gradient shrinks more than 1000-fold", fade > 1000, True),
         Check("sizes of the scaled gradient, largest over smallest", spread, 1, 0.25),
     )
     if tour.peer is not None:
         off = max(measured.off for measured in raw + scaled)
         tour.result(
             text(
-                en=f"torch's autograd finds the same gradients: at most {off:.0e} apart",
-                zh=f"torch的自动微分得到同样的梯度：最多相差{off:.0e}",
+                en=f"torch's autograd computes the same gradients, within {off:.0e}",
+                zh=f"torch的自动微分得到同样的梯度，最多相差{off:.0e}",
             ),
-            Check("softmax gradients, beside PyTorch, relative", off, 0, EXACT),
+            Check("softmax gradients, compared with PyTorch, relative", off, 0, EXACT),
         )
 
 
@@ -127,19 +128,20 @@ def _spread(tour: Tour, queries: Array, keys: Array, grad: Array, scale: float) 
 
 
 def backward(tour: Tour) -> None:
-    """Part 6: every gradient of additive attention against finite differences."""
+    """Part 6: compare every gradient of additive attention with finite differences."""
     page, peer = tour.page, tour.peer
     tour.title(
-        en="The backward pass, checked without trusting anyone",
-        zh="反向传播：不凭信任，只凭检验",
+        en="The backward pass, checked by finite differences",
+        zh="反向传播：用有限差分检验",
     )
     page.say(
-        en="Nudge one input by h, see how the loss moves: (loss(x + h) - loss(x - h)) / 2h is the "
-        "gradient, whatever the formulas say. Done in float64 for every input of additive "
-        "attention, with padding, and compared with what layer.backward returns in float32.",
-        zh="让一个输入变动h，看损失怎样变化：不管公式怎么写，梯度就是"
-        "(loss(x + h) - loss(x - h)) / 2h。对带填充的加性注意力的每一个输入，都用float64这样"
-        "算一遍，再与layer.backward以float32返回的结果比较。",
+        en="Change one input by h and see how the loss changes: (loss(x + h) - loss(x - h)) / 2h "
+        "is the numerical gradient. No formula of the backward pass is needed for it. The tour "
+        "computes it in float64 for every input of additive attention, with padding. The table "
+        "shows the relative difference of the gradients that layer.backward returns in float32.",
+        zh="让一个输入变动h，看损失怎样变化：(loss(x + h) - loss(x - h)) / 2h就是数值梯度。"
+        "求数值梯度不需要反向传播的公式。这里对带填充的加性注意力的每个输入，都以float64求出数值"
+        "梯度。表中列出layer.backward以float32返回的梯度的相对误差。",
     )
     page.line()
     page.code("loss = sum(grad_output * layer(queries, keys, values, valid_lens=[4, 6]))")
@@ -178,15 +180,15 @@ def _gradient_table(
     numerical: Callable[[str], Floats],
     theirs: list[Array] | None,
 ) -> None:
-    """Each of our gradients, its distance from the numerical one and from torch's."""
+    """Write each gradient's relative difference from the numerical one and from torch's."""
     text = tour.page.text
-    a, b, c, d, e = (8, 10, 7, 18, 11) if tour.page.narrow else (14, 12, 8, 21, 13)
+    a, b, c, d, e = (8, 10, 8, 18, 11) if tour.page.narrow else (14, 12, 8, 21, 13)
     tour.page.note(
         ljust(text(en="input", zh="变量"), a)
         + ljust(text(en="shape", zh="形状"), b)
         + rjust(text(en="largest", zh="最大值"), c)
-        + rjust(text(en="off the numerical", zh="与数值梯度相差"), d)
-        + ("" if theirs is None else rjust(text(en="off torch", zh="与torch差"), e))
+        + rjust(text(en="from numerical", zh="与数值梯度相差"), d)
+        + ("" if theirs is None else rjust(text(en="from torch", zh="与torch差"), e))
     )
     for i, (name, ours) in enumerate(gradients.items()):
         off = largest_difference(ours, numerical(name))

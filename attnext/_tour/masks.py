@@ -1,4 +1,4 @@
-"""Parts 1 and 2 of the tour: leaving padding out."""
+"""Parts 1 and 2 of the tour: masking the padding."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from attnext._tour.page import numbers_text, weights_text
 from attnext._tour.tour import ROUNDED, Check, Tour
 from attnext._width import ljust
 
-Lengths: TypeAlias = list[int] | list[list[int]]  # for each entry, for each query
+Lengths: TypeAlias = list[int] | list[list[int]]  # for each sample, for each query
 
-# Part 1: two batch entries of two queries and four keys, and two ways to give their lengths.
+# Part 1: two samples of two queries and four keys, and two ways to give their lengths.
 X = np.array(
     [
         [[0.8, 0.2, 0.9, 0.4], [0.1, 0.7, 0.3, 0.5]],
@@ -23,7 +23,7 @@ X = np.array(
 )
 PER_ENTRY: Lengths = [2, 3]
 PER_QUERY: Lengths = [[1, 3], [2, 4]]
-# The weights that they give, by row.
+# The weights for these lengths, by row.
 OF_ENTRIES: list[list[float]] = [
     [0.6457, 0.3543, 0, 0],
     [0.3543, 0.6457, 0, 0],
@@ -39,20 +39,20 @@ OF_QUERIES: list[list[float]] = [
 
 
 def masked_softmax(tour: Tour) -> None:
-    """Part 1: lengths for each batch entry, and for each query."""
+    """Part 1: lengths for each sample, and for each query."""
     page, text = tour.page, tour.page.text
     tour.title(en="Masked softmax: scores become weights", zh="掩蔽softmax操作：评分变成权重")
     page.say(
-        en="A softmax turns a row of scores into weights that sum to 1. Keys beyond the valid "
-        "length of a row are padding: they are never read, and their weight is exactly 0.",
-        zh="softmax把一行评分变成总和为1的权重。超出这一行有效长度的键是填充：它们从不被读取，"
+        en="A softmax turns a row of scores into weights that sum to 1. The keys beyond the valid "
+        "length of the row are padding. Padding is never read, and its weight is exactly 0.",
+        zh="softmax把一行评分变成总和为1的权重。超出有效长度的键是填充：填充从不被读取，"
         "权重恰好为0。",
     )
     page.line()
     page.code("masked_softmax(X, valid_lens)     X (2, 2, 4) -> weights (2, 2, 4)")
     for lens, known, en, zh in (
-        (PER_ENTRY, OF_ENTRIES, "one length for each batch entry", "每个样本一个长度"),
-        (PER_QUERY, OF_QUERIES, "one length for each query", "每个查询一个长度"),
+        (PER_ENTRY, OF_ENTRIES, "one length for each sample", "每个样本一个有效长度"),
+        (PER_QUERY, OF_QUERIES, "one length for each query", "每个查询一个有效长度"),
     ):
         title = text(en=f"valid_lens = {lens}: {en}", zh=f"valid_lens = {lens}：{zh}")
         _softmax_table(tour, lens, title, known)
@@ -62,14 +62,14 @@ def masked_softmax(tour: Tour) -> None:
 
 
 def _poison(tour: Tour) -> None:
-    """What lies in the padding must not matter."""
+    """Check that the values in the padding have no effect."""
     poisoned = X.copy()
     poisoned[0, :, 2:] = poisoned[1, :, 3:] = np.nan
     tour.page.line()
     tour.result(
         tour.page.text(
-            en="NaN written into the padding changes no bit of the weights",
-            zh="在填充处写入NaN，权重的每一个二进制位都不变",
+            en="with NaN in the padding, the weights are the same, bit for bit",
+            zh="填充处换成NaN，得到的权重逐位相同",
         ),
         Check(
             "weights with NaN in the padding",
@@ -107,12 +107,13 @@ def _softmax_table(
 
 
 def sequence_mask(tour: Tour) -> None:
-    """Part 2: the same lengths, on the data itself."""
+    """Part 2: valid lengths applied to the data."""
     page = tour.page
-    tour.title(en="Sequence mask: blank out the padding", zh="序列掩蔽：抹去填充")
+    tour.title(en="Sequence mask: overwrite the padding", zh="序列掩蔽：改写填充")
     page.say(
-        en="The same lengths, applied to the data itself: what lies beyond is overwritten.",
-        zh="同样的长度，直接用在数据上：超出有效长度的部分被改写。",
+        en="A sequence mask applies valid lengths to the data. In each row, the elements beyond "
+        "the valid length are replaced by `value`.",
+        zh="序列掩蔽把有效长度直接用在数据上：每一行中超出有效长度的元素都换成value。",
     )
     X, valid_len = np.array([[1, 2, 3], [4, 5, 6]], np.float32), [1, 2]
     page.line()

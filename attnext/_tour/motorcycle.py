@@ -41,13 +41,14 @@ def kernel_regression(tour: Tour) -> None:
         zh="真实数据：摩托车碰撞实验的核回归",
     )
     tour.page.say(
-        en=f"The acceleration of a rider's head, in g, {first:g} to {last:g} ms after a simulated "
-        f"crash: {n} measurements (Silverman 1985). Attention draws the curve: the query is a "
-        "time, the keys are the times measured at, the values what was measured. In training and "
-        "for the errors, each measurement is predicted from all the others (leave one out).",
-        zh=f"模拟碰撞后{first:g}到{last:g}毫秒，骑手头部的加速度，以g为单位，共{n}次测量"
-        "（Silverman 1985）。曲线由注意力画出：查询是一个时刻，键是各次测量的时刻，值是测得的"
-        "加速度。训练时和计算误差时，每次测量都由其余各次来预测（留一法）。",
+        en=f"The data are {n} measurements from a simulated crash (Silverman 1985): the "
+        f"acceleration of a rider's head, in g, {first:g} to {last:g} ms after the impact. "
+        "Attention predicts the acceleration at any time. The query is this time, the keys are the "
+        "times of the measurements, and the values are the measured accelerations. In training and "
+        "for the errors below, each measurement is predicted from all the others (leave one out).",
+        zh=f"数据是模拟碰撞中的{n}次测量（Silverman 1985）：碰撞后{first:g}到{last:g}毫秒之间骑手"
+        "头部的加速度，单位为g。注意力可以预测任一时刻的加速度：查询是这个时刻，键是各次测量的时刻，"
+        "值是测得的加速度。训练时和计算误差时，每次测量都由其余各次测量来预测（留一法）。",
     )
     x, y = standardise(times), standardise(accelerations)
     training = train(x, y)
@@ -113,20 +114,21 @@ def _tell_training(tour: Tour, training: Training, unit: float) -> None:
     losses = training.losses
     page.line()
     page.say(
-        en="score = -(w (query - key))^2 / 2. The one parameter, w = 1 / bandwidth, is learned by "
-        "gradient descent with the gradient from attnext's own backward; x and y are the times "
-        "and accelerations, scaled to mean 0 and variance 1:",
-        zh="评分 = -(w (q - k))^2 / 2，q是查询，k是键。唯一的参数w = 1 / 带宽由梯度下降学得，"
-        "梯度来自attnext自己的反向传播；x和y是时刻和加速度，已缩放到均值为0、方差为1：",
+        en="score = -(w (query - key))^2 / 2. The only parameter is w = 1 / bandwidth. Gradient "
+        "descent learns w; the gradient comes from attnext's own backward pass. x and y are the "
+        "times and the accelerations, scaled to mean 0 and variance 1.",
+        zh="评分 = -(w (查询 - 键))^2 / 2，唯一的参数是w = 1 / 带宽。w由梯度下降学得，梯度来自"
+        "attnext自己的反向传播。x和y是时刻和加速度，已缩放到均值为0、方差为1。",
     )
     page.line()
-    shapes = text(en="(133, 132) each", zh="形状均为(133, 132)")
-    loss = text(en="loss: the mean of error^2", zh="损失：error^2的平均")
+    shapes = text(en="both (133, 132)", zh="形状均为(133, 132)")
+    loss = text(en="loss: mean of error^2", zh="损失：error^2的平均")
     page.code(f"keys, values = leave_one_out(x, y)          # {shapes}")
     page.code(f"error = net(x, keys, values) - y            # {loss}")
     page.code("net.backward(2 * error / 133)")
     page.code(f"net.w -= {LEARNING_RATE:g} * net.grads['w']")
     page.line()
+    page.note(text(en="bandwidth in ms, and loss:", zh="带宽（毫秒）与损失："))
     shown = SHOWN[::2] if page.narrow else SHOWN
     bars = page.sparkline([losses[step] for step in shown])
     sigmas = [f"{unit / training.w[step]:.2f}" for step in shown]
@@ -150,7 +152,7 @@ def _tell_training(tour: Tour, training: Training, unit: float) -> None:
 
 
 def _tell_gradients(tour: Tour, training: Training, x: Array, y: Array) -> None:
-    """The gradients of w at the steps shown, beside the peer's."""
+    """Compare the gradients of w at the steps shown with the peer's."""
     if tour.peer is None:
         return
     ours = [training.gradients[step] for step in SHOWN]
@@ -158,7 +160,7 @@ def _tell_gradients(tour: Tour, training: Training, x: Array, y: Array) -> None:
     n, off = len(SHOWN), largest_difference(ours, theirs)
     tour.result(
         tour.page.text(
-            en=f"the gradients at {n} of the steps: {off:.0e} from torch's autograd",
+            en=f"the gradients at {n} of the steps: within {off:.0e} of torch's autograd",
             zh=f"其中{n}步的梯度：与torch的自动微分相差{off:.0e}",
         ),
         *tour.beside("gradients of w", ours, theirs),
@@ -182,12 +184,12 @@ def _tell_errors(
     )
     # Leaving i out moves the mean away from y_i, by a factor n / (n - 1).
     exact_average = float(accelerations.std(dtype=np.float64)) * n / (n - 1)
-    rule = text(en=f"{fixed:.1f} ms: rule of thumb", zh=f"{fixed:.1f}毫秒：经验法则")
-    descent = text(en=f"{learned:.1f} ms: learned", zh=f"{learned:.1f}毫秒：学得")
+    rule = text(en=f"{fixed:.1f} ms (rule of thumb)", zh=f"{fixed:.1f}毫秒（经验法则）")
+    descent = text(en=f"{learned:.1f} ms (learned)", zh=f"{learned:.1f}毫秒（学得）")
     gaussian = text(en="Gaussian, ", zh="高斯核，")
     page.line()
     page.note(
-        text(en="leave-one-out error (root mean square), g", zh="留一法误差（均方根），单位g")
+        text(en="leave-one-out error in g (root mean square)", zh="留一法误差（均方根），单位为g")
     )
     for name, what, ours, known in [
         (text(en="average pooling", zh="平均汇聚"), "average pooling", average, exact_average),
@@ -203,23 +205,23 @@ def _tell_errors(
     page.line()
     tour.result(
         text(
-            en=f"a search over {tried} bandwidths does no better: {least:.1f} g at {best:.1f} ms",
-            zh=f"搜索{tried}个带宽也没有更好的：{best:.1f}毫秒时为{least:.1f} g",
+            en=f"of {tried} other bandwidths, the best one gives {least:.1f} g, at {best:.1f} ms",
+            zh=f"另取{tried}个带宽，其中最好的误差也是{least:.1f} g，带宽为{best:.1f}毫秒",
         ),
-        Check("learned kernel, beside the best of a search", by_descent, least, 0.1),
+        Check("learned kernel, compared with the best of a search", by_descent, least, 0.1),
     )
 
 
 def _check_curves(tour: Tour, times: Array, accelerations: Array, sigma: float) -> None:
-    """Both predictions, at every ms, against what they must be and the peer's."""
+    """Compare both predictions, at every ms, with the known values and the peer's."""
     text = tour.page.text
     x = np.arange(61, dtype=np.float32)
     mean = accelerations.mean(dtype=np.float64)
     pooled = kr.average_pooling(x, accelerations)
     tour.result(
         text(
-            en=f"average pooling predicts {pooled[0]:.2f} g at every time: the mean",
-            zh=f"平均汇聚在每一时刻都预测{pooled[0]:.2f} g：全部测量的平均",
+            en=f"average pooling predicts the mean at every time: {pooled[0]:.2f} g",
+            zh=f"平均汇聚在每个时刻的预测都是全部测量值的平均：{pooled[0]:.2f} g",
         ),
         Check("average pooling", pooled, np.full(61, mean), 1e-4),
     )
@@ -234,7 +236,7 @@ def _check_curves(tour: Tour, times: Array, accelerations: Array, sigma: float) 
     )
     tour.result(
         text(
-            en=f"the learned curve: {off} from the float64 reference{beside}",
+            en=f"the learned curve: within {off} of the float64 reference{beside}",
             zh=f"学得的曲线：与float64参考实现相差{off}{beside}",
         ),
         *checks,
@@ -252,11 +254,11 @@ def _draw(tour: Tour, times: Array, accelerations: Array, sigma: float) -> None:
         (f"{canvas.ink * 2} " + text(en="learned kernel", zh="学得的核"), "cyan"),
         (text(en="╌╌ average pooling", zh="╌╌ 平均汇聚"), "dim"),
     ]
-    axes = text(en="g over ms:", zh="纵轴g，横轴毫秒：")
     page.line()
-    if page.narrow:
-        page.line("      " + axes)
-    head, gap = ("", "  ") if page.narrow else (axes + " " * 4, " " * 4)
-    page.line("      " + head + gap.join(page.style(*entry) for entry in legend))
+    page.indented(
+        text(en="acceleration in g, over time in ms", zh="纵轴：加速度，g；横轴：时间，毫秒")
+    )
+    gap = "  " if page.narrow else " " * 4
+    page.line("      " + gap.join(page.style(*entry) for entry in legend))
     for line in canvas.lines(range(0, 60, 10), (50, 0, -50, -100)):
         page.line(line)

@@ -76,8 +76,8 @@ class Page:
             self.line("  " + line)
 
     def missed(self, text: str) -> None:
-        """What was missed, wrapped, in red."""
-        for line in wrap(self.text(en="MISSED ", zh="未通过 ") + text, self.width - 8):
+        """Write the story of a failed check, wrapped, in red."""
+        for line in wrap(self.text(en="FAILED ", zh="未通过 ") + text, self.width - 8):
             self.line("      " + self.style(line, "red", "bold"))
 
     def rule(self) -> None:

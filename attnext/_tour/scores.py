@@ -1,4 +1,4 @@
-"""Parts 3 and 4 of the tour: the two scoring functions of the book, on its small example."""
+"""Parts 3 and 4 of the tour: the two scoring functions of d2l, on d2l's small example."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ def additive_attention(tour: Tour) -> None:
         zh="加性注意力：查询和键的维度可以不同",
     )
     page.say(
-        en="score = w_v . tanh(W_q q + W_k k): a small network compares a query of 20 numbers with "
-        "keys of 2. In the book's example all keys are alike, so whatever the network has learned, "
-        "the weights are even over the valid keys and the output is the mean of their values.",
-        zh="评分 = w_v . tanh(W_q q + W_k k)：一个小网络把20维的查询和2维的键作比较。书中的例子里"
-        "所有的键都相同，所以不论网络学到了什么，权重都在有效的键上均匀分布，输出就是它们的值的"
-        "平均。",
+        en="score = w_v . tanh(W_q q + W_k k). A small network compares a query of 20 features "
+        "with keys of 2 features. In d2l's example all keys are equal. So all valid keys have the "
+        "same weight, whatever the network has learned. The output is the mean of their values.",
+        zh="评分 = w_v . tanh(W_q q + W_k k)：用一个小网络比较20维的查询与2维的键。在d2l的例子里，"
+        "所有的键都相同。因此不论网络学到了什么，每个有效的键权重都相等，输出就是它们的值的平均。",
     )
     rng = np.random.default_rng(20)
     layer = attnext.AdditiveAttention(2, 20, 8, dropout=0.1, rng=rng)
@@ -53,7 +52,7 @@ def additive_attention(tour: Tour) -> None:
     )
     tour.result(
         page.text(
-            en=f"ten different keys: {off} from the float64 reference{beside}",
+            en=f"ten different keys: within {off} of the float64 reference{beside}",
             zh=f"换成十个不同的键：与float64参考实现相差{off}{beside}",
         ),
         *checks,
@@ -69,15 +68,16 @@ def additive_attention(tour: Tour) -> None:
 
 
 def dot_product_attention(tour: Tour) -> None:
-    """Part 4: scaled, as an object; and unscaled, in four steps."""
+    """Part 4: scaled, as a layer; then without the scale, in four steps."""
     page = tour.page
     tour.title(
-        en="Dot-product attention: queries and keys of one size",
+        en="Dot-product attention: queries and keys of equal size",
         zh="点积注意力：查询和键的维度相同",
     )
     page.say(
-        en="score = q . k / sqrt(d): no parameters, one matrix product. The same example:",
-        zh="评分 = q . k / sqrt(d)：没有参数，只是一次矩阵乘法。同一个例子：",
+        en="score = q . k / sqrt(d). There are no parameters: one matrix product computes all "
+        "scores. The same example:",
+        zh="评分 = q . k / sqrt(d)：没有参数，一次矩阵乘法就算出全部评分。仍用同一个例子：",
     )
     rng = np.random.default_rng(2)
     layer = attnext.DotProductAttention(dropout=0.5)
@@ -95,8 +95,9 @@ def dot_product_attention(tour: Tour) -> None:
         tour.figures.book_example("4-dot-product-attention", {title: even}, lens)
     page.line()
     page.say(
-        en="Unscaled, of x1 (2, 3, 4) over x2 (2, 5, 4), in four steps:",
-        zh="不缩放：x1 (2, 3, 4)作查询，x2 (2, 5, 4)作键和值，分四步：",
+        en="Dot-product attention without the scale, in four steps. x1 (2, 3, 4) holds the queries, "
+        "x2 (2, 5, 4) holds the keys and the values.",
+        zh="不缩放的点积注意力，分四步计算：x1 (2, 3, 4)作查询，x2 (2, 5, 4)既作键又作值。",
     )
     page.line()
     _four_steps(tour, rng)
@@ -110,7 +111,7 @@ def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
     weights = attnext.masked_softmax(scores)
     output = weights @ x2
     head = ljust(text(en="step", zh="步骤"), 25) + ljust(text(en="shape", zh="形状"), 12)
-    numbers = text(en="of x1[0, 0]", zh="x1[0, 0]处的数值")
+    numbers = text(en="for the query x1[0, 0]", zh="查询x1[0, 0]的数值")
     _one_or_two_lines(page, head, numbers, "dim")
     for step, array in [
         ("1  x1", x1),
@@ -128,7 +129,7 @@ def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
     )
     tour.result(
         text(
-            en=f"one call: {off} from the four steps{beside}",
+            en=f"one call: within {off} of the four steps{beside}",
             zh=f"一次调用：与分四步的结果相差{off}{beside}",
         ),
         *checks,
@@ -138,7 +139,7 @@ def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
 
 
 def _one_or_two_lines(page: Page, left: str, numbers: str, *styles: str) -> None:
-    """The numbers of a step behind its name, or below it where there is no room."""
+    """Write the numbers of a step after its name, or below it if the page is narrow."""
     if page.narrow:
         page.indented(left, *styles)
         left = " " * 3
@@ -150,7 +151,7 @@ def _book_values() -> Array:
 
 
 def _book_table(tour: Tour, weights: Array | None, output: Array, theirs: Array | None) -> Floats:
-    """The answers of the book's example, the same for both scores; returns the weights (2, 10)."""
+    """Write and check the results of d2l's example, equal for both scores; return the weights."""
     page, text = tour.page, tour.page.text
     rows = _rows(weights)
     page.line()
@@ -160,7 +161,7 @@ def _book_table(tour: Tour, weights: Array | None, output: Array, theirs: Array 
             f"{_bars(page, row)}   " + text(en=f"{used} of 10", zh=f"10个中的{used}个")
             for row, used in zip(rows, np.count_nonzero(rows, axis=1), strict=True)
         ],
-        "output of entry",
+        "output of sample",
         output[:, 0],
         None if theirs is None else theirs[:, 0],
         [[2, 3, 4, 5], [10, 11, 12, 13]],
@@ -169,19 +170,19 @@ def _book_table(tour: Tour, weights: Array | None, output: Array, theirs: Array 
     )
     tour.result(
         text(
-            en="the weights are 1/2 and 1/6 for valid keys, exactly 0 for padding",
-            zh="有效键的权重为1/2和1/6，填充的权重恰好为0",
+            en="valid keys have the weight 1/2 or 1/6, padding has exactly 0",
+            zh="有效的键，权重为1/2或1/6；填充的权重恰好为0",
         ),
-        Check("weights of the valid keys of entry 0", rows[0, :2], [1 / 2] * 2, EXACT),
-        Check("weights of the valid keys of entry 1", rows[1, :6], [1 / 6] * 6, EXACT),
-        Check("weights of the padding of entry 0", rows[0, 2:], [0] * 8),
-        Check("weights of the padding of entry 1", rows[1, 6:], [0] * 4),
+        Check("weights of the valid keys of sample 0", rows[0, :2], [1 / 2] * 2, EXACT),
+        Check("weights of the valid keys of sample 1", rows[1, :6], [1 / 6] * 6, EXACT),
+        Check("weights of the padding of sample 0", rows[0, 2:], [0] * 8),
+        Check("weights of the padding of sample 1", rows[1, 6:], [0] * 4),
     )
     return rows
 
 
 def _rows(weights: Array | None) -> Floats:
-    """The weights (2, 1, 10) of the example's one query, (2, 10); 0 if the layer kept none."""
+    """Return the weights (2, 1, 10) of the single query as (2, 10); zeros if there are none."""
     return np.zeros((2, 10)) if weights is None else weights[:, 0]
 
 

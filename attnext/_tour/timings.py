@@ -1,4 +1,4 @@
-"""Part 8 of the tour: how long it takes, beside plain NumPy and PyTorch."""
+"""Part 8 of the tour: the time that attnext, plain NumPy and PyTorch take."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ Contest = tuple[str, str, Callable[[], Array], Callable[[], Array], Callable[[],
 BUDGET = 0.1  # seconds for each contender
 UNSTEADY = 2.0  # times the shortest: a median beyond it says that others had the machine
 SAME = 1e-5  # how far results may be apart, relative to the largest
-_CHINESE = {"dot product": "点积", "additive": "加性", "and backward": "加上反向传播"}
+_CHINESE = {"dot product": "点积", "additive": "加性", "with backward": "含反向传播"}
 
 
 def timings(tour: Tour) -> None:
-    """Part 8: four sizes of work, each contender's best time."""
+    """Part 8: the best time of each library for four problems."""
     page, text, peer = tour.page, tour.page.text, tour.peer
     tour.title(en="How long it takes", zh="用时")
     page.say(
-        en="Milliseconds: the best of several runs taken in turn, in float32, on one thread each; "
-        "NumPy runs the formulas as written, its matrix products on the threads of its BLAS. "
-        "x: how many times as long as attnext; a dash: the runs differed too much to say, as on a "
-        f"busy machine. {page.tick}: the results of attnext and NumPy are the same, within "
-        f"{SAME:g}.",
-        zh="单位是毫秒：各库轮流运行多次，取最快的一次；数据为float32，各用一个线程；NumPy照公式直接"
-        "计算，其矩阵乘积的线程数由BLAS决定。x：用时是attnext的几倍；短横表示各次用时相差太大，"
-        f"无法比较，例如机器正忙。{page.tick}表示attnext与NumPy的结果相同，相差不超过{SAME:g}。",
+        en="Times are in milliseconds, for float32, on one thread. The libraries take turns and "
+        "run several times; the fastest run counts. NumPy evaluates the formulas as written; its BLAS "
+        "may use more threads for matrix products. x2.0 means twice the time of attnext. A dash "
+        "means that the times varied too much, for example because the machine is busy. "
+        f"A line is marked {page.tick} if attnext and NumPy agree within {SAME:g}.",
+        zh="单位是毫秒，数据为float32，各用一个线程。各库轮流运行多次，取最快的一次。NumPy照公式直接"
+        "计算，但做矩阵乘法时，BLAS可能使用更多线程。x2.0表示用时是attnext的两倍。短横表示各次用时"
+        f"相差太大，例如机器正忙。attnext与NumPy的结果相差不超过{SAME:g}时，标{page.tick}。",
     )
     page.line()
     config = attnext.show_config("dicts")
@@ -49,12 +49,12 @@ def timings(tour: Tour) -> None:
     version = f"attnext {attnext.__version__}"
     peers = [f"NumPy {np.__version__}"] + ([peer.name] if peer else [])
     contenders = text(
-        en=f"{version}: {chosen}.  {'.  '.join(peers)}.",
-        zh=f"{version}：{chosen}指令集；{'；'.join(peers)}。",
+        en=f"{version} (instruction set {chosen}), {', '.join(peers)}",
+        zh=f"{version}（指令集{chosen}），{'，'.join(peers)}",
     )
     page.indented(contenders)
     page.line()
-    a, b, c = (13, 20, 8) if page.narrow else (16, 20, 8)
+    a, b, c = (14, 20, 8) if page.narrow else (16, 20, 8)
     head = f"{'NumPy':>{6 if page.narrow else 9}}"
     if peer:
         head += f"{'torch':>{6 if page.narrow else 15}}"
@@ -166,7 +166,7 @@ def _contests(peer: Peer | None) -> Iterator[Contest]:
         return layer.backward(grad)[0]
 
     yield (
-        "and backward",
+        "with backward",
         "8 x 64 x 128, h 64",
         ours,
         lambda: _plain_additive_gradients(grad, *inputs, *W)[0],

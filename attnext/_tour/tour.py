@@ -25,7 +25,7 @@ EXACT = 1e-5  # an answer known exactly, computed in float32; relative
 
 @dataclass(frozen=True)
 class Check:
-    """A number, or an array, beside what it has to be; `what` names it in either language."""
+    """A number or an array, and its known value; `what` names it, in both languages."""
 
     what: str
     got: ArrayLike
@@ -34,12 +34,12 @@ class Check:
 
     @property
     def found(self) -> bool:
-        """Whether they have the same shape and are nowhere more than the tolerance apart."""
+        """True if the shapes are equal and no difference exceeds the tolerance."""
         got, known = np.asarray(self.got, np.float64), np.asarray(self.known, np.float64)
         return got.shape == known.shape and bool(np.all(np.abs(got - known) <= self.tolerance))
 
     def story(self, page: Page) -> str:
-        """What a reader needs to know when it was missed."""
+        """Return what a reader needs to know about the failed check."""
         got, known = _brief(page, self.got), _brief(page, self.known)
         return page.text(
             en=f"{self.what}: got {got}, expected {known}",
@@ -59,7 +59,7 @@ class Tour:
     missed: list[str] = field(default_factory=list)
 
     def begin(self, part: int) -> None:
-        """Count what follows to this part."""
+        """Assign the results that follow to this part."""
         self.part = part
 
     def title(self, *, en: str, zh: str) -> None:
@@ -67,13 +67,13 @@ class Tour:
         self.page.heading(self.part, self.page.text(en=en, zh=zh))
 
     def stopped(self, error: Exception) -> None:
-        """Count a part that could not be finished as missed."""
+        """Count a part that raised an exception as a failed check."""
         self.checked += 1
         kind = type(error).__name__
         self._miss(self.page.text(en=f"stopped by {kind}: {error}", zh=f"因{kind}中断：{error}"))
 
     def result(self, text: str, *checks: Check) -> None:
-        """A line of results behind its mark; under it, whatever was missed."""
+        """Write a line of results after its mark, then the checks of it that failed."""
         page = self.page
         wrong = [check for check in checks if not check.found]
         self.checked += len(checks)
@@ -98,9 +98,9 @@ class Tour:
         show: Callable[[ArrayLike], str],
         width: int = 17,
     ) -> None:
-        """Our rows, the peer's beside them, each checked; in a column `width` wide.
+        """Write our rows and check them; show the peer's rows in a column next to ours.
 
-        Where there is no room beside ours, the peer's stand below.
+        `width` is the width of our column. If both do not fit, the peer's rows go below ours.
         """
         indent = max(map(columns, [header, *lefts])) + 3
         longest = max(columns(show(row)) for row in ours)
@@ -119,25 +119,25 @@ class Tour:
                 self.page.note(rjust("torch", indent - 3) + "   " + show(other))
 
     def theirs(self, function: str, *arrays: ArrayLike, **options: object) -> Array | None:
-        """What the peer's function of that name gives; None without a peer."""
+        """Return the result of the peer's function of that name; None without a peer."""
         if self.peer is None:
             return None
         return self.peer.run(getattr(self.peer, function), *arrays, **options)
 
     def beside(self, what: str, ours: ArrayLike, theirs: ArrayLike | None) -> list[Check]:
-        """The check that the peer, if there is one, computes what we compute."""
+        """Return a check that our result equals the peer's; no check without a peer."""
         if theirs is None:
             return []
         size = float(np.max(np.abs(np.asarray(theirs, np.float64)), initial=0.0))
-        return [Check(f"{what}, beside PyTorch", ours, theirs, EXACT * size)]
+        return [Check(f"{what}, compared with PyTorch", ours, theirs, EXACT * size)]
 
     def differences(
         self, what: str, ours: ArrayLike, known: ArrayLike, theirs: ArrayLike | None
     ) -> tuple[str, str, list[Check]]:
-        """How far our result is from a known one, and from the peer's, in words; the checks."""
+        """Return the distance from a known result and from the peer's, as text, and the checks."""
         off = largest_difference(ours, known)
         apart = "" if theirs is None else f"{largest_difference(ours, theirs):.0e}"
-        beside = apart and self.page.text(en=f", {apart} from torch", zh=f"，与torch相差{apart}")
+        beside = apart and self.page.text(en=f", {apart} of torch", zh=f"，与torch相差{apart}")
         check = Check(f"{what}, relative difference", off, 0, EXACT)
         return f"{off:.0e}", beside, [check, *self.beside(what, ours, theirs)]
 

@@ -20,28 +20,31 @@ from attnext.lab.words import HANDOUT, said
 # What --help says, in English and in Chinese.
 HELP = {
     "description": (
-        "Write the notebooks without outputs into a folder, and one assignment for each notebook. "
-        "An assignment has cells to fill in, and cells that check the answers. They are marked "
-        "for nbgrader.",
-        "把不含输出的笔记本写入一个目录，每本配一份作业。作业里有待填写的单元格和检查答案的单元格，"
-        "都带有nbgrader的标记。",
+        "Write the notebooks, without outputs, and an assignment for each notebook into a folder. "
+        "An assignment has cells to fill in, each followed by a check, and can be graded with "
+        "nbgrader.",
+        "把笔记本（不含输出）写入一个目录，每篇笔记本配一份作业。作业中有待填写的单元格，每格之后有"
+        "检查，可以用nbgrader评分。",
     ),
-    "folder": ("the folder to write into; created if needed", "要写入的目录；没有则新建"),
-    "lang": ("the language: English or Chinese", "语言：en为英文，zh为中文"),
+    "folder": ("folder to write into; created if needed", "要写入的目录；不存在则新建"),
+    "lang": (
+        "language: en (English, the default) or zh (Chinese)",
+        "语言：en为英文（默认），zh为中文",
+    ),
     "force": (
-        "overwrite files whose contents differ; without this option they are only listed, and "
-        "nothing is written",
-        "覆盖内容不同的同名文件；没有这一选项时，只列出这些文件，什么也不写",
+        "overwrite existing files that have other contents; without --force, the command lists "
+        "these files and writes nothing",
+        "覆盖内容不同的同名文件；不加--force时，只列出这些文件，什么也不写",
     ),
     "solutions": (
-        "include the solutions, between marks from which nbgrader removes them (for teachers)",
-        "填入答案，供教师使用；答案位于nbgrader的标记之间，由nbgrader在分发前删去",
+        "include the solutions, between the marks that tell nbgrader to remove them; for teachers",
+        "填入答案，放在nbgrader会删去的标记之间；供教师使用",
     ),
 }
 
 
 class Kept(OSError):
-    """Files of other contents are there, and `force` was not given: `names` lists them."""
+    """Raised without `force` if files exist with other contents; `names` lists them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -49,7 +52,7 @@ class Kept(OSError):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a folder; return 0. What cannot be written exits with 2."""
+    """Write a folder; return 0. Exit with 2 if it cannot be written."""
     parser = Command("attnext lab", argv, HELP["description"])
     parser.add_argument("folder", metavar="DIR", type=Path, help=parser.say(HELP["folder"]))
     parser.add_argument("--lang", choices=("en", "zh"), default="en", help=parser.say(HELP["lang"]))
