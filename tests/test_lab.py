@@ -474,7 +474,9 @@ def test_it_fits_a_terminal(lang: str) -> None:
 
 def test_the_case_that_failed_is_shown() -> None:
     text = str(wrong(tiled, "masked_softmax"))
-    assert text.startswith("✗ masked_softmax: wrong in case 4 of 12, a length for each sample\n")
+    assert text.startswith(
+        "✗ masked_softmax: wrong in case 4 of 12, one valid length for each sample\n"
+    )
     assert "valid_lens = [2, 3]" in text
     assert "weights [0]" in text and "expected" in text and "difference" in text
     assert "█" in text

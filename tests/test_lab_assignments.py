@@ -237,7 +237,7 @@ def test_solutions_pass_every_check(folders: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("lang", "sentence"),
-    [("en", r"exercise \d+: \w+ is not there yet"), ("zh", r"练习\d+：还没有\w+")],
+    [("en", r"exercise \d+: \w+ is not defined yet"), ("zh", r"练习\d+：还没有定义\w+")],
 )
 def test_an_empty_answer_fails_with_a_sentence(
     lang: str, sentence: str, name: str, folders: Any

@@ -122,10 +122,10 @@ CHECK = "_total = sum(x)\nassert _total == 3  # the answer\ny"
     ("given", "said"),
     [
         (dict(x=[1, 2], f=len, y=None), None),
-        (dict(f=len, y=None), "exercise 7: x is not there yet"),
+        (dict(f=len, y=None), "exercise 7: x is not defined yet"),
         (dict(x=[1], f=len, y=None), "exercise 7: x has shape (1,), expected (2,)"),
         (dict(x=[1, 2], f=3, y=None), "exercise 7: f is of type int, expected a function"),
-        (dict(x=[1, 2], f=len), "exercise 7: y is not there yet"),
+        (dict(x=[1, 2], f=len), "exercise 7: y is not defined yet"),
         (dict(x=[1, 3], f=len, y=None), "exercise 7: x sums to 4, not 3"),
     ],
 )

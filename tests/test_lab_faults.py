@@ -458,7 +458,7 @@ def numpy_in_place(X: Any, valid_len: Any, value: float = 0) -> Any:
 def test_writing_into_an_input_is_right_with_a_remark(function: Any, name: str) -> None:
     report = lab.check(function, name)
     assert len(report.remarks) == 1
-    assert report.remarks[0].startswith("Remark: your function writes into its input X, as the")
+    assert report.remarks[0].startswith("Remark: your function writes into its input X, as d2l")
     assert "writes into its input X" in " ".join(str(report).split())
     assert "你的函数写入了输入X" in lab.check(function, name, lang="zh")._repr_html_()
     assert not lab.check(ANSWERS.torch[name], name).remarks

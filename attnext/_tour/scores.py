@@ -95,8 +95,8 @@ def dot_product_attention(tour: Tour) -> None:
         tour.figures.book_example("4-dot-product-attention", {title: even}, lens)
     page.line()
     page.say(
-        en="Dot-product attention without the scale, in four steps. x1 (2, 3, 4) holds the queries, "
-        "x2 (2, 5, 4) holds the keys and the values.",
+        en="Dot-product attention without the scale, in four steps: x1 (2, 3, 4) holds the "
+        "queries, x2 (2, 5, 4) holds the keys and the values.",
         zh="不缩放的点积注意力，分四步计算：x1 (2, 3, 4)作查询，x2 (2, 5, 4)既作键又作值。",
     )
     page.line()

@@ -35,9 +35,9 @@ def timings(tour: Tour) -> None:
     tour.title(en="How long it takes", zh="用时")
     page.say(
         en="Times are in milliseconds, for float32, on one thread. The libraries take turns and "
-        "run several times; the fastest run counts. NumPy evaluates the formulas as written; its BLAS "
-        "may use more threads for matrix products. x2.0 means twice the time of attnext. A dash "
-        "means that the times varied too much, for example because the machine is busy. "
+        "run several times; the fastest run counts. NumPy evaluates the formulas as written; its "
+        "BLAS may use more threads for matrix products. x2.0 means twice the time of attnext. A "
+        "dash means that the times varied too much, for example because the machine is busy. "
         f"A line is marked {page.tick} if attnext and NumPy agree within {SAME:g}.",
         zh="单位是毫秒，数据为float32，各用一个线程。各库轮流运行多次，取最快的一次。NumPy照公式直接"
         "计算，但做矩阵乘法时，BLAS可能使用更多线程。x2.0表示用时是attnext的两倍。短横表示各次用时"

@@ -1,9 +1,9 @@
 """Check your own code: the smallest case that fails, and the misconception behind it.
 
-Write a function of the chapter in NumPy or PyTorch, and pass it to `check`. It is called on growing
-cases and compared with `attnext.reference`. Where it fails, the verdict shows the case, with the
-expected numbers next to yours. Known mistakes are computed as well: if one of them gives your
-numbers, the verdict says what you did, and what to do instead.
+Write a function of the chapter in NumPy or PyTorch, and pass it to `check`. `check` calls your
+function on growing cases and compares the results with `attnext.reference`. If a case fails, the
+verdict shows its inputs, with the expected numbers next to yours. If a known mistake gives the same
+numbers as your function, the verdict says what you did and what to do instead.
 
 >>> import numpy as np
 >>> from attnext import lab
@@ -28,8 +28,8 @@ numbers, the verdict says what you did, and what to do instead.
      0.1097   0.0520   0.1848 │   0.0633   0.0300   0.1067       ░ ░ ░
 
 A failed check is an AssertionError with this text, so it fails a test in pytest, nbgrader or otter;
-``lang="zh"`` is Chinese. `NAMES` lists the functions that can be checked, and `MISCONCEPTIONS` the
-mistakes that are known. attnext calls your functions like this:
+``lang="zh"`` gives the text in Chinese. `NAMES` lists the functions that can be checked, and
+`MISCONCEPTIONS` lists the known mistakes. attnext calls your functions like this:
 
     sequence_mask(X, valid_len, value=0)
     masked_softmax(X, valid_lens)
@@ -49,10 +49,10 @@ mistakes that are known. attnext calls your functions like this:
     transpose_output(X, num_heads)
     positional_encoding(num_steps, num_hiddens)
 
-Arrays are batches, (B, M, D) and so on, as in the book. Those of gaussian_kernel are (M, D) and
-(N, D), and those of nadaraya_watson and leave_one_out have one axis. W_q is (H, Dq), as in
-torch.nn.Linear. A backward returns the gradients of its arguments, in their order. gaussian_kernel
-returns the weights, whose rows sum to 1.
+Arrays are batches of shape (B, M, D), as in d2l. There are exceptions: the arguments of
+gaussian_kernel are (M, D) and (N, D), and those of nadaraya_watson and leave_one_out have one axis.
+W_q is (H, Dq), as in torch.nn.Linear. A backward function returns the gradients of its arguments,
+in the order of the arguments. gaussian_kernel returns the weights, whose rows sum to 1.
 
 The files, from the inside out:
 

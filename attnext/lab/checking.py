@@ -28,37 +28,36 @@ def check(
     lang: str = "en",
     seconds: float = 10.0,
 ) -> Report:
-    """Compare a function of yours with the book's on growing cases, until one fails.
+    """Compare your function with attnext's reference on growing cases, until one fails.
 
     Parameters
     ----------
     function : callable
-        It takes NumPy arrays or PyTorch tensors, which is found out, and returns arrays, tensors
-        or lists. ``check("masked_softmax", f)`` is understood too. A torch.nn.Module is checked
-        in eval mode.
+        A function of NumPy arrays or of PyTorch tensors; `check` finds out which. It returns
+        arrays, tensors or lists. ``check("masked_softmax", f)`` works, too. A torch.nn.Module is
+        checked in eval mode.
     name : str, optional
-        Which of `NAMES` it is; by default the function's own name, with or without ``my_`` in
-        front.
+        A name from `NAMES`; by default the name of the function, without ``my_`` in front.
     lang : {'en', 'zh'}, optional
         Language of the verdict: English or Chinese.
     seconds : float, optional
-        How long one call of your function may take; ``math.inf`` is without a limit.
+        Time limit for one call of your function; ``math.inf`` means no limit.
 
     Returns
     -------
     report : Report
-        Your function is right: the cases, the tolerance, and how long it takes compared with
-        attnext's.
+        Returned if your function is right: the cases, the tolerance, and the time it takes
+        compared with attnext's function.
 
     Raises
     ------
     Wrong
-        Your function is wrong. An AssertionError, whose text has the case, the expected and the
-        returned numbers, and the misconception that gives the same, if one does.
+        If your function is wrong. Wrong is an AssertionError. Its text shows the case, the
+        expected and the returned numbers, and the known mistake that gives these numbers, if any.
     TypeError
-        `function` cannot be called, or `seconds` is no number.
+        If `function` cannot be called, or `seconds` is not a number.
     ValueError
-        There is no function of that name to check, `lang` is unknown, or `seconds` is not above 0.
+        If `name` is not in `NAMES`, `lang` is unknown, or `seconds` is not above 0.
 
     See Also
     --------
@@ -67,21 +66,21 @@ def check(
 
     Notes
     -----
-    The expected numbers come from `attnext.reference`, in float64. A number may be off by 64 times
-    what one float32 rounding of each input changes in the right answer (the largest change of
-    eight random ones), plus 64 roundings of the largest number in the answer. Masked positions may
-    hold anything, and a row of length 0 may be the mean of all values, as in the book, or 0, as in
-    PyTorch. Tensors are float32, arrays float64; only arrays are also tried with integers.
+    The expected numbers come from `attnext.reference`, in float64. The tolerance is 64 float32
+    rounding errors of the largest number in the answer, plus 64 times the change of the answer
+    when each input is rounded once (the largest change of eight random roundings). Masked
+    positions of the inputs may contain any number, even NaN. For a row of length 0, the mean of all values (as in d2l) and 0 (as in PyTorch) are both right. Your function
+    gets float32 tensors or float64 arrays; arrays of integers are tried as well.
 
-    Whatever your function does ends in a verdict: an exception, `exit`, a call that takes longer
-    than `seconds`. Only KeyboardInterrupt goes through. A call is stopped between two steps of
-    Python code. It cannot be stopped inside a single call of C code, such as ``time.sleep`` or one
-    very large product, nor in a loop that catches every exception with a bare ``except:``. Each
-    case is called twice, and must give the same numbers.
+    An exception, a call of `exit`, and a call that takes longer than `seconds` end in a verdict,
+    too. Only KeyboardInterrupt is passed on. `check` stops a call between two steps of Python code.
+    It cannot stop a single call of C code, such as ``time.sleep`` or one very large product, nor a
+    loop that catches every exception with a bare ``except:``. `check` calls your function twice
+    for each case, and both calls must return the same numbers.
 
-    A function may write into its inputs, as the book's own masked_softmax does: the report remarks
-    on it. Afterwards the random generators, error states and printing options of NumPy and PyTorch
-    are as before, and so are the modes of the modules that the function uses.
+    Your function may write into its inputs, as d2l's masked_softmax does; the report mentions it.
+    After the check, `check` restores the random generators, error states and printing options of
+    NumPy and PyTorch, and the modes of the modules that your function uses.
 
     Examples
     --------

@@ -23,18 +23,18 @@ class Report:
     name : str
         The function that was checked.
     cases : tuple of str
-        The cases that it was tried on, in the words of the language.
+        The names of the cases that were run, in the language of the report.
     left_out : tuple of str
-        The cases that it was not tried on, because PyTorch's operators refuse them.
+        The names of the cases that were not run, because PyTorch's operators reject their inputs.
     tolerance : tuple of two floats
-        How far a number may be off: in the strictest case, and in the loosest.
+        The largest accepted difference: in the strictest case, and in the loosest.
     timing : tuple of (str, float, float), or None
         The shapes, and the seconds of the function and of attnext's; None if attnext has no such
         function, if the function takes too long for a large input, or if the machine is too busy.
     lang : {'en', 'zh'}
         The language of the words.
     remarks : tuple of str
-        What else is worth knowing, for instance that the function writes into its inputs.
+        Further remarks, for instance that the function writes into its inputs.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class Wrong(AssertionError):
     got : tuple of ndarray, or None
         The arrays that the function returned; None if it returned no arrays.
     misconception : str or None
-        The name in `MISCONCEPTIONS` of the mistake that gives the same; None if none does.
+        The name in `MISCONCEPTIONS` of the mistake that gives the same numbers, or None.
     headline, sentences : str and tuple of str
         The words of the verdict.
     part : int
