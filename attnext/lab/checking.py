@@ -67,10 +67,11 @@ def check(
     Notes
     -----
     The expected numbers come from `attnext.reference`, in float64. The tolerance is 64 float32
-    rounding errors of the largest number in the answer, plus 64 times the change of the answer
-    when each input is rounded once (the largest change of eight random roundings). Masked
-    positions of the inputs may contain any number, even NaN. For a row of length 0, the mean of all values (as in d2l) and 0 (as in PyTorch) are both right. Your function
-    gets float32 tensors or float64 arrays; arrays of integers are tried as well.
+    rounding errors of the largest number in the answer, plus 64 times the change of the answer when
+    each input is rounded once (the largest change of eight random roundings). Masked positions of
+    the inputs may contain any number, even NaN. For a row of length 0, the mean of all values (as
+    in d2l) and 0 (as in PyTorch) are both right. Your function gets float32 tensors or float64
+    arrays; arrays of integers are tried as well.
 
     An exception, a call of `exit`, and a call that takes longer than `seconds` end in a verdict,
     too. Only KeyboardInterrupt is passed on. `check` stops a call between two steps of Python code.
