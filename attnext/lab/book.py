@@ -1,8 +1,8 @@
-"""The chapter's functions as a student writes them, in steps, each of which can be replaced.
+"""The functions of the chapter, divided into steps so that a misconception can replace a step.
 
 Every step is a method. A misconception is this class with one or two steps replaced, so every
-function that uses the step, forward or backward, makes the mistake. NumPy in float64 over batches,
-(B, M, N). With the right steps the results are those of `attnext.reference`: a test compares them.
+function that uses the step, forward or backward, makes the mistake. All steps are NumPy code in
+float64 for batches, (B, M, N). A test compares the right steps with `attnext.reference`.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ class Book:
 
     # ---- lengths and masks -----------------------------------------------------------------------
 
-    def of_each_row(self, lens: Array, M: int) -> Array:
+    def lengths_of_queries(self, lens: Array, M: int) -> Array:
         """Return a length for each query, (B, M), from lengths of samples, (B,), or of queries."""
         return np.repeat(lens, M).reshape(-1, M) if lens.ndim == 1 else lens
 
-    def within(self, positions: Array, lens: Array) -> Array:
+    def is_valid(self, positions: Array, lens: Array) -> Array:
         """Return True at the positions that are not masked."""
         return positions < lens
 
-    def live(self, S: Array, lens: Array | None) -> Array:
+    def unmasked(self, S: Array, lens: Array | None) -> Array:
         """Return True for each pair that is not masked, in the shape of the scores."""
         if lens is None:
             return np.ones(S.shape, bool)
-        return self.within(np.arange(S.shape[-1]), self.of_each_row(lens, S.shape[1])[..., None])
+        return self.is_valid(
+            np.arange(S.shape[-1]), self.lengths_of_queries(lens, S.shape[1])[..., None]
+        )
 
-    def masked(self, S: Array, live: Array) -> Array:
+    def mask_scores(self, S: Array, live: Array) -> Array:
         """Return the scores with -inf where they are masked."""
         return np.where(live, S, -np.inf)
 
     def sequence_axis(self, X: Array) -> int:
-        """The axis that runs over the positions of a sequence."""
+        """Return the axis of the positions of a sequence."""
         return 1
 
-    def filling(self, X: Array, value: float) -> Any:
+    def fill_value(self, X: Array, value: float) -> Any:
         """Return the value that padding is filled with."""
         return value
 
     def sequence_mask(self, X: Array, valid_len: Array, value: float = 0) -> Array:
         axis = self.sequence_axis(X)
         others = tuple(a for a in range(1, X.ndim) if a != axis)
-        keep = self.within(np.arange(X.shape[axis]), valid_len[:, None])
-        return np.where(np.expand_dims(keep, others), X, self.filling(X, value))
+        keep = self.is_valid(np.arange(X.shape[axis]), valid_len[:, None])
+        return np.where(np.expand_dims(keep, others), X, self.fill_value(X, value))
 
     # ---- softmax ---------------------------------------------------------------------------------
 
@@ -71,7 +73,7 @@ class Book:
         E = self.exponential(S - self.maximum(S))
         return E / self.total(E)
 
-    def empty(self, P: Array, live: Array) -> Array:
+    def fill_empty_rows(self, P: Array, live: Array) -> Array:
         """Return the weights, with 1/N in rows of length 0."""
         return np.where(live.any(-1, keepdims=True), P, 1 / P.shape[-1])
 
@@ -80,16 +82,18 @@ class Book:
         return P
 
     def masked_softmax(self, X: Array, valid_lens: Array | None) -> Array:
-        live = self.live(X, valid_lens)
-        return self.finish(self.empty(self.softmax(self.masked(X, live)), live), live)
+        live = self.unmasked(X, valid_lens)
+        return self.finish(
+            self.fill_empty_rows(self.softmax(self.mask_scores(X, live)), live), live
+        )
 
     # ---- scores ----------------------------------------------------------------------------------
 
-    def turned(self, K: Array) -> Array:
+    def transpose_keys(self, K: Array) -> Array:
         return K.swapaxes(-1, -2)
 
     def products(self, Q: Array, K: Array) -> Array:
-        return Q @ self.turned(K)
+        return Q @ self.transpose_keys(K)
 
     def scale(self, Q: Array, K: Array) -> float:
         return 1 / float(np.sqrt(Q.shape[-1]))
@@ -97,35 +101,35 @@ class Book:
     def dot_product_scores(self, queries: Array, keys: Array) -> Array:
         return self.products(queries, keys) * self.scale(queries, keys)
 
-    def matrices(self, W_q: Array, W_k: Array) -> tuple[Array, Array]:
-        """Return the matrix of the queries, then that of the keys."""
+    def order_matrices(self, W_q: Array, W_k: Array) -> tuple[Array, Array]:
+        """Return the matrix for the queries, then the matrix for the keys."""
         return W_q, W_k
 
     def project(self, X: Array, W: Array) -> Array:
         return X @ W.T
 
     def combine(self, A: Array, C: Array) -> Array:
-        """Add the projections of each query and each key: (B, M, N, H)."""
+        """Add the projections of every query and every key: (B, M, N, H)."""
         return A[:, :, None] + C[:, None]
 
     def activation(self, F: Array) -> Array:
         return np.tanh(F)
 
     def features(self, Q: Array, K: Array, W_q: Array, W_k: Array) -> Array:
-        W_q, W_k = self.matrices(W_q, W_k)
+        W_q, W_k = self.order_matrices(W_q, W_k)
         return self.activation(self.combine(self.project(Q, W_q), self.project(K, W_k)))
 
-    def read_off(self, F: Array, w_v: Array) -> Array:
-        """Return the score of each pair, from its features."""
+    def project_to_scores(self, F: Array, w_v: Array) -> Array:
+        """Return the score of each pair from its hidden units."""
         return F @ w_v
 
     def additive_scores(
         self, queries: Array, keys: Array, W_q: Array, W_k: Array, w_v: Array
     ) -> Array:
-        return self.read_off(self.features(queries, keys, W_q, W_k), w_v)
+        return self.project_to_scores(self.features(queries, keys, W_q, W_k), w_v)
 
     def squares(self, Q: Array, K: Array) -> Array:
-        """Squared distances of queries (M, D) and keys (N, D)."""
+        """Return the squared distances (M, N) of queries (M, D) and keys (N, D)."""
         squares: Array = ((Q[:, None] - K[None]) ** 2).sum(-1)
         return squares
 
@@ -168,7 +172,7 @@ class Book:
     # ---- backward --------------------------------------------------------------------------------
 
     def row_dot(self, dP: Array, P: Array) -> Array:
-        """Return sum(P * dP) of each row: the gradient through the division by the row's sum."""
+        """Return sum(P * dP) of each row: the gradient of the division by the row's sum."""
         dot: Array = (P * dP).sum(-1, keepdims=True)
         return dot
 
@@ -176,44 +180,44 @@ class Book:
         dX: Array = weights * (dweights - self.row_dot(dweights, weights))
         return dX
 
-    def only_live(self, dS: Array, live: Array) -> Array:
+    def mask_gradient(self, dS: Array, live: Array) -> Array:
         """Return dS with 0 where the scores were masked, rows of length 0 included."""
         return np.where(live, dS, 0)
 
-    def to_values(self, P: Array, dO: Array) -> Array:
+    def value_gradient(self, P: Array, dO: Array) -> Array:
         return P.swapaxes(-1, -2) @ dO
 
-    def to_weights(self, dO: Array, V: Array) -> Array:
+    def weight_gradient(self, dO: Array, V: Array) -> Array:
         return dO @ V.swapaxes(-1, -2)
 
-    def through_softmax(
+    def softmax_gradients(
         self, dO: Array, S: Array, V: Array, lens: Array | None
     ) -> tuple[Array, Array]:
         """Return the gradients of the scores and of the values."""
         P = self.masked_softmax(S, lens)
-        dS = self.masked_softmax_backward(self.to_weights(dO, V), P)
-        return self.only_live(dS, self.live(S, lens)), self.to_values(P, dO)
+        dS = self.masked_softmax_backward(self.weight_gradient(dO, V), P)
+        return self.mask_gradient(dS, self.unmasked(S, lens)), self.value_gradient(P, dO)
 
-    def slope(self, Q: Array, K: Array) -> float:
-        """Return the scale of the backward pass, which is that of the forward pass."""
+    def backward_scale(self, Q: Array, K: Array) -> float:
+        """Return the scale of the backward pass: the same as in the forward pass."""
         return self.scale(Q, K)
 
-    def to_queries(self, dS: Array, K: Array) -> Array:
+    def query_gradient(self, dS: Array, K: Array) -> Array:
         return dS @ K
 
-    def to_keys(self, dS: Array, Q: Array) -> Array:
+    def key_gradient(self, dS: Array, Q: Array) -> Array:
         return dS.swapaxes(-1, -2) @ Q
 
-    def returned(self, gradients: tuple[Array, ...]) -> tuple[Array, ...]:
+    def order_gradients(self, gradients: tuple[Array, ...]) -> tuple[Array, ...]:
         """Return the gradients in the order of the arguments."""
         return gradients
 
     def dot_product_scores_backward(
         self, grad_output: Array, queries: Array, keys: Array
     ) -> tuple[Array, ...]:
-        c = self.slope(queries, keys)
-        dQ = c * self.to_queries(grad_output, keys)
-        return self.returned((dQ, c * self.to_keys(grad_output, queries)))
+        c = self.backward_scale(queries, keys)
+        dQ = c * self.query_gradient(grad_output, keys)
+        return self.order_gradients((dQ, c * self.key_gradient(grad_output, queries)))
 
     def dot_product_attention_backward(
         self,
@@ -224,23 +228,23 @@ class Book:
         valid_lens: Array | None = None,
     ) -> tuple[Array, ...]:
         S = self.dot_product_scores(queries, keys)
-        dS, dV = self.through_softmax(grad_output, S, values, valid_lens)
+        dS, dV = self.softmax_gradients(grad_output, S, values, valid_lens)
         return (*self.dot_product_scores_backward(dS, queries, keys), dV)
 
-    def activation_slope(self, F: Array) -> Array:
+    def activation_derivative(self, F: Array) -> Array:
         """Return the derivative of tanh, from its result."""
         return 1 - F**2
 
-    def spread(self, dS: Array, w_v: Array) -> Array:
-        """Return the gradients of the features, from those of the scores."""
+    def feature_gradient(self, dS: Array, w_v: Array) -> Array:
+        """Return the gradients of the hidden units from the gradients of the scores."""
         return dS[..., None] * w_v
 
-    def of_matrix(self, dA: Array, X: Array) -> Array:
+    def matrix_gradient(self, dA: Array, X: Array) -> Array:
         """Return the gradient of a matrix: a sum over all rows of all samples, which share it."""
         gradient: Array = np.einsum("bmh,bmd->hd", dA, X)
         return gradient
 
-    def of_reading(self, dS: Array, F: Array) -> Array:
+    def w_v_gradient(self, dS: Array, F: Array) -> Array:
         gradient: Array = np.einsum("bmn,bmnh->h", dS, F)
         return gradient
 
@@ -248,12 +252,14 @@ class Book:
         self, grad_output: Array, queries: Array, keys: Array, W_q: Array, W_k: Array, w_v: Array
     ) -> tuple[Array, ...]:
         F = self.features(queries, keys, W_q, W_k)
-        U = self.spread(grad_output, w_v) * self.activation_slope(F)
+        U = self.feature_gradient(grad_output, w_v) * self.activation_derivative(F)
         dA, dC = U.sum(2), U.sum(1)
-        W_q, W_k = self.matrices(W_q, W_k)
-        dQ, dK = self.returned((dA @ W_q, dC @ W_k))
-        dW_q, dW_k = self.matrices(self.of_matrix(dA, queries), self.of_matrix(dC, keys))
-        return dQ, dK, dW_q, dW_k, self.of_reading(grad_output, F)
+        W_q, W_k = self.order_matrices(W_q, W_k)
+        dQ, dK = self.order_gradients((dA @ W_q, dC @ W_k))
+        dW_q, dW_k = self.order_matrices(
+            self.matrix_gradient(dA, queries), self.matrix_gradient(dC, keys)
+        )
+        return dQ, dK, dW_q, dW_k, self.w_v_gradient(grad_output, F)
 
     def additive_attention_backward(
         self,
@@ -267,30 +273,30 @@ class Book:
         valid_lens: Array | None = None,
     ) -> tuple[Array, ...]:
         S = self.additive_scores(queries, keys, W_q, W_k, w_v)
-        dS, dV = self.through_softmax(grad_output, S, values, valid_lens)
+        dS, dV = self.softmax_gradients(grad_output, S, values, valid_lens)
         dQ, dK, *rest = self.additive_scores_backward(dS, queries, keys, W_q, W_k, w_v)
         return (dQ, dK, dV, *rest)
 
     # ---- heads and examples ----------------------------------------------------------------------
 
-    def others(self, n: int) -> Array:
-        """Row i: the positions of all but i, (n, n - 1)."""
+    def other_examples(self, n: int) -> Array:
+        """Return the indices of the other examples, (n, n - 1): row i has all except i."""
         return np.array([[j for j in range(n) if j != i] for i in range(n)])
 
     def leave_one_out(self, x: Array, y: Array) -> tuple[Array, ...]:
-        others = self.others(len(x))
-        return self.returned((x[others], y[others]))
+        others = self.other_examples(len(x))
+        return self.order_gradients((x[others], y[others]))
 
     def split(self, X: Array, heads: int) -> Array:
-        """(B, n, h) as (B, n, heads, d): head after head."""
+        """Reshape (B, n, h) to (B, n, heads, d): head 0 has the first d features."""
         return X.reshape(*X.shape[:2], heads, -1)
 
     def forward_axes(self) -> tuple[int, ...]:
-        """From (B, n, heads, d) to (B, heads, n, d)."""
+        """Return the axes that transpose (B, n, heads, d) to (B, heads, n, d)."""
         return 0, 2, 1, 3
 
     def merge(self, X: Array) -> Array:
-        """(B, heads, n, d) as (B * heads, n, d)."""
+        """Reshape (B, heads, n, d) to (B * heads, n, d)."""
         return X.reshape(-1, *X.shape[2:])
 
     def transpose_qkv(self, X: Array, num_heads: int) -> Array:
@@ -300,7 +306,7 @@ class Book:
         return X.reshape(-1, heads, *X.shape[1:])
 
     def backward_axes(self) -> tuple[int, ...]:
-        """From (B, heads, n, d) to (B, n, heads, d)."""
+        """Return the axes that transpose (B, heads, n, d) to (B, n, heads, d)."""
         return 0, 2, 1, 3
 
     def transpose_output(self, X: Array, num_heads: int) -> Array:
@@ -313,7 +319,7 @@ class Book:
         return np.arange(num_steps)
 
     def frequencies(self, even: Array, num_hiddens: int) -> Array:
-        """Of the pair of columns that begins at each even one."""
+        """Return the frequency of each pair of columns, from the index of its even column."""
         return 1 / 10000 ** (even / num_hiddens)
 
     def sines(self, angles: Array) -> Array:
@@ -322,11 +328,11 @@ class Book:
     def cosines(self, angles: Array) -> Array:
         return np.cos(angles)
 
-    def weave(self, sines: Array, cosines: Array) -> Array:
-        """A sine, its cosine, the next sine, ..."""
+    def interleave(self, sines: Array, cosines: Array) -> Array:
+        """Return the columns in turn: a sine, its cosine, the next sine, and so on."""
         return np.stack([sines, cosines], axis=-1).reshape(len(sines), -1)
 
     def positional_encoding(self, num_steps: int, num_hiddens: int) -> Array:
         frequencies = self.frequencies(np.arange(0, num_hiddens, 2), num_hiddens)
         angles = self.positions(num_steps)[:, None] * frequencies
-        return self.weave(self.sines(angles), self.cosines(angles))
+        return self.interleave(self.sines(angles), self.cosines(angles))

@@ -1,7 +1,7 @@
-"""What a misconception is: the chapter with some steps of `Book` replaced, and its words.
+"""A misconception: the functions of the chapter with some steps of `Book` replaced, and its text.
 
-A new one is an entry of a table: a name, and the step that is wrong; where there are several ways
-to the mistake, all of them. Its words are in texts/misconceptions.txt.
+To add one, add its name and its wrong step to a table. If several steps lead to the same mistake,
+add all of them. The text is in texts/misconceptions.txt.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Misconception:
     Parameters
     ----------
     name : str
-        Its name, in every language.
+        Its name, the same in both languages.
     en, zh : str
-        What you did, and what to do instead.
+        A text that says what you did and what to do instead.
     ways : tuple of dict
-        The steps of the chapter that are replaced; several, if there are several ways to it.
+        The replaced steps by name, one dict for each way to make the mistake.
     blur : float
-        How many times as far as a right answer the numbers may be off. More than 1 if the mistake
-        itself magnifies float32's rounding.
+        A factor for the tolerance when numbers are compared with the mistake. It is above 1 if the
+        mistake itself magnifies float32's rounding errors.
 
     Examples
     --------
@@ -48,16 +48,16 @@ class Misconception:
 
     @cached_property
     def books(self) -> list[Book]:
-        """The chapter with this mistake in it, once for each way."""
+        """The functions of the chapter with this mistake, once for each way."""
         return [type("Mistaken", (Book,), way)() for way in self.ways]
 
 
 def words_for(misconception: Misconception, task: str, lang: str) -> str:
-    """Return the words of a misconception for a task, which may have its own."""
+    """Return the text of a misconception for a task; a task may have its own text."""
     name = misconception.name
     return MISCONCEPTIONS.get(f"{name}/{task}", MISCONCEPTIONS[name])[lang]
 
 
 def wrong(name: str, *ways: dict[str, Step], blur: float = 1.0, **steps: Step) -> Misconception:
-    """Return an entry of a table, from its steps or its ways."""
+    """Return a misconception from its wrong steps, or from several ways."""
     return Misconception(name, **MISCONCEPTIONS[name], ways=ways or (steps,), blur=blur)

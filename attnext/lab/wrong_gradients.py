@@ -46,30 +46,30 @@ GRADIENTS = [
         "sign",
         {"masked_softmax_backward": lambda b, dP, P: -P * (dP - (P * dP).sum(-1)[..., None])},
         {"masked_softmax_backward": lambda b, dP, P: P * (dP + (P * dP).sum(-1)[..., None])},
-        {"slope": lambda b, Q, K: -b.scale(Q, K)},
-        {"activation_slope": lambda b, F: F**2 - 1},
+        {"backward_scale": lambda b, Q, K: -b.scale(Q, K)},
+        {"activation_derivative": lambda b, F: F**2 - 1},
     ),
     wrong(
         "scale-not-gone-through",
-        {"slope": lambda b, Q, K: 1.0},
-        {"to_keys": lambda b, dS, Q: Book.to_keys(b, dS, Q) / b.scale(Q, Q)},
-        {"to_queries": lambda b, dS, K: Book.to_queries(b, dS, K) / b.scale(K, K)},
+        {"backward_scale": lambda b, Q, K: 1.0},
+        {"key_gradient": lambda b, dS, Q: Book.key_gradient(b, dS, Q) / b.scale(Q, Q)},
+        {"query_gradient": lambda b, dS, K: Book.query_gradient(b, dS, K) / b.scale(K, K)},
     ),
-    wrong("scale-divided-out", slope=lambda b, Q, K: 1 / b.scale(Q, K)),
-    wrong("scale-twice-on-the-way-back", slope=lambda b, Q, K: b.scale(Q, K) ** 2),
-    wrong("dS-not-transposed", to_keys=lambda b, dS, Q: dS @ Q),
-    wrong("dS-transposed-for-queries", to_queries=lambda b, dS, K: dS.swapaxes(-1, -2) @ K),
-    wrong("weights-not-transposed", to_values=lambda b, P, dO: P @ dO),
-    wrong("values-not-transposed", to_weights=lambda b, dO, V: dO @ V),
+    wrong("scale-divided-out", backward_scale=lambda b, Q, K: 1 / b.scale(Q, K)),
+    wrong("scale-twice-on-the-way-back", backward_scale=lambda b, Q, K: b.scale(Q, K) ** 2),
+    wrong("dS-not-transposed", key_gradient=lambda b, dS, Q: dS @ Q),
+    wrong("dS-transposed-for-queries", query_gradient=lambda b, dS, K: dS.swapaxes(-1, -2) @ K),
+    wrong("weights-not-transposed", value_gradient=lambda b, P, dO: P @ dO),
+    wrong("values-not-transposed", weight_gradient=lambda b, dO, V: dO @ V),
     wrong(
         "values-get-everything",
-        to_values=lambda b, P, dO: np.broadcast_to(
+        value_gradient=lambda b, P, dO: np.broadcast_to(
             dO.sum(-2, keepdims=True), (*P.shape[:-2], P.shape[-1], dO.shape[-1])
         ),
     ),
     wrong(
         "wrong-order",
-        {"returned": lambda b, g: (g[1], g[0], *g[2:])},
+        {"order_gradients": lambda b, g: (g[1], g[0], *g[2:])},
         *({_ATTENTION: lambda b, *a, order=order: _in_order(b, a, order)} for order in _ORDERS),
     ),
     wrong(
@@ -79,23 +79,28 @@ GRADIENTS = [
             for name in _BACKWARDS
         ),
     ),
-    wrong("gradient-of-padding", only_live=lambda b, dS, live: dS),
-    wrong("no-slope-of-tanh", activation_slope=lambda b, F: 1.0),
-    wrong("slope-of-tanh-not-squared", activation_slope=lambda b, F: 1 - F),
-    wrong("slope-of-a-sigmoid", activation_slope=lambda b, F: F * (1 - F)),
-    wrong("slope-at-the-tanh", activation_slope=lambda b, F: 1 - np.tanh(F) ** 2),
-    wrong("w_v-not-gone-through", spread=lambda b, dS, w: dS[..., None] * np.ones_like(w)),
+    wrong("gradient-of-padding", mask_gradient=lambda b, dS, live: dS),
+    wrong("no-slope-of-tanh", activation_derivative=lambda b, F: 1.0),
+    wrong("slope-of-tanh-not-squared", activation_derivative=lambda b, F: 1 - F),
+    wrong("slope-of-a-sigmoid", activation_derivative=lambda b, F: F * (1 - F)),
+    wrong("slope-at-the-tanh", activation_derivative=lambda b, F: 1 - np.tanh(F) ** 2),
+    wrong(
+        "w_v-not-gone-through", feature_gradient=lambda b, dS, w: dS[..., None] * np.ones_like(w)
+    ),
     wrong(
         "w_v-before-the-tanh",
-        of_reading=lambda b, dS, F: np.einsum("bmn,bmnh->h", dS, np.arctanh(F)),
+        w_v_gradient=lambda b, dS, F: np.einsum("bmn,bmnh->h", dS, np.arctanh(F)),
     ),
     wrong(
         "matrices-averaged-over-batch",
-        of_matrix=lambda b, dA, X: np.einsum("bmh,bmd->hd", dA, X) / len(X),
+        matrix_gradient=lambda b, dA, X: np.einsum("bmh,bmd->hd", dA, X) / len(X),
     ),
-    wrong("matrices-of-each-entry", of_matrix=lambda b, dA, X: np.einsum("bmh,bmd->bhd", dA, X)),
-    wrong("matrices-of-the-last-entry", of_matrix=lambda b, dA, X: dA[-1].T @ X[-1]),
     wrong(
-        "gradient-of-matrix-transposed", of_matrix=lambda b, dA, X: np.einsum("bmh,bmd->dh", dA, X)
+        "matrices-of-each-entry", matrix_gradient=lambda b, dA, X: np.einsum("bmh,bmd->bhd", dA, X)
+    ),
+    wrong("matrices-of-the-last-entry", matrix_gradient=lambda b, dA, X: dA[-1].T @ X[-1]),
+    wrong(
+        "gradient-of-matrix-transposed",
+        matrix_gradient=lambda b, dA, X: np.einsum("bmh,bmd->dh", dA, X),
     ),
 ]

@@ -41,8 +41,8 @@ HEADS = [
 ]
 
 POSITIONS = [
-    wrong("sines-then-cosines", weave=lambda b, s, c: np.concatenate([s, c], axis=-1)),
-    wrong("sine-and-cosine-swapped", weave=lambda b, s, c: Book().weave(c, s)),
+    wrong("sines-then-cosines", interleave=lambda b, s, c: np.concatenate([s, c], axis=-1)),
+    wrong("sine-and-cosine-swapped", interleave=lambda b, s, c: Book().interleave(c, s)),
     wrong("only-sines", cosines=lambda b, angles: np.sin(angles)),
     wrong("exponent-halved", frequencies=lambda b, even, n: 1 / 10000 ** (even / 2 / n)),
     wrong("exponent-doubled", frequencies=lambda b, even, n: 1 / 10000 ** (2 * even / n)),
@@ -70,12 +70,12 @@ POSITIONS = [
 ]
 
 EXAMPLES = [
-    wrong("itself-kept", others=lambda b, n: np.arange(n)[:, None]),
-    wrong("nothing-left-out", others=lambda b, n: np.tile(np.arange(n), (n, 1))),
+    wrong("itself-kept", other_examples=lambda b, n: np.arange(n)[:, None]),
+    wrong("nothing-left-out", other_examples=lambda b, n: np.tile(np.arange(n), (n, 1))),
     wrong(
         "same-one-left-out",
-        {"others": lambda b, n: np.tile(np.arange(n - 1), (n, 1))},
-        {"others": lambda b, n: np.tile(np.arange(1, n), (n, 1))},
+        {"other_examples": lambda b, n: np.tile(np.arange(n - 1), (n, 1))},
+        {"other_examples": lambda b, n: np.tile(np.arange(1, n), (n, 1))},
     ),
     wrong(
         "left-out-in-columns",
@@ -83,14 +83,17 @@ EXAMPLES = [
     ),
     wrong(
         "columns-first",
-        others=lambda b, n: np.repeat(np.arange(n), n)[~np.eye(n, dtype=bool).ravel()].reshape(
-            n, n - 1
-        ),
+        other_examples=lambda b, n: np.repeat(np.arange(n), n)[
+            ~np.eye(n, dtype=bool).ravel()
+        ].reshape(n, n - 1),
     ),
-    wrong("going-round", others=lambda b, n: (np.arange(n)[:, None] + np.arange(1, n)) % n),
+    wrong("going-round", other_examples=lambda b, n: (np.arange(n)[:, None] + np.arange(1, n)) % n),
     wrong(
         "neighbour-left-out",
-        *[{"others": lambda b, n, by=by: np.roll(Book().others(n), by, axis=0)} for by in (1, -1)],
+        *[
+            {"other_examples": lambda b, n, by=by: np.roll(Book().other_examples(n), by, axis=0)}
+            for by in (1, -1)
+        ],
     ),
 ]
 

@@ -27,8 +27,10 @@ DOT = [
         {"combine": lambda b, A, C: A[:, None] + C[:, :, None]},
         {"squares": lambda b, Q, K: ((K[:, None] - Q[None]) ** 2).sum(-1)},
     ),
-    wrong("keys-reshaped", turned=lambda b, K: K.reshape(K.shape[0], K.shape[2], K.shape[1])),
-    wrong("keys-not-transposed", turned=lambda b, K: K),
+    wrong(
+        "keys-reshaped", transpose_keys=lambda b, K: K.reshape(K.shape[0], K.shape[2], K.shape[1])
+    ),
+    wrong("keys-not-transposed", transpose_keys=lambda b, K: K),
     wrong(
         "cosine",
         {"dot_product_scores": lambda b, queries, keys: _cosines(queries, keys)},
@@ -38,20 +40,24 @@ DOT = [
 ]
 
 ADDITIVE = [
-    wrong("no-tanh", activation=lambda b, F: F, activation_slope=lambda b, F: 1.0),
-    wrong("tanh-too-late", activation=lambda b, F: F, read_off=lambda b, F, w: np.tanh(F @ w)),
+    wrong("no-tanh", activation=lambda b, F: F, activation_derivative=lambda b, F: 1.0),
+    wrong(
+        "tanh-too-late", activation=lambda b, F: F, project_to_scores=lambda b, F, w: np.tanh(F @ w)
+    ),
     wrong("tanh-too-early", project=lambda b, X, W: np.tanh(X @ W.T), activation=lambda b, F: F),
     wrong(
         "sigmoid",
         activation=lambda b, F: 1 / (1 + np.exp(-F)),
-        activation_slope=lambda b, F: F * (1 - F),
+        activation_derivative=lambda b, F: F * (1 - F),
     ),
-    wrong("relu", activation=lambda b, F: np.maximum(F, 0), activation_slope=lambda b, F: F > 0),
-    wrong("matrices-swapped", matrices=lambda b, W_q, W_k: (W_k, W_q)),
+    wrong(
+        "relu", activation=lambda b, F: np.maximum(F, 0), activation_derivative=lambda b, F: F > 0
+    ),
+    wrong("matrices-swapped", order_matrices=lambda b, W_q, W_k: (W_k, W_q)),
     wrong(
         "one-matrix-for-both",
-        {"matrices": lambda b, W_q, W_k: (W_q, W_q)},
-        {"matrices": lambda b, W_q, W_k: (W_k, W_k)},
+        {"order_matrices": lambda b, W_q, W_k: (W_q, W_q)},
+        {"order_matrices": lambda b, W_q, W_k: (W_k, W_k)},
     ),
     wrong("matrices-not-transposed", project=lambda b, X, W: X @ W),
     wrong("product-of-projections", combine=lambda b, A, C: A[:, :, None] * C[:, None]),
@@ -61,9 +67,11 @@ ADDITIVE = [
         {"combine": lambda b, A, C: C[:, None] - A[:, :, None]},
     ),
     wrong(
-        "no-w_v", {"read_off": lambda b, F, w: F.sum(-1)}, {"read_off": lambda b, F, w: F.mean(-1)}
+        "no-w_v",
+        {"project_to_scores": lambda b, F, w: F.sum(-1)},
+        {"project_to_scores": lambda b, F, w: F.mean(-1)},
     ),
-    wrong("additive-scaled", read_off=lambda b, F, w: F @ w / np.sqrt(F.shape[-1])),
+    wrong("additive-scaled", project_to_scores=lambda b, F, w: F @ w / np.sqrt(F.shape[-1])),
 ]
 
 KERNEL = [
@@ -104,7 +112,7 @@ POOLING = [
                 Book.dot_product_scores(b, queries, keys)
             )
         },
-        {"read_off": lambda b, F, w: b.softmax(F @ w)},
+        {"project_to_scores": lambda b, F, w: b.softmax(F @ w)},
     ),
     wrong("keys-as-values", pool=lambda b, P, K, V: P @ K),
     wrong(

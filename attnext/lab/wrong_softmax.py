@@ -30,7 +30,7 @@ def _sentinel(value: float) -> dict[str, Step]:
     def masked(book: Book, S: Array, live: Array) -> Array:
         return np.where(live, S, value)
 
-    return {"masked": masked, "empty": _as_it_is}
+    return {"mask_scores": masked, "fill_empty_rows": _as_it_is}
 
 
 def _as_it_is(book: Book, P: Array, live: Array) -> Array:
@@ -56,7 +56,7 @@ def _set_after(value: float) -> dict[str, Step]:
     def finish(book: Book, P: Array, live: Array) -> Array:
         return np.where(live, P, value)
 
-    return {"masked": _unmasked, "empty": _as_it_is, "finish": finish}
+    return {"mask_scores": _unmasked, "fill_empty_rows": _as_it_is, "finish": finish}
 
 
 def _without_maximum(**steps: Step) -> list[dict[str, Step]]:
@@ -65,10 +65,10 @@ def _without_maximum(**steps: Step) -> list[dict[str, Step]]:
     The mask is applied before exp, or between exp and the division. A row whose exponentials are
     all 0 becomes NaN, or 0 if a tiny number is added to the sum.
     """
-    unmasked = {**steps, "masked": _unmasked, "masked_softmax": _mask_in_between}
+    unmasked = {**steps, "mask_scores": _unmasked, "masked_softmax": _mask_in_between}
     return [
-        {**steps, "empty": _as_it_is},
-        {**steps, "empty": _as_it_is, "total": _never_zero},
+        {**steps, "fill_empty_rows": _as_it_is},
+        {**steps, "fill_empty_rows": _as_it_is, "total": _never_zero},
         unmasked,
         {**unmasked, "total": _never_zero},
         steps,
@@ -83,14 +83,14 @@ def _never_zero(book: Book, E: Array) -> Array:
 
 def _mask_in_between(book: Book, X: Array, valid_lens: Array | None) -> Array:
     """Multiply the exponentials by the mask, then divide by their sum."""
-    E = book.exponential(X - book.maximum(X)) * book.live(X, valid_lens)
+    E = book.exponential(X - book.maximum(X)) * book.unmasked(X, valid_lens)
     P: Array = E / book.total(E)
     return P
 
 
 def _causal(book: Book, S: Array, lens: Array | None) -> Array:
     """Mask by length, and let each query attend to the keys up to its own position only."""
-    live: Array = Book.live(book, S, lens) & (np.tri(*S.shape[-2:]) > 0)
+    live: Array = Book.unmasked(book, S, lens) & (np.tri(*S.shape[-2:]) > 0)
     return live
 
 
@@ -119,42 +119,44 @@ def _only_queries(book: Book, S: Array, live: Array) -> Array:
 LENGTHS = [
     wrong(
         "lengths-tiled",
-        of_each_row=lambda b, lens, M: (np.tile(lens, M) if lens.ndim == 1 else lens).reshape(
-            -1, M
-        ),
+        lengths_of_queries=lambda b, lens, M: (
+            np.tile(lens, M) if lens.ndim == 1 else lens
+        ).reshape(-1, M),
     ),
     wrong(
         "lengths-transposed",
-        of_each_row=lambda b, lens, M: (
+        lengths_of_queries=lambda b, lens, M: (
             np.repeat(lens, M).reshape(-1, M) if lens.ndim == 1 else lens.T.reshape(-1, M)
         ),
     ),
     wrong(
         "first-length-for-all",
-        {"of_each_row": lambda b, lens, M: np.full((len(lens), M), lens.flat[0])},
+        {"lengths_of_queries": lambda b, lens, M: np.full((len(lens), M), lens.flat[0])},
         {"sequence_mask": _sequence_mask_with(lambda lens: lens[0])},
     ),
     wrong(
         "longest-length-for-all",
-        {"of_each_row": lambda b, lens, M: np.full((len(lens), M), lens.max())},
+        {"lengths_of_queries": lambda b, lens, M: np.full((len(lens), M), lens.max())},
         {"sequence_mask": _sequence_mask_with(np.max)},
     ),
     wrong(
         "one-length-for-the-entry",
-        of_each_row=lambda b, lens, M: np.repeat(lens if lens.ndim == 1 else lens[:, 0], M).reshape(
-            -1, M
-        ),
+        lengths_of_queries=lambda b, lens, M: np.repeat(
+            lens if lens.ndim == 1 else lens[:, 0], M
+        ).reshape(-1, M),
     ),
-    wrong("one-too-many", within=lambda b, positions, lens: positions <= lens),
-    wrong("one-too-few", within=lambda b, positions, lens: positions < lens - 1),
-    wrong("mask-inverted", within=lambda b, positions, lens: positions >= lens),
-    wrong("padding-in-front", within=lambda b, positions, lens: positions >= positions.size - lens),
+    wrong("one-too-many", is_valid=lambda b, positions, lens: positions <= lens),
+    wrong("one-too-few", is_valid=lambda b, positions, lens: positions < lens - 1),
+    wrong("mask-inverted", is_valid=lambda b, positions, lens: positions >= lens),
+    wrong(
+        "padding-in-front", is_valid=lambda b, positions, lens: positions >= positions.size - lens
+    ),
     wrong(
         "lengths-ignored",
-        {"of_each_row": lambda b, lens, M: np.full((len(lens), M), 2**62)},
+        {"lengths_of_queries": lambda b, lens, M: np.full((len(lens), M), 2**62)},
         {"sequence_mask": lambda b, X, valid_len, value=0: X},
     ),
-    wrong("queries-masked", masked=_only_queries, empty=_as_it_is),
+    wrong("queries-masked", mask_scores=_only_queries, fill_empty_rows=_as_it_is),
     wrong("features-masked", sequence_axis=lambda b, X: X.ndim - 1),
     wrong(
         "mask-multiplied",
@@ -163,7 +165,7 @@ LENGTHS = [
             + value * (1 - Book().sequence_mask(np.ones(X.shape), valid_len))
         ),
     ),
-    wrong("value-ignored", filling=lambda b, X, value: 0),
+    wrong("value-ignored", fill_value=lambda b, X, value: 0),
 ]
 
 SOFTMAX = [
@@ -184,7 +186,7 @@ SOFTMAX = [
     wrong(
         "maximum-over-queries",
         {"maximum": lambda b, S: S.max(-2, keepdims=True), **_sentinel(-1e6)},
-        {"maximum": lambda b, S: S.max(-2, keepdims=True), "empty": _as_it_is},
+        {"maximum": lambda b, S: S.max(-2, keepdims=True), "fill_empty_rows": _as_it_is},
     ),
     wrong(
         "no-keepdims",
@@ -194,11 +196,11 @@ SOFTMAX = [
         {"maximum": lambda b, S: S.max(-1), "total": lambda b, E: E.sum(-1)},
     ),
     wrong("mask-positive", *map(_sentinel, (1e9, 1e6, np.inf))),
-    wrong("always-causal", {"live": _causal}, {"live": _causal, **_sentinel(-1e6)}),
+    wrong("always-causal", {"unmasked": _causal}, {"unmasked": _causal, **_sentinel(-1e6)}),
     wrong(
         "mask-with-zero",
         _sentinel(0.0),
-        {"masked": lambda b, S, live: S * live, "empty": _as_it_is},
+        {"mask_scores": lambda b, S, live: S * live, "fill_empty_rows": _as_it_is},
     ),
     wrong("mask-with-one", _sentinel(1.0)),
     wrong(
@@ -207,24 +209,24 @@ SOFTMAX = [
     ),
     wrong(
         "mask-added",
-        {"masked": _added(-1e9)},
+        {"mask_scores": _added(-1e9)},
         *(
-            {"masked": _added(by, dtype), "empty": _as_it_is}
+            {"mask_scores": _added(by, dtype), "fill_empty_rows": _as_it_is}
             for by in (-1e9, -1e6, -1e5, -1e4, float(np.finfo(np.float32).min), -np.inf)
             for dtype in (np.float64, np.float32)
         ),
     ),
     wrong(
         "mask-after-softmax",
-        {"masked": _unmasked, "empty": _as_it_is, "finish": _after},
+        {"mask_scores": _unmasked, "fill_empty_rows": _as_it_is, "finish": _after},
         _set_after(0.0),
     ),
     wrong("minus-infinity-after-softmax", *map(_set_after, (-np.inf, -1e6, -1e9))),
-    wrong("empty-row-nan", empty=_as_it_is),
+    wrong("empty-row-nan", fill_empty_rows=_as_it_is),
     wrong(
         "padding-in-the-softmax",
-        masked=_unmasked,
-        empty=_as_it_is,
+        mask_scores=_unmasked,
+        fill_empty_rows=_as_it_is,
         finish=lambda b, P, live: (
             np.where(live, P, 0) / np.where(live, P, 0).sum(-1, keepdims=True)
         ),
@@ -246,9 +248,11 @@ SOFTMAX = [
         "log-softmax",
         {"finish": lambda b, P, live: np.log(P)},
         {"softmax": _log_softmax, **_sentinel(-1e6)},
-        {"softmax": _log_softmax, "empty": _as_it_is},
+        {"softmax": _log_softmax, "fill_empty_rows": _as_it_is},
     ),
-    wrong("sigmoid-for-softmax", softmax=lambda b, S: 1 / (1 + np.exp(-S)), empty=_as_it_is),
+    wrong(
+        "sigmoid-for-softmax", softmax=lambda b, S: 1 / (1 + np.exp(-S)), fill_empty_rows=_as_it_is
+    ),
     wrong(
         "hard-maximum",
         softmax=lambda b, S: (np.arange(S.shape[-1]) == S.argmax(-1)[..., None]) * 1.0,
