@@ -1,4 +1,4 @@
-"""What the environment says, for C; and the functions that ask C what is in use, and change it."""
+"""Read the environment variables for C, and define the functions that show and change settings."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ _KEPT_MIB = 256  # four results of 64 MiB
 
 
 def _setting(name: str, standard: int, least: int, most: int) -> int:
-    """A whole number of the environment."""
+    """Return the whole number in an environment variable, or the standard value."""
     text = os.environ.get(name, "")
     if not text:
         return standard
@@ -19,14 +19,14 @@ def _setting(name: str, standard: int, least: int, most: int) -> int:
         found = int(digits)
         if least <= found <= most:
             return found
-    raise ImportError(f"{name}={text!r}: expected a whole number >= {least}")
+    raise ImportError(f"{name} is {text!r}, expected a whole number >= {least}")
 
 
 def settings(cpus: int, refused: str | None, core: Any) -> tuple[int, int, bool]:
-    """How many threads compute, how many MiB of memory are kept for the next call, and whether
-    what needs no reading is read as well, in a run of the tests.
+    """Return the number of threads, the MiB of memory to keep for later calls, and a test flag.
 
-    refused: why not by the instruction set that ATTNEXT_CPU asks for.
+    The test flag makes C read all arguments in Python. refused: an error message if the instruction
+    set in ATTNEXT_CPU cannot be used, otherwise None.
     """
     fill(core)
     if refused is not None:
@@ -40,7 +40,7 @@ def settings(cpus: int, refused: str | None, core: Any) -> tuple[int, int, bool]
 
 
 def _functions(core: Any) -> tuple[Any, ...]:
-    """Of this compiled module, as a process may have several."""
+    """Return the functions for this compiled module; a process may load several."""
 
     def set_num_threads(n: Any) -> None:
         from attnext import _reading  # not at import: it is seldom needed
@@ -63,12 +63,12 @@ def fill(core: Any) -> None:
     """Put the functions into the compiled module."""
     for function in _functions(core):
         function.__module__, function.__qualname__ = core.__name__, function.__name__
-        function.__annotations__ = {}  # help() shows what it shows of those in C
+        function.__annotations__ = {}  # so that help() shows them like functions in C
         setattr(core, function.__name__, function)
 
 
 def _show(mode: Any, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """As dicts, or in words on stdout."""
+    """Return the facts as dicts, or print them."""
     from attnext import _wrong  # not at import: it is seldom needed
 
     if not isinstance(mode, str):
@@ -83,7 +83,7 @@ def _show(mode: Any, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     kept, limit = memory["kept"] >> 20, memory["limit"] >> 20
     print(f"attnext {__version__}")
     print(f"instruction set: {kernels['chosen']}, chosen from {kernels['available']}")
-    print(f"threads: {threads['chosen']} (CPUs at hand: {threads['cpus']})")
+    print(f"threads: {threads['chosen']} (available CPUs: {threads['cpus']})")
     print(f"memory kept for large results: {kept} MiB (at most {limit})")
     print(f"built by {build['compiler']} for Python {build['python']}")
     return None

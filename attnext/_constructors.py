@@ -1,6 +1,6 @@
-"""What the layers are made of: the arguments of their constructors, read, and initial values.
+"""Read the arguments of the layers' constructors, and draw the initial parameters.
 
-C makes a layer, all at once, of what the function `make` returns.
+C creates a layer in one step from what `make` returns.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from attnext import _core, _reading, _wrong
 
-# What the method _install of a layer takes; the parameters are arrays that nobody else has.
+# The arguments of a layer's _install(). No other object references the parameter arrays.
 Made = tuple[Any, ...]
 
-# ---- numbers whose values are looked at --------------------------------------------------------
+# ---- numbers -----------------------------------------------------------------------------------
 
 
 def _size(name: str, value: Any, least: int) -> int:
@@ -30,23 +30,23 @@ def _size(name: str, value: Any, least: int) -> int:
 def _divisor(name: str, value: Any, of: str, whole: int) -> int:
     found = _size(name, value, 1)
     if whole % found != 0:
-        raise _wrong.value(name, found, f"a divisor of {of}, {whole}")
+        raise _wrong.value(name, found, f"a divisor of {of} ({whole})")
     return found
 
 
 # ---- sizes -------------------------------------------------------------------------------------
 
-_MOST = sys.maxsize // 8  # numbers are drawn as float64
+_MOST = sys.maxsize // 8  # random numbers are drawn as float64, 8 bytes each
 
 
 def no_sizes() -> dict[str, int]:
-    """All sizes that a layer may have, in the order that _install takes them."""
+    """Return all sizes of a layer as 0, in the order of the arguments of _install()."""
     names = "key_size", "query_size", "value_size", "num_hiddens", "num_heads", "num_kv_heads"
     return dict.fromkeys(names, 0)
 
 
 def sizes(key_size: Any, query_size: Any, num_hiddens: Any) -> dict[str, int]:
-    """Of a layer with parameters."""
+    """Return the sizes of a layer with parameters."""
     found = no_sizes()
     found["key_size"] = keys = _size("key_size", key_size, 0)
     found["query_size"] = queries = _size("query_size", query_size, 0)
@@ -54,21 +54,21 @@ def sizes(key_size: Any, query_size: Any, num_hiddens: Any) -> dict[str, int]:
     if hiddens * max(keys, queries, 1) > _MOST:
         shown = _wrong.shown
         raise ValueError(
-            f"key_size is {shown(keys)}, query_size {shown(queries)} and num_hiddens "
+            f"key_size is {shown(keys)}, query_size is {shown(queries)} and num_hiddens is "
             f"{shown(hiddens)}, expected sizes whose products do not overflow"
         )
     return found
 
 
 def add_heads(sizes: dict[str, int], value_size: Any, num_heads: Any, num_kv_heads: Any) -> None:
-    """And of a layer with heads."""
+    """Add the sizes of a layer with heads."""
     hiddens = sizes["num_hiddens"]
     sizes["value_size"] = width = _size("value_size", value_size, 0)
     sizes["num_heads"] = heads = _divisor("num_heads", num_heads, "num_hiddens", hiddens)
     if hiddens * max(width, hiddens) > _MOST:
         raise ValueError(
-            f"value_size is {min(width, sys.maxsize)} and num_hiddens {hiddens}, expected sizes "
-            "whose products do not overflow"
+            f"value_size is {min(width, sys.maxsize)} and num_hiddens is {hiddens}, "
+            "expected sizes whose product does not overflow"
         )
     sizes["num_kv_heads"] = heads
     if num_kv_heads is not None:
@@ -78,7 +78,7 @@ def add_heads(sizes: dict[str, int], value_size: Any, num_heads: Any, num_kv_hea
 def shapes(
     score: str, sizes: dict[str, int], bias: bool
 ) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Each parameter's name, shape, and how many numbers meet in each that it makes."""
+    """Yield each parameter's name, shape and fan-in (the number of inputs of each output)."""
     letters = {"H": sizes["num_hiddens"], "V": sizes["value_size"]}
     letters |= {"Q": sizes["query_size"], "K": sizes["key_size"]}
     if sizes["num_heads"] > 0:
@@ -91,13 +91,13 @@ def shapes(
 
 # ---- random numbers -----------------------------------------------------------------------------
 
-_MOST_ENTROPY = 1 << 20  # NumPy would go through more, and hear no Ctrl-C
+_MOST_ENTROPY = 1 << 20  # NumPy would read longer seeds without reacting to Ctrl-C
 
 
 def _owns_memory(array: np.ndarray[Any, Any]) -> bool:
     """True if NumPy allocated the array's memory, so an object array does hold objects.
 
-    An `__array_interface__` may call floats objects, and to read such an object ends the process.
+    An `__array_interface__` may declare floats as objects; reading such an object would crash.
     """
     owner: Any = array
     while isinstance(owner, np.ndarray) and not owner.flags.owndata:
@@ -106,36 +106,36 @@ def _owns_memory(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _entropy(value: Any) -> Any:
-    """A seed of ints in sequences, as lists and plain arrays.
+    """Return a seed of nested sequences of ints as lists and plain arrays.
 
-    NumPy goes through them without counting how deep it is, and the process ends where they have no
-    end: in a list that contains itself, or in a row of a np.matrix, which is one itself.
+    NumPy reads nested sequences without a limit of depth, so endless ones would crash the process:
+    a list that contains itself, or an np.matrix, whose rows are matrices again.
     """
     if isinstance(value, str) or not hasattr(value, "__len__"):
         return value
     count = value.size if isinstance(value, np.ndarray) else len(value)
     if count > _MOST_ENTROPY:
-        raise ValueError(f"{count} numbers are more than a seed has")
+        raise ValueError(f"the seed has {count} numbers, expected at most {_MOST_ENTROPY}")
     if isinstance(value, np.ndarray):
         value = np.asarray(value)
         if value.dtype != object or value.ndim == 0:
             return value
         if not _owns_memory(value):
-            raise TypeError("an array of objects whose memory no NumPy array owns")
+            raise TypeError("the seed is an array of objects in memory that NumPy does not own")
     return [_entropy(item) for item in value]
 
 
 def generator(name: str, value: Any) -> np.random.Generator:
-    """A generator of random numbers, or what makes one."""
+    """Return a random generator, created with numpy.random.default_rng if it is none yet."""
     try:
         if isinstance(value, list | tuple | range | np.ndarray):
             value = _entropy(value)
         return np.random.default_rng(value)
     except RecursionError as error:
-        raise ValueError(f"{name} is a sequence without an end, expected one of ints") from error
+        raise ValueError(f"{name} is nested without end, expected a sequence of ints") from error
     except Exception as error:
         if type(error) in (TypeError, ValueError):
-            what = f"{name} is not what numpy.random.default_rng takes: {error}"
+            what = f"{name} is refused by numpy.random.default_rng: {error}"
             raise type(error)(what) from error
         _reading.note(name, error)
         raise
@@ -145,7 +145,7 @@ def generator(name: str, value: Any) -> np.random.Generator:
 
 
 def options(dropout: Any, scale: Any = None) -> tuple[float, float | None]:
-    """What a layer with any score has."""
+    """Return dropout and scale, which every layer has."""
     dropout = _reading.probability("dropout", float(_reading.number("dropout", dropout)))
     return dropout, None if scale is None else _reading.finite("scale", scale)
 
@@ -159,7 +159,7 @@ def _drawn(
     for name, shape, fan_in in shapes(score, sizes, bias):
         bound = 1.0 / sqrt(fan_in) if fan_in > 0 else 0.0
         drawn = _core.AdditiveAttention._read(rng.uniform(-bound, bound, shape), name, shape)
-        parameters[name] = drawn.copy()  # where somebody's own generator has kept it
+        parameters[name] = drawn.copy()  # a user's generator may keep a reference to the array
         grads[name] = np.zeros(shape, np.float32)
     return tuple(sizes.values()), *options, True, rng, parameters, grads
 
@@ -173,13 +173,13 @@ def additive(
     bias: Any = False,
     rng: Any = None,
 ) -> Made:
-    """An AdditiveAttention."""
+    """Return the arguments of _install() for an AdditiveAttention."""
     found = sizes(key_size, query_size, num_hiddens)
     return _drawn("additive", found, options(dropout), bias, rng)
 
 
 def dot_product(dropout: Any = 0.0, *, scale: Any = None, rng: Any = None) -> Made:
-    """A DotProductAttention."""
+    """Return the arguments of _install() for a DotProductAttention."""
     return _drawn("dot_product", no_sizes(), options(dropout, scale), False, rng)
 
 
@@ -195,7 +195,7 @@ def multi_head(
     num_kv_heads: Any = None,
     rng: Any = None,
 ) -> Made:
-    """A MultiHeadAttention."""
+    """Return the arguments of _install() for a MultiHeadAttention."""
     found = sizes(key_size, query_size, num_hiddens)
     add_heads(found, value_size, num_heads, num_kv_heads)
     return _drawn("multi_head", found, options(dropout), bias, rng)
@@ -208,7 +208,7 @@ _CONSTRUCTORS = {
 }
 
 
-# What the classes of d2l's English edition take, and the sizes that come before that here.
+# The arguments of the classes in d2l's English edition, and attnext's arguments before them.
 _ENGLISH = {
     "AdditiveAttention": (("num_hiddens", "dropout"), ("key_size", "query_size")),
     "MultiHeadAttention": (
@@ -219,7 +219,7 @@ _ENGLISH = {
 
 
 def _of_english_edition(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return what to write for a call that fits d2l's English edition, whose sizes are lazy."""
+    """Return a hint if the call fits d2l's English edition, whose classes have lazy sizes."""
     if kind not in _ENGLISH:
         return ""
     names, sizes = _ENGLISH[kind]
@@ -236,13 +236,13 @@ def _of_english_edition(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]
             shown.append(f"bias={written}" if name == "bias" else written)
     english = ", ".join(name for name in names if name in given)
     return (
-        f": {kind}({english}) is that of d2l's English edition; here the sizes of the inputs come "
-        f"first, {kind}({', '.join(shown)})"
+        f": {kind}({english}) is the signature in d2l's English edition; in attnext the input "
+        f"sizes come first, {kind}({', '.join(shown)})"
     )
 
 
 def make(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Made:
-    """What the constructor of a layer makes of what it is given."""
+    """Return the arguments of _install() for the arguments of a constructor."""
     kwargs = kwargs or {}
     try:
         constructor: Any = _CONSTRUCTORS[kind.__name__]

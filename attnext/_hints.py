@@ -1,13 +1,13 @@
-"""Calls that a signature does not fit, in words, and what other libraries call an argument.
+"""Errors for calls that do not fit a signature, with hints for names of other libraries.
 
-For those who bring a call along from PyTorch, JAX, Keras, flash-attn or d2l.
+The hints help users to translate a call from PyTorch, JAX, Keras, flash-attn or d2l.
 """
 
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import NoReturn
 
-# What is the same under another name.
+# Arguments that have another name in other libraries and the same meaning.
 _SAME = {
     "queries": "query q",
     "keys": "key k",
@@ -26,69 +26,70 @@ _SAME = {
     "return_lse": "return_residual",
 }
 
-_MULTIHEAD = "True = attend (nn.MultiheadAttention's True = ignore: ~attn_mask)"
-_PAIR = "a pair (left, right)"
-_LAST_AXIS = "its last axis is the one that is normalised"
-_FOR_EACH_HEAD = "[:, None] for one number for each head"
-_ATTRIBUTE = "the weights are attention_weights, an attribute"
+_MULTIHEAD = "; True means attend, so for a mask of nn.MultiheadAttention pass ~attn_mask"
+_PAIR = "; it is a pair (left, right)"
+_NO_BOUND = "; it is a pair (left, right), and -1 means no bound"
+_LAST_AXIS = ": the softmax is over the last axis of X, so move your axis to the end"
+_ATTRIBUTE = "; the layer stores the weights in its attribute attention_weights"
+_IS_BOOL = "; it is a bool, False by default"
 
 
 def _of_keys(name: str) -> str:
-    """One bool a key, (B, N), for every head and query."""
-    return f"{name}[:, None, None, :] where there are heads, {name}[:, None, :] where not"
+    """Return how to pass one bool per key, (B, N), for all heads and queries."""
+    return f"pass {name}[:, None, None, :] if there is an axis of heads, {name}[:, None, :] if not"
 
 
 def _opposite(name: str) -> str:
-    return f"bools, True = attend, so the opposite: {_of_keys(f'~{name}')}"
+    return f"; True means attend, which is the opposite: {_of_keys(f'~{name}')}"
 
 
-# A name there, the argument here, and what differs. Of several lines with one name, a function gets
-# the first whose argument it takes.
+# The name in another library, the argument of attnext, and how the two differ. If a name has
+# several entries, the first one counts whose argument the function has.
 _DIFFERENT = [
-    ("attn_mask", "bias", f"if it is of floats, and mask if of bools, {_MULTIHEAD}"),
+    ("attn_mask", "bias", f" if it has floats, or mask if it has bools{_MULTIHEAD}"),
     ("attn_mask", "mask", _MULTIHEAD),
     ("key_padding_mask", "mask", _opposite("key_padding_mask")),
     ("src_key_padding_mask", "mask", _opposite("src_key_padding_mask")),
-    ("padding_mask", "mask", f"bools, True = attend: {_of_keys('padding_mask')}"),
+    ("padding_mask", "mask", f"; True means attend: {_of_keys('padding_mask')}"),
     (
         "attention_mask",
         "mask",
-        "bools, True = attend: of (B, M, N), attention_mask[:, None] where there are heads; of "
-        f"(B, N), {_of_keys('attention_mask')}",
+        "; True means attend: if its shape is (B, M, N) and there is an axis of heads, pass "
+        f"attention_mask[:, None]; if its shape is (B, N), {_of_keys('attention_mask')}",
     ),
     (
         "window_size",
         "window",
-        f"{_PAIR}, -1 for no bound; flash_attn's diagonal ends at the last key: "
+        f"{_NO_BOUND}; the diagonal of flash_attn ends at the last key, so also pass "
         "causal_offset=N - M",
     ),
-    ("local_window_size", "window", f"{_PAIR}, -1 for no bound: (w, w) for one number w"),
-    ("sliding_window", "window", f"{_PAIR}: (n - 1, 0) for the last n keys, with causal"),
+    ("local_window_size", "window", f"{_NO_BOUND}: for a number w, pass (w, w)"),
+    ("sliding_window", "window", f"{_PAIR}: for the last n keys, pass (n - 1, 0) and causal=True"),
     ("axis", "X", _LAST_AXIS),
     ("dim", "X", _LAST_AXIS),
-    ("gamma", "w", "sqrt(2 * gamma)"),
-    ("s_aux", "sink", f"s_aux{_FOR_EACH_HEAD}"),
-    ("sinks", "sink", f"sinks{_FOR_EACH_HEAD}"),
-    ("dropout", "dropout_p", "which needs a seed"),
-    ("dropout_rate", "dropout_p", "which needs a seed"),
-    ("dropout_rng", "seed", "an int"),
-    ("generator", "seed", "an int"),
-    ("need_weights", "return_weights", "a bool, False by default"),
-    ("weights", "return_weights", "a bool, False by default"),
+    ("gamma", "w", "; pass w=sqrt(2 * gamma)"),
+    ("s_aux", "sink", "; for one number per head, pass s_aux[:, None]"),
+    ("sinks", "sink", "; for one number per head, pass sinks[:, None]"),
+    ("dropout", "dropout_p", "; it needs a seed"),
+    ("dropout_rate", "dropout_p", "; it needs a seed"),
+    ("dropout_rng", "seed", "; it is an int"),
+    ("generator", "seed", "; it is an int"),
+    ("need_weights", "return_weights", _IS_BOOL),
+    ("weights", "return_weights", _IS_BOOL),
     ("weights", "need_weights", _ATTRIBUTE),
     ("return_weights", "need_weights", _ATTRIBUTE),
     ("return_attention_scores", "need_weights", _ATTRIBUTE),
 ]
 
-# Names of modules' attributes in other libraries, and what attnext has instead.
+# Names of functions and classes in other libraries, the name in attnext, and a second sentence.
 _ELSEWHERE = {
     "MultiheadAttention": (
         "MultiHeadAttention",
-        " As in torch.nn it is attnext.torch.nn.MultiheadAttention.",
+        " For the signature of torch.nn, use attnext.torch.nn.MultiheadAttention.",
     ),
     "scaled_dot_product_attention": (
         "dot_product_attention",
-        " With PyTorch's own signature it is attnext.torch.scaled_dot_product_attention.",
+        " For PyTorch's signature, use attnext.torch.scaled_dot_product_attention.",
     ),
     "softmax": ("masked_softmax", ""),
 }
@@ -98,21 +99,21 @@ FOREIGN += _DIFFERENT
 
 
 def hint(name: str, taken: Collection[str], notes: Mapping[str, str] | None = None) -> str:
-    """What a function that takes these has in the place of another library's argument.
+    """Return a hint about the unknown argument `name` of a function with the arguments `taken`.
 
-    Or which of them may have been meant, where no library is known to have that name.
-    notes: what is to be said of an argument here, where it is not what the table says.
+    If another library has this argument, the hint names the argument of attnext; otherwise it
+    names the most similar argument, if there is one. notes: texts that replace those of the table.
     """
     for foreign, here, differs in FOREIGN:
         if foreign == name and here in taken:
             differs = (notes or {}).get(here, differs)
-            return f": here it is {here}" + (differs and f", {differs}")
+            return differs if differs.startswith(":") else f": use {here} instead{differs}"
     near = nearest(name, taken)
     return f": did you mean {near}?" if near else ""
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that may have been meant, or None."""
+    """Return the most similar of the names, or None."""
     from difflib import get_close_matches  # not at import: it is seldom needed
 
     known = sorted(names)
@@ -125,33 +126,33 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def no_attribute(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """Return the error of a module that has no attribute of this name, and `names`."""
+    """Return the AttributeError for a missing attribute of a module that has `names`."""
     missing = f"module {module!r} has no attribute {name!r}"
-    if name.startswith("_"):  # asked for by tools, not misspelt
+    if name.startswith("_"):  # tools look these up; they are not misspelt
         return AttributeError(missing, name=name)
     meant: str | None
     meant, more = _ELSEWHERE.get(name, (None, ""))
     if meant not in (names := set(names)):
         meant, more = nearest(name, names), ""
-    # With a name and no obj, Python's traceback adds no guess of its own.
+    # Without obj, Python's traceback does not add a second suggestion.
     hint = f": did you mean {meant}?{more}" if meant else ""
     return AttributeError(f"{missing}{hint}", name=name)
 
 
 def suggest_names(module: str, names: Collection[str]) -> None:
-    """Let the module, which has these names, say of another which of them may have been meant."""
+    """Make the module suggest one of `names` when an unknown attribute is read."""
 
     def missing(name: str) -> NoReturn:
         raise no_attribute(module, name, names)
 
-    # Put in from outside: a type checker takes any name of a module that defines __getattr__.
+    # Set here, because type checkers accept any attribute of a module that defines __getattr__.
     vars(sys.modules[module])["__getattr__"] = missing
 
 
 def call(signature: str, count: int, keywords: tuple[str, ...]) -> TypeError | None:
-    """What is wrong with a call of so many positional arguments and of these keywords, if it is.
+    """Return the error if the arguments do not fit the signature, otherwise None.
 
-    signature: as text, ``name(a, b=None, *, c=0``.
+    signature: text such as ``name(a, b=None, *, c=0``; count: the number of positional arguments.
     """
     function, _, rest = signature.partition("(")
     by_position, star, by_keyword = rest.removeprefix("$self, ").partition("*, ")
@@ -163,7 +164,7 @@ def call(signature: str, count: int, keywords: tuple[str, ...]) -> TypeError | N
         at_most = f"at most {len(before)} positional argument{plural}"
         return TypeError(f"{function}() takes {at_most}, got {count}")
     given = names[:count]
-    for name in map(str.__str__, keywords):  # of a subclass, as it is
+    for name in map(str.__str__, keywords):  # the text itself, also of a subclass
         if name not in names:
             unexpected = f"got an unexpected keyword argument '{name}'"
             return TypeError(f"{function}() {unexpected}{hint(name, names)}")

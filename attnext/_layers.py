@@ -35,7 +35,7 @@ _OPTIONAL: set[str] = globals().get("_OPTIONAL", set())  # those of a layer with
 
 
 class Absent:
-    """No attribute: who asks for it, as another library's objects have it, is told what is here."""
+    """A missing attribute that other libraries have; the error says what to use instead."""
 
     def __init__(self, name: str, here: str) -> None:
         self._name, self._here = name, here
@@ -100,7 +100,7 @@ def _set(self: Any, name: str, *value: Any) -> None:
     if not value:
         raise AttributeError(f"{name} cannot be deleted")
     if name not in self._live:
-        raise AttributeError(f"{name} cannot be set: this object was made with bias=False")
+        raise AttributeError(f"{name} cannot be set: the layer was created with bias=False")
     self._write({name: value[0]})
 
 
@@ -311,7 +311,7 @@ def _of(
             live = parameters.copy()
             layer._install((Dk, 0, Dv, H, *heads), 0.0, None, False, None, live, {})
             return layer.memory(keys, values, valid_lens, mask=mask)
-    raise ValueError(f"score is {score!r}, expected the name of one")
+    raise ValueError(f"score is {score!r}, expected one of {[*_SCORES.values()]}")
 
 
 def _shape(array: Any, rows: int) -> tuple[int, ...]:
@@ -343,8 +343,8 @@ def _given_to(self: Any, layer: object, /) -> tuple[Any, ...]:
 def _no_copy_of_memory(self: Any) -> Any:
     """Refuse: a memory belongs to the object that made it."""
     raise TypeError(
-        "a Memory cannot be copied or pickled, because it belongs to the object that made it: make "
-        "another from the keys and values"
+        "a Memory cannot be copied or pickled because it belongs to one layer: create another with "
+        "layer.memory(keys, values)"
     )
 
 
@@ -363,7 +363,7 @@ def _seed_of_context(self: Any) -> int | None:
 def _no_copy_of_context(self: Any) -> Any:
     """Refuse: a context belongs to its object."""
     kind = "attnext._core.Context"
-    raise TypeError(f"cannot pickle '{kind}' object: it belongs to the object that made it")
+    raise TypeError(f"cannot pickle '{kind}' object because it belongs to one layer")
 
 
 # ---- into the types ----------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""The names of a layer's parameters in PyTorch's state dicts, and which of them lie together.
+"""The names of a layer's parameters in state dicts of PyTorch.
 
-Of a MultiHeadAttention there are two such layers in PyTorch: the one of d2l, made of four
-torch.nn.Linear, and torch.nn.MultiheadAttention, where what projects queries, keys and values is
-one array, if they have as many features. So an entry is some parameters, one on top of the other.
+A MultiHeadAttention has two counterparts in PyTorch. d2l's class consists of four torch.nn.Linear.
+torch.nn.MultiheadAttention stores W_q, W_k and W_v in one array if queries, keys and values have
+the same number of features. So an entry of a state dict may be several stacked parameters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-Layout = dict[str, tuple[str, ...]]  # an entry: its parameters
+Layout = dict[str, tuple[str, ...]]  # the parameters of each entry
 
 PACKED: Layout = {"in_proj_weight": ("W_q", "W_k", "W_v")}
 APART: Layout = {f"{part}_proj_weight": (f"W_{part}",) for part in "qkv"}
@@ -25,10 +25,10 @@ _BIASES_OF_HEADS = {"in_proj_bias", "out_proj.bias", *(f"W_{part}.bias" for part
 
 
 def of_d2l(letters: Mapping[str, str]) -> Layout:
-    """Of parameters and the letters of their shapes (attn.h).
+    """Return d2l's layout for parameters with these shapes, given as letters (attn.h).
 
-    A matrix is the weight of a torch.nn.Linear, whose bias b_q is that of W_q; another vector is a
-    parameter of its own.
+    A matrix such as W_q is the weight of a torch.nn.Linear, and b_q is the bias of that Linear.
+    Other vectors are separate parameters.
     """
     layout: Layout = {}
     for name, shape in letters.items():
@@ -40,20 +40,20 @@ def of_d2l(letters: Mapping[str, str]) -> Layout:
 
 
 def of_torch(packed: bool) -> Layout:
-    """packed: queries, keys and values have as many features."""
+    """Return torch's layout; packed: queries, keys and values have equally many features."""
     return (PACKED if packed else APART) | _ALWAYS
 
 
 def bias_hint(own: Collection[str], given: Collection[str]) -> str:
-    """What is to be done where a layer with these entries is given biases and has none."""
+    """Return a hint if biases are given to a layer without biases."""
     biases = _BIASES if "w_v.weight" in own else _BIASES_OF_HEADS
     if biases.isdisjoint(given) or not biases.isdisjoint(own):
         return ""
-    return ": biases are for a layer that is made with bias=True"
+    return ": to load biases, create the layer with bias=True"
 
 
 def is_torch(layout: object) -> bool:
-    """Is it 'torch'? Else it is 'd2l'."""
+    """True for 'torch', False for 'd2l'."""
     expected = "'d2l' or 'torch'"
     if not isinstance(layout, str):
         from attnext._options import type_name
@@ -65,13 +65,13 @@ def is_torch(layout: object) -> bool:
 
 
 def check_torch(layer: Any, query_size: int) -> None:
-    """Has torch's class such a layer?"""
+    """Raise ValueError if torch.nn.MultiheadAttention cannot have the layer's sizes."""
     if query_size != layer.num_hiddens:
-        refuse(f"query_size, {query_size}, is not num_hiddens, {layer.num_hiddens}")
+        refuse(f"query_size ({query_size}) is not num_hiddens ({layer.num_hiddens})")
     if layer.num_kv_heads != layer.num_heads:
-        refuse(f"num_kv_heads, {layer.num_kv_heads}, is not num_heads, {layer.num_heads}")
+        refuse(f"num_kv_heads ({layer.num_kv_heads}) is not num_heads ({layer.num_heads})")
 
 
 def refuse(reason: str) -> None:
-    """Say why it has not."""
-    raise ValueError(f"layout is 'torch', expected 'd2l' where {reason}")
+    """Raise ValueError with this reason."""
+    raise ValueError(f"layout is 'torch', expected 'd2l' because {reason}")

@@ -1,4 +1,4 @@
-"""What a submodule that needs more than NumPy says where that is not installed."""
+"""The error of a submodule whose optional dependency is not installed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needed(sentence: str, *modules: str) -> Iterator[None]:
-    """Around the import of these modules: if one of them is missing, the error is this sentence."""
+    """Replace the error of a failed import of these modules by an ImportError with this text."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,10 +1,10 @@
-"""What C does not read: any object as an array, a number or a pair, or what is wrong with it.
+"""Convert arguments that the C code does not read itself, or raise an error about them.
 
-C takes what is plain, arrays of NumPy's own class and of a dtype that fits, ints, floats, bools,
-lists and tuples of ints, of values that are allowed, and looks at the shapes of arrays. Whatever
-else comes is read here, before the first look: reading may run anybody's code. `plain` reads a
-call's arguments, each with a function that is called with its name and what was given, and returns
-what is plain; it is named as the kinds in py_read.c are.
+C reads exact ndarrays of a suitable dtype, ints, floats, bools, and lists and tuples of ints, if
+their values are valid; it also checks the shapes of arrays. All other objects are converted here,
+before C uses any argument, because a conversion may run arbitrary Python code. `plain` converts
+the arguments of a call, each with the reader function that py_read.c names for it. A reader gets
+the argument's name and value, and returns a value that C can read.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ Array: TypeAlias = "NDArray[Any]"
 _LISTS = (list, tuple)
 
 REAL = "real numbers (any float or integer dtype)"
-# What bools may have been meant as where other libraries have a mask.
-_WHICH = "; bools that choose keys are the argument mask"
-_ADDED = "; floats to be added to the scores are an attention's argument bias"
+# Hints for valid_lens that looks like a mask, which other libraries have at this position.
+_WHICH = "; to choose keys by bools, use the argument mask"
+_ADDED = "; to add floats to the scores, use the argument bias of an attention function"
 
-# No function here has variables that an inner one sees, not even that of a comprehension: where
-# there is no memory for them CPython 3.11 loses what the function was given.
+# No function here has variables that an inner function or a comprehension uses: without memory for
+# their cells, CPython 3.11 loses a reference to the function's arguments.
 
-# ---- what others raise, and what they are ------------------------------------------------------
+# ---- errors of other code ----------------------------------------------------------------------
 
 
 def note(name: str, error: Exception) -> None:
     if not isinstance(error, MemoryError):
-        error.add_note(f"raised when the argument {name} was read")
+        error.add_note(f"raised while reading the argument {name}")
 
 
 def _each(read: Callable[[str, Any], Any], name: str, items: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Each item, read as ``name[i]``."""
+    """Return each item, read under the name ``name[i]``."""
     found = []
     for i, item in enumerate(items):
         found.append(read(f"{name}[{i}]", item))
@@ -53,7 +53,7 @@ def _each(read: Callable[[str, Any], Any], name: str, items: tuple[Any, ...]) ->
 
 
 def read(name: str, value: Any) -> Array:
-    """The value as an array of whatever dtype it has."""
+    """Return the value as an array of its own dtype."""
     if isinstance(value, np.ndarray):
         array = value
     else:
@@ -62,7 +62,7 @@ def read(name: str, value: Any) -> Array:
         try:
             array = np.asanyarray(value)
         except Exception as error:
-            if type(value) in _LISTS and "inhomogeneous" in str(error):  # NumPy's word for it
+            if type(value) in _LISTS and "inhomogeneous" in str(error):  # in NumPy's message
                 raise _ragged(name) from None
             if type(error) in (ValueError, TypeError, RuntimeError):
                 raise type(error)(f"{name} cannot be read as an array: {error}") from error
@@ -83,8 +83,7 @@ def _refuse_tensor(name: str, value: Any) -> None:
     """
     if type(value).__module__ == "torch.nn.attention.bias":
         raise TypeError(
-            f"{name} is a {type_name(value)}, which has no values of its own, expected an array: "
-            "the argument causal is its rule"
+            f"{name} is a {type_name(value)}, expected an array: use the argument causal instead"
         )
     try:
         refused = getattr(value, "requires_grad", False) is True
@@ -93,8 +92,8 @@ def _refuse_tensor(name: str, value: Any) -> None:
         raise
     if refused:
         raise TypeError(
-            f"{name} is a tensor that requires grad, which a NumPy function cannot give it: use "
-            f"the function of the same name in attnext.torch, or pass {name}.detach()"
+            f"{name} is a tensor that requires grad, but a NumPy function computes no gradient: "
+            f"use the function of the same name in attnext.torch, or pass {name}.detach()"
         )
 
 
@@ -112,18 +111,18 @@ def _is_ragged(array: Array) -> bool:
 
 
 def _refuse_subclass(name: str, array: Array) -> None:
-    """Those whose meaning would be lost: a masked array's mask, the rules of np.matrix."""
+    """Refuse a masked array, whose mask would be lost, and np.matrix, which changes products."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(
-            f"{name} is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain array "
-            "(for padding, use valid_lens)"
+            f"{name} is a numpy.ma.MaskedArray, expected a plain array: its mask would be lost, so "
+            "use the argument valid_lens for padding"
         )
     if isinstance(array, np.matrix):
-        raise TypeError(f"{name} is a numpy.matrix, expected a plain array (numpy.asarray of it)")
+        raise TypeError(f"{name} is a numpy.matrix, expected a plain array: numpy.asarray({name})")
 
 
 def check_shape(name: str, array: Any, shape: tuple[int | str, ...]) -> None:
-    """The array's shape is this one; a letter in it stands for any size."""
+    """Raise ValueError unless the array has this shape; a letter means any size."""
     fits = array.ndim == len(shape) and all(
         isinstance(size, str) or size == here for size, here in zip(shape, array.shape, strict=True)
     )
@@ -148,12 +147,12 @@ def _dtype_error(name: str, value: Any, array: Array, expected: str) -> TypeErro
 
 
 def _is_empty_list(value: Any, array: Array) -> bool:
-    """NumPy calls [] floats, whatever it is meant to be."""
+    """True for an empty list, which NumPy makes float64 whatever it should contain."""
     return array.size == 0 and isinstance(value, _LISTS)
 
 
 def real(name: str, value: Any) -> Array:
-    """Floats or integers."""
+    """Return an array of floats or integers."""
     array = read(name, value)
     if array.dtype.kind not in "fiu":
         from attnext._core import Memory  # not at import: it imports what this file imports
@@ -165,38 +164,38 @@ def real(name: str, value: Any) -> Array:
 
 
 def floats(name: str, value: Any) -> Array:
-    """A bias: floats, but no integers and no bools."""
+    """Return an array of floats, for bias. Refuse integers and bools."""
     array = read(name, value)
     if array.dtype.kind != "f":
-        hint = ": a bool mask is the argument mask" if array.dtype.kind == "b" else ""
+        hint = ": use the argument mask for a bool mask" if array.dtype.kind == "b" else ""
         raise _dtype_error(name, value, array, f"floats{hint}")
     return array
 
 
 def bools(name: str, value: Any) -> Array:
-    """A mask or a dropout_mask."""
+    """Return an array of bools, for mask and dropout_mask."""
     array = read(name, value)
     if array.dtype == bool or _is_empty_list(value, array):
         return array.astype(bool, copy=False)
     hint = ""
     if array.dtype.kind in "fiu":
-        adds = ": floats to be added to the scores are the argument bias"
-        hint = adds if array.dtype.kind == "f" else ": True = attend"
-        hint = ": True = keep" if name == "dropout_mask" else hint
+        adds = ": to add floats to the scores, use the argument bias"
+        hint = adds if array.dtype.kind == "f" else ": True means attend"
+        hint = ": True means keep" if name == "dropout_mask" else hint
         if array.size > 0 and not np.any((array != 0) & (array != 1)):
-            hint += f"; all values are 0 or 1: {_cast(name, value, 'bool')}"
+            hint += f"; all values are 0 or 1, so pass {_cast(name, value, 'bool')}"
     raise _dtype_error(name, value, array, f"bools{hint}")
 
 
 def integers(name: str, value: Any, X: Any = None) -> Array | int | list[int]:
-    """Lengths or offsets; Python ints, or a list of them, may have any size.
+    """Return lengths or offsets as an array, an int or a list of ints; ints may have any size.
 
-    X: what scores these are the lengths of, where they may have come in each other's place.
+    X: the scores of the same call, to notice that X and the lengths were swapped.
     """
     if _is_int(value):
         return value  # type: ignore[no-any-return]
     if type(value) is list and set(map(type, value)) <= {int}:
-        return value.copy()  # which no other thread changes
+        return value.copy()  # other threads may change the list
     array = read(name, value)
     if _is_empty_list(value, array):
         return array.astype(np.int64)
@@ -205,7 +204,7 @@ def integers(name: str, value: Any, X: Any = None) -> Array | int | list[int]:
     if array.dtype.kind == "f" and X is not None and _are_swapped(X, array):
         function = "sequence_mask" if name == "valid_len" else "masked_softmax"
         raise TypeError(
-            f"X holds integers and {name} floats, as if they were swapped: expected "
+            f"X contains integers and {name} floats, expected the opposite order: "
             f"{function}(X, {name})"
         )
     expected = "integers"
@@ -215,20 +214,20 @@ def integers(name: str, value: Any, X: Any = None) -> Array | int | list[int]:
         expected = f"integers: {name} counts {what}{_WHICH * is_like_a_mask}"
     elif array.dtype.kind == "f" and array.size > 0 and _are_whole(array):
         whole = "the value is a whole number" if array.ndim == 0 else "all values are whole numbers"
-        expected = f"integers; {whole}: {_cast(name, value, 'int')}"
+        expected = f"integers; {whole}, so pass {_cast(name, value, 'int')}"
     if array.dtype.kind == "f" and is_like_a_mask:
         expected += _ADDED
     raise _dtype_error(name, value, array, expected)
 
 
 def _are_whole(array: Array) -> bool:
-    """True if every value is an integer; infinity and NaN are none."""
+    """True if every value is an integer. Infinity and NaN are not."""
     return bool(np.all(np.isfinite(array) & (np.trunc(array) == array)))
 
 
 def _cast(name: str, value: Any, kind: str) -> str:
-    """Return what to write for the value as this kind, "int" or "bool", of whatever class it is."""
-    if hasattr(value, "long"):  # a tensor of torch
+    """Return the code that converts the value to `kind`, "int" or "bool"."""
+    if hasattr(value, "long"):  # a torch tensor
         return f"{name}.long()" if kind == "int" else f"{name}.bool()"
     if isinstance(value, np.ndarray):
         of_tensor = hasattr(value.base, "long")  # attnext.torch's, or tensor.numpy()
@@ -245,11 +244,11 @@ def _are_swapped(X: Any, lens: Array) -> bool:
 
 
 def parts(name: str, value: Any) -> Array | tuple[Array, ...]:
-    """Real arrays, a list or tuple of them or one that stacks them."""
+    """Return real arrays: a tuple of them, or one array that stacks them."""
     if not isinstance(value, _LISTS):
         return real(name, value)
     try:
-        items = tuple(value)  # a list may change while it is read
+        items = tuple(value)  # another thread may change a list
     except Exception as error:
         note(name, error)
         raise
@@ -257,7 +256,7 @@ def parts(name: str, value: Any) -> Array | tuple[Array, ...]:
 
 
 def out(name: str, value: Any) -> Array:
-    """An array to write into."""
+    """Return an array to write into."""
     if not isinstance(value, np.ndarray):
         raise _wrong.kind(name, value, "a numpy.ndarray")
     _refuse_subclass(name, value)
@@ -272,13 +271,13 @@ def out(name: str, value: Any) -> Array:
 
 
 def overlap(name: str, value: Array, out: Array) -> None:
-    """Bytes between the first and the last of both are the same: are elements?"""
+    """Raise ValueError if two arrays whose address ranges overlap share elements."""
     try:
         shared = np.shares_memory(out, value, 100_000)  # type: ignore[arg-type]
-    except RuntimeError:  # TooHardError: undecided counts as shared
+    except RuntimeError:  # TooHardError: NumPy cannot decide
         shared = True
     if shared:
-        raise ValueError(f"out shares memory with {name}, expected memory of its own")
+        raise ValueError(f"out shares memory with {name}, expected an array with its own memory")
 
 
 # ---- numbers -----------------------------------------------------------------------------------
@@ -289,7 +288,7 @@ def _is_int(value: Any) -> bool:
 
 
 def number(name: str, value: Any, expected: str = "a number") -> float:
-    """A Python or NumPy number, or an array without axes."""
+    """Return a number, which may be a Python or NumPy number or an array without axes."""
     found: float = value
     if not isinstance(value, float) and not _is_int(value):
         array = read(name, value)
@@ -308,11 +307,11 @@ def number(name: str, value: Any, expected: str = "a number") -> float:
     return found
 
 
-_INFINITE = 2.0**128 - 2.0**103  # from there on float32 rounds to infinity
+_INFINITE = 2.0**128 - 2.0**103  # from here on float32 rounds to infinity
 
 
 def finite(name: str, value: Any, expected: str = "a number") -> float:
-    """As float32, too."""
+    """Return a number that is finite also as float32."""
     found = number(name, value, expected)
     if not abs(float(found)) < _INFINITE:
         raise _wrong.value(name, value, "a finite float32 number")
@@ -321,15 +320,15 @@ def finite(name: str, value: Any, expected: str = "a number") -> float:
 
 def positive(name: str, value: Any) -> float:
     found = finite(name, value)
-    if not found > 2.0**-150:  # up to there it rounds to 0
+    if not found > 2.0**-150:  # smaller numbers round to 0
         raise _wrong.value(name, value, "{name} > 0 in float32")
     return found
 
 
 def probability(name: str, value: Any) -> float:
-    """0 <= p < 1, as float32, too."""
+    """Return a number with 0 <= p < 1, also as float32."""
     found = number(name, value)
-    if not 0.0 <= found < 1.0 - 2.0**-25:  # from there on it rounds to 1
+    if not 0.0 <= found < 1.0 - 2.0**-25:  # larger numbers round to 1
         rounded = " in float32" if 0.0 <= found < 1.0 else ""
         raise _wrong.value(name, value, f"0 <= {name} < 1{rounded}")
     return found
@@ -339,12 +338,12 @@ _ONE = "a number or an array of one element"
 
 
 def w(name: str, value: Any) -> float:
-    """A bandwidth."""
+    """Return the factor w of the Gaussian kernel."""
     return finite(name, value, _ONE)
 
 
 def sigma(name: str, value: Any) -> float:
-    """Likewise, as 1 / w."""
+    """Return the bandwidth sigma, which is 1 / w."""
     found = number(name, value, _ONE)
     if not 0.0 < found < math.inf or not 1.0 / found < _INFINITE:
         raise _wrong.value(name, value, "a finite sigma > 0 with a finite 1 / sigma")
@@ -352,13 +351,13 @@ def sigma(name: str, value: Any) -> float:
 
 
 def scale(name: str, value: Any) -> Array | float:
-    """A number, or an array of them: what has items."""
+    """Return a number, or an array of numbers if the value has items."""
     has_items = hasattr(type(value), "__getitem__") and not isinstance(value, str | dict)
     return real(name, value) if has_items else finite(name, value)
 
 
 def index(name: str, value: Any) -> int:
-    """What can stand for an int; a bool cannot."""
+    """Return an int, also from an object with `__index__`. Refuse bools."""
     if _is_int(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
@@ -380,7 +379,7 @@ def between(name: str, value: Any, low: int, high: int | None, expected: str) ->
 
 
 def heads(name: str, value: Any) -> int:
-    """How many there are."""
+    """Return a number of heads, at least 1."""
     return between(name, value, 1, None, "{name} >= 1")
 
 
@@ -389,7 +388,7 @@ def seed(name: str, value: Any) -> int:
 
 
 def drawn_seed(rng: Any) -> int:
-    """For dropout, from a layer's generator."""
+    """Return a seed for dropout, drawn from a layer's generator."""
     return seed("a seed drawn from rng", rng.integers(0, 2**64 - 1, None, "uint64", True))
 
 
@@ -398,7 +397,7 @@ def _end(name: str, value: Any) -> int:
 
 
 def window(name: str, value: Any) -> tuple[int, ...]:
-    """Ints, which should be two."""
+    """Return a window as a tuple of two ints."""
     if not isinstance(value, _LISTS):
         raise TypeError(f"{name} must be a pair of ints (left, right), got {type_name(value)}")
     try:
@@ -407,7 +406,7 @@ def window(name: str, value: Any) -> tuple[int, ...]:
         note(name, error)
         raise
     if len(ends) != 2:
-        raise ValueError(f"{name} has {len(ends)} entries, expected two: (left, right)")
+        raise ValueError(f"{name} has length {len(ends)}, expected 2: (left, right)")
     return _each(_end, name, ends)
 
 
@@ -415,11 +414,11 @@ def window(name: str, value: Any) -> tuple[int, ...]:
 
 
 def flag(name: str, value: Any) -> bool:
-    """A bool: Python's, NumPy's, or a 0-d array of one.
+    """Return a bool from a Python bool, a NumPy bool or a 0-d array of bools.
 
-    No truth of other objects: 'no' would be true, and an array has none.
+    Other objects are refused, because the truth value of the string 'no' is True.
     """
-    if isinstance(value, (bool, np.bool_)):  # faster than a union
+    if isinstance(value, (bool, np.bool_)):  # a tuple is faster than a union
         return bool(value)
     if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 0:
         return bool(value)
@@ -427,25 +426,25 @@ def flag(name: str, value: Any) -> bool:
 
 
 def rule(name: str, value: Any) -> str:
-    """What becomes of a row without keys."""
+    """Return the rule for rows whose keys are all masked."""
     if not isinstance(value, str):
         raise _wrong.kind(name, value, "a str")
-    found = str.__str__(value)  # of a subclass, as it is
+    found = str.__str__(value)  # the text itself, also of a subclass
     if found not in ("uniform", "zero", "nan"):
         raise _wrong.value(name, value, "'uniform', 'zero' or 'nan'")
     return found
 
 
-# ---- arguments that say something about others -------------------------------------------------
+# ---- several arguments -------------------------------------------------------------------------
 
-_FAR = 2**61  # twice as far as any key is from any query
+_FAR = 2**61  # twice the largest possible distance between a query and a key
 
 
 def _move_near(name: str, given: dict[str, Any]) -> None:
-    """A window no further than C adds, and an offset beside it."""
+    """Limit the window to +-`_FAR`, so that C can add, and adjust the offset to it."""
     left, right = given[name]
     if max(left, right) > _FAR:
-        from attnext.reference import band  # numbers that large are rare
+        from attnext.reference import band  # not at import: such large numbers are rare
 
         ends = left if left != -1 else None, right if right != -1 else None
         if band.OFFSET in given:
@@ -455,9 +454,10 @@ def _move_near(name: str, given: dict[str, Any]) -> None:
 
 
 def plain(arguments: list[tuple[str | None, str, Any]]) -> tuple[Any, ...]:
-    """The arguments of a call in their order, those with a reader read.
+    """Return the arguments of a call in their order, converted if they have a reader.
 
-    C asks until nothing is left to be read: each time code may have run that changed the others.
+    arguments: (reader or None, name, value). C calls this until all arguments are plain, because
+    the code that one conversion runs may change another argument.
     """
     readers = globals()
     if len(arguments) == 1 and arguments[0][0] not in (None, "window"):

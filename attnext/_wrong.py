@@ -1,8 +1,8 @@
-"""What is wrong with the arguments of a call, in words: what C finds, as an exception.
+"""Create the exceptions for invalid arguments.
 
-C looks at shapes and at what is in arrays and says nothing itself. Where something is wrong it
-calls the function here that is named for it, with what it knows of it, and raises what comes back.
-An argument is told by its name, what was expected and what came.
+The C code checks the arguments but writes no messages. When a check fails, it calls the function
+here that is named after the check, and raises the exception that the function returns. A message
+names the argument, what was given and what was expected, and then says what to do.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from attnext._hints import call as call  # which a signature does not fit
+from attnext._hints import call as call  # for C: the arguments do not fit the signature
 
 if TYPE_CHECKING:  # as in _positions.py
     from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[Any]"
-Dims = list[int] | tuple[int, ...]  # of an expected shape: a number below 0 stands for a letter
+Dims = list[int] | tuple[int, ...]  # an expected shape; a size below 0 is an index of _LETTERS
 
-_LETTERS = ("", "M", "N", "H", "D", "Dq", "Dk", "Dv", "heads")  # as PY_M and so on
+_LETTERS = ("", "M", "N", "H", "D", "Dq", "Dk", "Dv", "heads")  # the order of PY_M, PY_N, ...
 _M, _N, _DK, _HEADS = -1, -2, -6, -8
 
-# As in _reading.py, no function has variables that an inner one sees.
+# No function here has variables that an inner function uses; _reading.py says why.
 
 # ---- words -------------------------------------------------------------------------------------
 
 
 def type_name(value: object) -> str:
-    """As C's messages have it: of types made by a class statement the name alone."""
+    """Return the type's name, with its module unless a class statement made it (as C does)."""
     kind = type(value)
     by_statement = kind.__flags__ & 1 << 9
     whole = f"{kind.__module__}.{kind.__name__}"
@@ -36,13 +36,13 @@ def type_name(value: object) -> str:
 
 
 def _text(dims: Dims) -> str:
-    """A shape as NumPy writes it: ``(2, N, 4)``."""
+    """Return a shape as NumPy writes it: ``(2, N, 4)``."""
     entries = [_LETTERS[-n] if n < 0 else str(n) for n in dims]
     return f"({entries[0]},)" if len(entries) == 1 else f"({', '.join(entries)})"
 
 
 def shown(value: object) -> str:
-    """Python refuses to write out ints of more than 4300 digits."""
+    """Return repr(value), or a description if repr fails, as it does for ints of 4301 digits."""
     try:
         return repr(value)
     except Exception:
@@ -54,7 +54,7 @@ def shown(value: object) -> str:
 
 
 def value(name: str, came: object, expected: str) -> ValueError:
-    """`expected` may have ``{name}`` in it."""
+    """Return a ValueError for a value; `expected` may contain ``{name}``."""
     return ValueError(f"{name} is {shown(came)}, expected {expected.replace('{name}', name)}")
 
 
@@ -69,8 +69,11 @@ def shape(name: str, came: Any, expected: str | Dims) -> ValueError:
     return ValueError(f"{name} has shape {np.shape(came)}, expected {_text(expected)}{hint}")
 
 
+_TRANSPOSED = "; if its last two axes are swapped, pass {name}.swapaxes(-1, -2)"
+
+
 def _if_transposed(name: str, came: Any, dims: Dims) -> str:
-    """Return what to write if queries, keys or values fit with their last two axes exchanged."""
+    """Return a hint if queries, keys or values fit after their last two axes are swapped."""
     shape = np.shape(came)
     if name not in ("queries", "keys", "values") or len(shape) != len(dims) or len(shape) < 2:
         return ""
@@ -78,45 +81,46 @@ def _if_transposed(name: str, came: Any, dims: Dims) -> str:
     fits = True
     for size, expected in zip(exchanged, dims, strict=True):
         fits = fits and (expected < 0 or size == expected)
-    return f"; if it is transposed: {name}.swapaxes(-1, -2)" if fits else ""
+    return _TRANSPOSED.format(name=name) if fits else ""
 
 
 def overflow(name: str) -> ValueError:
-    return ValueError(f"{name} has a size that overflows")
+    return ValueError(f"{name} is too large: the number of its rows over all heads overflows")
 
 
-def arrays_too_large(memory: str) -> ValueError:
-    return ValueError(f"the arrays are too large: the memory {memory} has a size that overflows")
+def arrays_too_large(what: str) -> ValueError:
+    text = "the arrays are too large: {} need more bytes than the computer can address"
+    return ValueError(text.format(what))
 
 
 def lost_memory(name: str) -> ValueError:
-    return ValueError(f"{name} lost its memory: the array that it is a view of gave it back")
+    return ValueError(f"{name} is a view of an array whose memory was freed: pass a new array")
 
 
 def parameter(name: str, came: Array, dims: Dims) -> ValueError:
-    """The parameter may lack a leading axis of size 1."""
+    """Return the error for a parameter, which may lack a leading axis of size 1."""
     either = f"{_text(dims[1:])} or {_text(dims)}" if dims[0] == 1 else _text(dims)
     return shape(name, came, either)
 
 
 def divisor(name: str, came: int, whose: str, number: int) -> ValueError:
-    return ValueError(f"{name} is {came}, expected a divisor of {whose}, {number}")
+    return ValueError(f"{name} is {came}, expected a divisor of {whose} ({number})")
 
 
 def contains(name: str, came: float, expected: str) -> ValueError:
     return ValueError(f"{name} contains {came}, expected {expected}")
 
 
-# ---- in the light of others --------------------------------------------------------------------
+# ---- several arguments -------------------------------------------------------------------------
 
 
 def both(first: str, second: str, hint: str) -> ValueError:
-    return ValueError(f"{first} and {second} are both given, expected one of them{hint}")
+    return ValueError(f"{first} and {second} are both given, expected only one{hint}")
 
 
 def no_seed(dropout_p: object) -> ValueError:
-    wanted = "an int 0 <= seed < 2**64 because dropout_p is"
-    return ValueError(f"seed is not given, expected {wanted} {dropout_p!r}")
+    expected = f"0 <= seed < 2**64 because dropout_p is {dropout_p!r}"
+    return ValueError(f"seed is not given, expected {expected}")
 
 
 def _fits(came: Array, dims: Dims) -> bool:
@@ -127,7 +131,10 @@ def _fits(came: Array, dims: Dims) -> bool:
 
 
 def keys(came: Any, queries: Array, own_size: bool, enable_gqa: bool, N: int) -> ValueError:
-    """keys do not fit queries; N: so many of a memory's keys, which came, or -1 for others."""
+    """Return the error for keys that do not fit queries.
+
+    came: the keys, or a memory; N: the number of the memory's keys, or -1 if there is none.
+    """
     came = came if N < 0 else came._parts(False)[0]
     *leading, _, features = queries.shape
     dims = [*leading, _N, _DK if own_size else features]
@@ -138,12 +145,12 @@ def keys(came: Any, queries: Array, own_size: bool, enable_gqa: bool, N: int) ->
     if enable_gqa:
         dims = any_heads
     elif fewer and len(dims) > 3 and came.shape[-3] > 0 and heads % came.shape[-3] == 0:
-        hint = "; with enable_gqa=True the heads (axis -3) may be fewer"
+        hint = "; if several query heads share one key head, pass enable_gqa=True"
     if N >= 0:
         return _of_memory(came, queries, own_size, enable_gqa, N, hint)
     if enable_gqa and fewer:
-        divides = f"a number of heads (axis -3) that divides the {heads} of queries"
-        return shape("keys", came, divides)
+        expected = f"a number of heads (axis -3) that divides {heads}, the heads of queries"
+        return shape("keys", came, expected)
     return shape("keys", came, _text(dims) + hint) if hint else shape("keys", came, dims)
 
 
@@ -155,13 +162,13 @@ def _of_memory(
     wanted[-2:] = [_M, queries.shape[-1] if own_size else dims[-1]]
     if enable_gqa and len(wanted) > 2:
         wanted[-3] = _HEADS
-    of_memory = f"{_text(wanted)} for a memory with keys of shape {_text(dims)}{hint}"
-    return shape("queries", queries, of_memory)
+    expected = f"{_text(wanted)} because the memory has keys of shape {_text(dims)}{hint}"
+    return shape("queries", queries, expected)
 
 
 def lengths(name: str, came: Any, rows: Dims) -> ValueError:
-    """Valid lengths fit none of the shapes that they may have: rows is queries.shape[:-1]."""
-    if name != "valid_lens":  # of sequence_mask
+    """Return the error for lengths of a wrong shape; rows is queries.shape[:-1]."""
+    if name != "valid_lens":  # valid_len of sequence_mask
         return shape(name, came, rows)
     texts = [_text(rows[:1]), _text((rows[0], rows[-1])), _text(rows)] if rows else ["an int"]
     if len(rows) == 1:
@@ -187,22 +194,22 @@ def broadcast(name: str, came: Array, dims: Dims) -> ValueError:
     hint = ""
     if len(dims) > 2 and came.shape == (dims[0], dims[-1]) and name != "sink":
         axes = ", ".join(["None"] * (len(dims) - 2))
-        hint = f"; if it has an entry for each key of each batch element: {name}[:, {axes}]"
+        hint = f"; if it has one value per key of each batch element, pass {name}[:, {axes}]"
     return shape(name, came, f"a shape that broadcasts to {_text(dims)}{hint}")
 
 
 def pairs_of_heads(name: str, came: Array, dims: Dims) -> ValueError:
-    """Between M and N alone and all axes of pairs, whose heads the call makes itself."""
+    """Return the error for a mask or bias of multi-head attention: only (M, N) or all axes fit."""
     hint = ""
     if len(dims) == 4:
-        each = f"{name}[:, None] if there is one for each entry of the batch"
-        hint = f": {each}, {name}[None] if one for each head"
-    pairs = f"a shape that broadcasts to {_text(dims[-2:])}, or all axes of {_text(dims)}"
-    return shape(name, came, pairs + hint)
+        each = f"{name}[:, None] if it has one {name} per batch element"
+        hint = f"; pass {each}, or {name}[None] if it has one {name} per head"
+    all_axes = f"a shape with {len(dims)} axes that broadcasts to {_text(dims)}"
+    return shape(name, came, f"a shape that broadcasts to {_text(dims[-2:])}, or {all_axes}{hint}")
 
 
 def count_of_parts(name: str, came: int, expected: int) -> ValueError:
-    return ValueError(f"{name} has {came} parts, expected {expected}, as outputs")
+    return ValueError(f"{name} has {came} parts, expected {expected}, as many as outputs has")
 
 
 # ---- layers and memories -----------------------------------------------------------------------
@@ -220,71 +227,82 @@ def no_parameter(name: str) -> KeyError:
 
 def features(name: str, came: Array, size: int) -> ValueError:
     rows, size_name = _SIZES[name]
-    swapped = f"; if it is transposed: {name}.swapaxes(-1, -2)" * (came.shape[-2] == size)
-    return shape(name, came, f"(..., {rows}, {size}): {size_name} is {size}{swapped}")
+    hint = _TRANSPOSED.format(name=name) if came.shape[-2] == size else ""
+    return shape(name, came, f"(..., {rows}, {size}) because {size_name} is {size}{hint}")
 
 
 def live(name: str, came: Array, dims: Dims) -> Exception:
-    """The array of a parameter is no longer what it was made, or cannot be written into."""
+    """Return the error for a parameter whose array was changed in place, or is read-only."""
     if came.dtype != np.dtype(np.float32):
         return TypeError(f"{name} has dtype {came.dtype}, expected float32")
     if came.shape != dims:
         return shape(name, came, dims)
     if not came.flags.c_contiguous or not came.flags.aligned:
-        return ValueError(f"{name} is no longer C-contiguous")
-    return ValueError(f"{name} is read-only: its flags.writeable is False")
+        return ValueError(f"{name} is not C-contiguous, expected the strides it was created with")
+    text = "{0} is read-only, expected a writable array: set {0}.flags.writeable = True"
+    return ValueError(text.format(name))
 
 
 def changed(name: str, same_size: bool) -> RuntimeError:
-    """A parameter is not what projected the keys of a memory."""
-    what = "has changed since the memory projected its keys with it"
+    """Return the error for a parameter that changed after a memory projected its keys with it."""
+    what = "has changed since the memory projected its keys"
     if not same_size:
-        what = "has another shape than when the memory was made"
-    return RuntimeError(f"{name} {what}: make a new memory")
+        what = "has a different shape than when the memory was created"
+    return RuntimeError(f"{name} {what}: create a new memory with layer.memory()")
 
 
 def beside_memory(name: str) -> TypeError:
-    return TypeError(f"{name} is given beside a memory, expected none: it has its own")
+    text = "{name} and a memory are both given: leave out {name}, which the memory already contains"
+    return TypeError(text.format(name=name))
 
 
-# ---- whatever came -----------------------------------------------------------------------------
+# ---- fixed messages ----------------------------------------------------------------------------
 
 _SENTENCES: dict[str, tuple[type[Exception], str]] = {
-    "changing": (RuntimeError, "the arguments change whenever they are read"),
-    "no_parts": (ValueError, "outputs has no parts, expected one or more"),
+    "changing": (
+        RuntimeError,
+        "the arguments changed each time they were read: do not modify them during the call",
+    ),
+    "no_parts": (ValueError, "outputs is empty, expected at least one part"),
     "no_values": (TypeError, "__call__() missing required argument 'values' (position 3)"),
-    "no_forward": (RuntimeError, "backward() needs a forward before it: call the object first"),
+    "no_forward": (
+        RuntimeError,
+        "backward() needs a forward pass: call the layer first",
+    ),
     "context_of_another": (
         ValueError,
-        "context was saved by another object, expected one of this object's own forwards",
+        "context belongs to another layer, expected the attribute context of this layer",
     ),
     "memory_of_another": (
         ValueError,
-        "the memory was made by another object, expected one that memory() of this object returned",
+        "the memory belongs to another layer, expected a memory that this layer created",
     ),
     "memory_of_layer": (
         TypeError,
-        "keys is a Memory, which only the layer that made it reads: layer(queries, memory)",
+        "keys is a Memory, expected an array: call the memory's layer, layer(queries, memory)",
     ),
     "made_memory": (
         TypeError,
-        "a Memory is made by an object that reads it: attn.memory(keys, values)",
+        "a Memory cannot be created directly: call layer.memory(keys, values)",
     ),
     "other_sizes": (
         ValueError,
-        "sizes are not those of such an object, or dropout is not 0 <= dropout < 1",
+        "the saved sizes do not fit this class, or dropout is not in 0 <= dropout < 1",
     ),
-    "fixed_memory": (TypeError, "nothing is appended to a memory as it was"),
-    "other_rows": (ValueError, "keys or values changed shape in the call"),
-    "too_many_rows": (ValueError, "keys are more than a memory can have"),
+    "fixed_memory": (TypeError, "this memory is a snapshot, to which no keys can be appended"),
+    "other_rows": (ValueError, "the shape of keys or values changed during the call"),
+    "too_many_rows": (
+        ValueError,
+        "keys has too many rows: the memory cannot count them",
+    ),
     "layer_is_gone": (
         RuntimeError,
-        "the object that made this memory is gone, and its parameters with it",
+        "the layer that created this memory was deleted: keep the layer while you use its memory",
     ),
 }
 
 
 def sentence(what: str) -> Exception:
-    """What is wrong whatever came."""
+    """Return the error of this name, whose message needs no facts."""
     kind, text = _SENTENCES[what]
     return kind(text)

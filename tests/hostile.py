@@ -190,7 +190,7 @@ def make(kind: str) -> tuple[Any, Any]:
     return layer, memory
 
 
-REFUSED = r"context was saved by another object|changed|made by another|grads\['.*\]|W_k has"
+REFUSED = r"context belongs to another layer|changed|belongs to another|grads\['.*\]|W_k has"
 
 
 def begin_again(layer: Any) -> None:

@@ -149,11 +149,11 @@ def test_what_an_argument_raises_stays_what_it_is(error: type[Exception]) -> Non
             with pytest.raises(error) as caught:
                 with_argument(name, kind(error))
             assert type(caught.value) is error and caught.value.args == ("on purpose",)
-            assert caught.value.__notes__ == [f"raised when the argument {name} was read"]
+            assert caught.value.__notes__ == [f"raised while reading the argument {name}"]
             assert caught.traceback[-1].name in ("__array__", "__index__", "requires_grad")
     with pytest.raises(error) as caught:
         attnext.dot_product_attention(ONES, ONES, ONES, window=(0, Raises(error)))
-    assert caught.value.__notes__ == ["raised when the argument window[1] was read"]
+    assert caught.value.__notes__ == ["raised while reading the argument window[1]"]
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, SystemExit])

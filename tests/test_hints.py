@@ -232,7 +232,7 @@ def follow(
     *_, value, code, _, more = hint
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{foreign}'") as refused:
         function(*inputs, **{foreign: value})
-    _, hint_given, told = str(refused.value).partition(f": here it is {here}")
+    _, hint_given, told = str(refused.value).partition(f": use {here} instead")
     assert hint_given
     known = {foreign: value, "n": value, "w": value, "sqrt": math.sqrt, "N": KEYS, "M": SIZE}
     given = {here: value}
@@ -266,29 +266,30 @@ def test_names_of_inputs() -> None:
     expected = attnext.dot_product_attention(q, k, v)
     for names in (("query", "key", "value"), ("q", "k", "v")):
         there = dict(zip(names, PLAIN, strict=True))
-        with pytest.raises(TypeError, match=f"'{names[0]}': here it is queries$"):
+        with pytest.raises(TypeError, match=f"'{names[0]}': use queries instead$"):
             attnext.dot_product_attention(**there)
         here = {NAMES[name]: x for name, x in there.items()}
         np.testing.assert_array_equal(attnext.dot_product_attention(**here), expected)
     for name in ("scores", "input", "axis", "dim"):
-        with pytest.raises(TypeError, match=f"'{name}': here it is X"):
+        hint = "use X instead$" if name in ("scores", "input") else "the softmax .* last axis of X"
+        with pytest.raises(TypeError, match=f"'{name}': {hint}"):
             attnext.masked_softmax(**{name: X})
     given = {NAMES["input"]: X}
-    theirs = functional.softmax(torch.tensor(X), dim=-1)  # "its last axis is ... normalised"
+    theirs = functional.softmax(torch.tensor(X), dim=-1)  # "over the last axis"
     np.testing.assert_allclose(attnext.masked_softmax(**given), theirs, rtol=1e-5)
 
 
 def told(function: Callable[..., Any], inputs: list[Array], name: str) -> str:
     with pytest.raises(TypeError) as refused:
         function(*inputs, **{name: True})
-    return str(refused.value).partition("here it is ")[2]
+    return str(refused.value).partition(": use ")[2]
 
 
 def test_what_is_returned() -> None:
     for function in dot:
         for name in ("need_weights", "return_attention_scores"):
             assert told(function, HEADED, name).startswith("return_weights")
-        assert told(function, HEADED, "return_residual") == "return_lse"
+        assert told(function, HEADED, "return_residual") == "return_lse instead"
         _, weights, lse = function(*HEADED, return_weights=True, return_lse=True)
         s = HEADED[0] @ HEADED[1].swapaxes(-1, -2) / 2
         np.testing.assert_allclose(weights, softmax_formula(s), rtol=1e-5)
@@ -296,7 +297,8 @@ def test_what_is_returned() -> None:
     for layer, holder in zip(layers, (OURS, MODULE), strict=True):
         for name in ("return_weights", "return_attention_scores"):
             assert told(layer, FLAT, name).startswith(
-                "need_weights, the weights are attention_weights"
+                "need_weights instead; the layer stores the weights in its attribute "
+                "attention_weights"
             )
         layer(*FLAT, need_weights=True)
         _, theirs = THEIRS(*map(tensors, FLAT), average_attn_weights=False)
@@ -305,23 +307,25 @@ def test_what_is_returned() -> None:
 
 
 def test_dropout() -> None:
-    seeds = "which needs a seed", "with a seed from torch's generator if none is given"
+    seeds = "it needs a seed", "without a seed, torch's generator draws one"
     for function, seed in zip(dot, seeds, strict=True):
         for name in ("dropout", "dropout_rate"):
-            assert told(function, HEADED, name) == f"dropout_p, {seed}"
+            assert told(function, HEADED, name) == f"dropout_p instead; {seed}"
         for name in ("dropout_rng", "generator"):
-            assert told(function, HEADED, name) == "seed, an int"
+            assert told(function, HEADED, name) == "seed instead; it is an int"
         function(*HEADED, dropout_p=0.5, seed=3)
 
 
-MASK = "(which, says|bools that choose keys are) the argument mask$"  # attnext.torch, attnext
+MASK = "to choose keys by bools, use the argument mask$"
 
 
 def test_lengths_where_others_have_a_mask() -> None:
     """F.scaled_dot_product_attention has one fourth, a masked softmax second."""
     bias, pairs = normal(SIZE, KEYS), PAIRS[:, :1]
     for function in dot:
-        with pytest.raises(TypeError, match="added to the scores are an attention's argument bias"):
+        with pytest.raises(
+            TypeError, match="to add floats to the scores, use the argument bias of"
+        ):
             function(*HEADED, bias)
         got = function(*HEADED, bias=bias)
         np.testing.assert_allclose(got, sdpa(HEADED, attn_mask=bias), rtol=2e-5, atol=1e-6)
@@ -330,7 +334,9 @@ def test_lengths_where_others_have_a_mask() -> None:
         got = function(*HEADED, mask=pairs)
         np.testing.assert_allclose(got, sdpa(HEADED, attn_mask=pairs), rtol=2e-5, atol=1e-6)
     for layer in layers:
-        with pytest.raises(TypeError, match="added to the scores are an attention's argument bias"):
+        with pytest.raises(
+            TypeError, match="to add floats to the scores, use the argument bias of"
+        ):
             layer(*FLAT, bias)
         got = np.asarray(getattr(y := layer(*FLAT, bias=bias), "detach", lambda y=y: y)())
         np.testing.assert_allclose(got, module(attn_mask=bias), rtol=1e-4, atol=1e-6)
@@ -387,7 +393,7 @@ def test_a_layer_is_called(kind: str) -> None:
 @pytest.mark.parametrize("kind", LAYERS)
 def test_biases_for_a_layer_that_has_none(kind: str) -> None:
     in_c, in_torch, sizes = LAYERS[kind]
-    hint = ": biases are for a layer that is made with bias=True"
+    hint = ": to load biases, create the layer with bias=True"
     states = [in_torch(*sizes, bias=True).state_dict()]
     if kind == "multi_head":
         states.append(torch.nn.MultiheadAttention(8, 2, kdim=4, vdim=4).state_dict())

@@ -360,8 +360,8 @@ merge, merge_backward = attnext.merge_attention, attnext.merge_attention_backwar
 
 REAL = "expected real numbers (any float or integer dtype)"
 HINT = "expected integers"
-BIAS = "expected bools: floats to be added to the scores are the argument bias"
-BINARY = "; all values are 0 or 1: "
+BIAS = "expected bools: to add floats to the scores, use the argument bias"
+BINARY = "; all values are 0 or 1, so pass "
 
 WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     # arity
@@ -397,12 +397,12 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("structured", lambda: softmax(np.zeros(3, dtype="f4,f4")), TypeError,
      f"X has dtype [('f0', '<f4'), ('f1', '<f4')], {REAL}"),
     ("masked array", lambda: dot(np.ma.masked_array(q), k, v), TypeError,
-     "queries is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain array "
-     "(for padding, use valid_lens)"),
+     "queries is a numpy.ma.MaskedArray, expected a plain array: its mask would be lost, so "
+     "use the argument valid_lens for padding"),
     ("matrix", lambda: dot(q[0], np.matrix(k[0]), v[0]), TypeError,
-     "keys is a numpy.matrix, expected a plain array (numpy.asarray of it)"),
+     "keys is a numpy.matrix, expected a plain array: numpy.asarray(keys)"),
     ("requires_grad", lambda: dot(q, k, torch.zeros(2, 5, 6, requires_grad=True)), TypeError,
-     "values is a tensor that requires grad, which a NumPy function cannot give it: use the "
+     "values is a tensor that requires grad, but a NumPy function computes no gradient: use the "
      "function of the same name in attnext.torch, or pass values.detach()"),
     # shapes
     ("no axes", lambda: dot(3.0, k, v), ValueError,
@@ -461,7 +461,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("lengths of rows", lambda: softmax(q[0], [3]), ValueError,
      "valid_lens has shape (1,), expected (3,) or an int"),
     ("float lengths", lambda: dot(q, k, v, [1.0, 2.0]), TypeError,
-     f"valid_lens has dtype float64, {HINT}; all values are whole numbers: "
+     f"valid_lens has dtype float64, {HINT}; all values are whole numbers, so pass "
      "numpy.array(valid_lens, int)"),
     ("float length", lambda: dot(q, k, v, 1.5), TypeError, f"valid_lens has dtype float64, {HINT}"),
     ("bool lengths", lambda: dot(q, k, v, [True, False]), TypeError,
@@ -483,14 +483,14 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("no sequence lengths", lambda: sequence_mask(q, None), TypeError,
      "valid_len is None, expected integers"),
     ("float sequence length", lambda: sequence_mask(q, 1.0), TypeError,
-     f"valid_len has dtype float64, {HINT}; the value is a whole number: int(valid_len)"),
+     f"valid_len has dtype float64, {HINT}; the value is a whole number, so pass int(valid_len)"),
     # masks
     ("int mask", lambda: dot(q, k, v, mask=yes.astype(int)), TypeError,
-     f"mask has dtype int64, expected bools: True = attend{BINARY}mask.astype(bool)"),
+     f"mask has dtype int64, expected bools: True means attend{BINARY}mask.astype(bool)"),
     ("uint8 mask", lambda: softmax(q, mask=yes.view(np.uint8)), TypeError,
-     f"mask has dtype uint8, expected bools: True = attend{BINARY}mask.astype(bool)"),
+     f"mask has dtype uint8, expected bools: True means attend{BINARY}mask.astype(bool)"),
     ("list of int mask", lambda: dot(q, k, v, mask=[1, 0, 1, 1, 0]), TypeError,
-     f"mask has dtype int64, expected bools: True = attend{BINARY}numpy.array(mask, bool)"),
+     f"mask has dtype int64, expected bools: True means attend{BINARY}numpy.array(mask, bool)"),
     ("float mask", lambda: dot(q, k, v, mask=yes.astype(np.float32)), TypeError,
      f"mask has dtype float32, {BIAS}{BINARY}mask.astype(bool)"),
     ("float tensor mask", lambda: softmax(k, mask=torch.ones(5, 4)), TypeError,
@@ -500,8 +500,8 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("object mask", lambda: dot(q, k, v, mask=object()), TypeError,
      "mask is of type object, expected bools"),
     ("masked array as mask", lambda: dot(q, k, v, mask=np.ma.masked_array(yes)), TypeError,
-     "mask is a numpy.ma.MaskedArray, whose mask would be lost; expected a plain array "
-     "(for padding, use valid_lens)"),
+     "mask is a numpy.ma.MaskedArray, expected a plain array: its mask would be lost, so "
+     "use the argument valid_lens for padding"),
     ("shape of mask", lambda: dot(q, k, v, mask=yes[:, :4]), ValueError,
      "mask has shape (3, 4), expected a shape that broadcasts to (2, 3, 5)"),
     ("batch of mask", lambda: dot(q, k, v, mask=np.ones((3, 3, 5), dtype=bool)), ValueError,
@@ -516,15 +516,15 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      lambda: attnext.masked_softmax_backward(q, q, mask=yes), ValueError,
      "mask has shape (3, 5), expected a shape that broadcasts to (2, 3, 4)"),
     ("bool bias", lambda: dot(q, k, v, bias=yes), TypeError,
-     "bias has dtype bool, expected floats: a bool mask is the argument mask"),
+     "bias has dtype bool, expected floats: use the argument mask for a bool mask"),
     ("bool bias in a list", lambda: dot(q, k, v, bias=[True] * 5), TypeError,
-     "bias has dtype bool, expected floats: a bool mask is the argument mask"),
+     "bias has dtype bool, expected floats: use the argument mask for a bool mask"),
     ("int bias", lambda: dot(q, k, v, bias=yes.astype(int)), TypeError,
      "bias has dtype int64, expected floats"),
     ("complex bias", lambda: dot(q, k, v, bias=1j), TypeError,
      "bias has dtype complex128, expected floats"),
     ("tensor bias", lambda: dot(q, k, v, bias=torch.zeros(5, requires_grad=True)), TypeError,
-     "bias is a tensor that requires grad, which a NumPy function cannot give it: use the "
+     "bias is a tensor that requires grad, but a NumPy function computes no gradient: use the "
      "function of the same name in attnext.torch, or pass bias.detach()"),
     ("shape of bias", lambda: dot(q, k, v, bias=q), ValueError,
      "bias has shape (2, 3, 4), expected a shape that broadcasts to (2, 3, 5)"),
@@ -532,7 +532,8 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      "bias has shape (1, 1, 1), expected a shape that broadcasts to (3, 5)"),
     # bands
     ("float offset", lambda: dot(q, k, v, causal_offset=1.0), TypeError,
-     f"causal_offset has dtype float64, {HINT}; the value is a whole number: int(causal_offset)"),
+     f"causal_offset has dtype float64, {HINT}; the value is a whole number, so pass "
+     "int(causal_offset)"),
     ("bool offset", lambda: dot(q, k, v, causal=True, causal_offset=True), TypeError,
      "causal_offset has dtype bool, expected integers"),
     ("no offset", lambda: dot(q, k, v, causal_offset=None), TypeError,
@@ -550,9 +551,9 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("str window", lambda: dot(q, k, v, window="12"), TypeError,
      "window must be a pair of ints (left, right), got str"),
     ("window (1,)", lambda: dot(q, k, v, window=(1,)), ValueError,
-     "window has 1 entries, expected two: (left, right)"),
+     "window has length 1, expected 2: (left, right)"),
     ("window of three", lambda: dot(q, k, v, window=[1, 2, 3]), ValueError,
-     "window has 3 entries, expected two: (left, right)"),
+     "window has length 3, expected 2: (left, right)"),
     ("float window", lambda: dot(q, k, v, window=(1.0, 2)), TypeError,
      "window[0] must be an int, got float"),
     ("bool window", lambda: dot(q, k, v, window=(1, True)), TypeError,
@@ -565,14 +566,14 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
      f"window[0] is -{10**30}, expected 0 or more, or -1 for no bound"),
     # heads
     ("heads", lambda: dot(many, few, few, enable_gqa=True), ValueError,
-     "keys has shape (2, 4, 5, 4), expected a number of heads (axis -3) that divides the 6 of "
-     "queries"),
+     "keys has shape (2, 4, 5, 4), expected a number of heads (axis -3) that divides 6, "
+     "the heads of queries"),
     ("more heads", lambda: dot(few, many, many, enable_gqa=True), ValueError,
-     "keys has shape (2, 6, 5, 4), expected a number of heads (axis -3) that divides the 4 of "
-     "queries"),
+     "keys has shape (2, 6, 5, 4), expected a number of heads (axis -3) that divides 4, "
+     "the heads of queries"),
     ("no heads", lambda: dot(many, many[:, :0], many[:, :0], enable_gqa=True), ValueError,
-     "keys has shape (2, 0, 5, 4), expected a number of heads (axis -3) that divides the 6 of "
-     "queries"),
+     "keys has shape (2, 0, 5, 4), expected a number of heads (axis -3) that divides 6, "
+     "the heads of queries"),
     ("no axis of heads", lambda: dot(q[0], k[0], v[0], enable_gqa=True), ValueError,
      "queries has shape (3, 4), expected three axes or more with enable_gqa: (..., heads, M, D)"),
     ("rank with heads", lambda: dot(many, k, v, enable_gqa=True), ValueError,
@@ -582,14 +583,14 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("heads of values", lambda: dot(many, many[:, :3], many[:, :2], enable_gqa=True), ValueError,
      "values has shape (2, 2, 5, 4), expected (2, 3, 5, Dv)"),
     ("heads that are not enabled", lambda: dot(many, many[:, :3], many[:, :3]), ValueError,
-     "keys has shape (2, 3, 5, 4), expected (2, 6, N, 4); with enable_gqa=True the heads (axis "
-     "-3) may be fewer"),
+     "keys has shape (2, 3, 5, 4), expected (2, 6, N, 4); if several query heads "
+     "share one key head, pass enable_gqa=True"),
     # parts
-    ("no parts", lambda: merge([], []), ValueError, "outputs has no parts, expected one or more"),
+    ("no parts", lambda: merge([], []), ValueError, "outputs is empty, expected at least one part"),
     ("array of no parts", lambda: merge(o[:0, None], s[:0]), ValueError,
-     "outputs has no parts, expected one or more"),
+     "outputs is empty, expected at least one part"),
     ("fewer lses", lambda: merge([o, o, o], [s, s]), ValueError,
-     "lses has 2 parts, expected 3, as outputs"),
+     "lses has 2 parts, expected 3, as many as outputs has"),
     ("fewer stacked lses", lambda: merge([o, o, o], np.stack([s, s])), ValueError,
      "lses has shape (2, 2, 3), expected (3, 2, 3)"),
     ("shapes of outputs", lambda: merge([o, o[:, :2]], [s, s]), ValueError,
@@ -626,7 +627,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("two bandwidths", lambda: gaussian(q, k, v, w=[1.0, 2.0]), ValueError,
      "w has shape (2,), expected a number or an array of one element"),
     ("w and sigma", lambda: gaussian(q, k, v, w=1.0, sigma=1.0), ValueError,
-     "w and sigma are both given, expected one of them: w = 1 / sigma"),
+     "w and sigma are both given, expected only one because w = 1 / sigma"),
     ("sigma 0", lambda: gaussian(q, k, v, sigma=0), ValueError,
      "sigma is 0, expected a finite sigma > 0 with a finite 1 / sigma"),
     ("sigma < 0", lambda: gaussian(q, k, v, sigma=-1.0), ValueError,
@@ -640,7 +641,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("empty_rows None", lambda: softmax(q, empty_rows=None), TypeError,
      "empty_rows must be a str, got NoneType"),
     ("no seed", lambda: dot(q, k, v, dropout_p=0.5), ValueError,
-     "seed is not given, expected an int 0 <= seed < 2**64 because dropout_p is 0.5"),
+     "seed is not given, expected 0 <= seed < 2**64 because dropout_p is 0.5"),
     ("seed", lambda: dot(q, k, v, dropout_p=0.5, seed=2**64), ValueError,
      "seed is 18446744073709551616, expected 0 <= seed < 2**64"),
     ("float seed", lambda: dot(q, k, v, dropout_p=0.5, seed=1.0), TypeError,
@@ -650,11 +651,11 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("negative dropout_p", lambda: dot(q, k, v, dropout_p=-0.1, dropout_mask=yes), ValueError,
      "dropout_p is -0.1, expected 0 <= dropout_p < 1"),
     ("seed and mask", lambda: dot(q, k, v, dropout_p=0.5, seed=1, dropout_mask=yes), ValueError,
-     "dropout_mask and seed are both given, expected one of them"),
+     "dropout_mask and seed are both given, expected only one"),
     ("float dropout mask", lambda: dot(q, k, v, dropout_mask=yes * 2.0), TypeError,
-     "dropout_mask has dtype float64, expected bools: True = keep"),
+     "dropout_mask has dtype float64, expected bools: True means keep"),
     ("int dropout mask", lambda: dot(q, k, v, dropout_mask=[1]), TypeError,
-     f"dropout_mask has dtype int64, expected bools: True = keep{BINARY}"
+     f"dropout_mask has dtype int64, expected bools: True means keep{BINARY}"
      "numpy.array(dropout_mask, bool)"),
     ("shape of dropout mask", lambda: dot(q, k, v, dropout_mask=yes.T), ValueError,
      "dropout_mask has shape (5, 3), expected a shape that broadcasts to (2, 3, 5)"),
@@ -684,9 +685,9 @@ WRONG: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("locked out", lambda: dot(q, k, v, out=locked), ValueError,
      "out is read-only, expected a writable C-contiguous array"),
     ("out is queries", lambda: dot(q, k, v[..., :4], out=q), ValueError,
-     "out shares memory with queries, expected memory of its own"),
+     "out shares memory with queries, expected an array with its own memory"),
     ("out is X", lambda: softmax(q, out=q), ValueError,
-     "out shares memory with X, expected memory of its own"),
+     "out shares memory with X, expected an array with its own memory"),
     # the process
     ("no threads", lambda: attnext.set_num_threads(0), ValueError,
      "n is 0, expected 1 <= n <= 2147483647"),
@@ -883,7 +884,7 @@ def test_parts_that_change_while_they_are_read() -> None:
             return o.copy()
 
     parts[0] = Clears()
-    with pytest.raises(ValueError, match="^lses has 0 parts, expected 2, as outputs$"):
+    with pytest.raises(ValueError, match="^lses has 0 parts, expected 2, as many as outputs has$"):
         merge(parts, lses)
     parts[:] = [Clears(), o]
     output, lse = merge(parts, (s, s))

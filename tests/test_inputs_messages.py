@@ -28,27 +28,28 @@ UNKNOWN = "{}() got an unexpected keyword argument '{}'"
 
 HINTS: list[tuple[Callable[..., Any], str, str]] = [
     (dot, "attn_mask",
-     ": here it is bias, if it is of floats, and mask if of bools, True = attend "
-     "(nn.MultiheadAttention's True = ignore: ~attn_mask)"),
+     ": use bias instead if it has floats, or mask if it has bools; True means attend, so for a "
+     "mask of nn.MultiheadAttention pass ~attn_mask"),
     (softmax, "attn_mask",
-     ": here it is mask, True = attend (nn.MultiheadAttention's True = ignore: ~attn_mask)"),
+     ": use mask instead; True means attend, so for a mask of nn.MultiheadAttention pass "
+     "~attn_mask"),
     (dot, "key_padding_mask",
-     ": here it is mask, bools, True = attend, so the opposite: ~key_padding_mask[:, None, None, "
-     ":] where there are heads, ~key_padding_mask[:, None, :] where not"),
-    (dot, "is_causal", ": here it is causal"),
+     ": use mask instead; True means attend, which is the opposite: pass ~key_padding_mask[:, "
+     "None, None, :] if there is an axis of heads, ~key_padding_mask[:, None, :] if not"),
+    (dot, "is_causal", ": use causal instead"),
     (softmax, "is_causal", ""),  # it takes none
-    (dot, "valid_len", ": here it is valid_lens"),
-    (attnext.sequence_mask, "valid_lens", ": here it is valid_len"),
-    (dot, "window_size", ": here it is window, a pair (left, right), -1 for no bound; flash_attn's "
-     "diagonal ends at the last key: causal_offset=N - M"),
-    (dot, "dropout_rate", ": here it is dropout_p, which needs a seed"),
+    (dot, "valid_len", ": use valid_lens instead"),
+    (attnext.sequence_mask, "valid_lens", ": use valid_len instead"),
+    (dot, "window_size", ": use window instead; it is a pair (left, right), and -1 means no bound; "
+     "the diagonal of flash_attn ends at the last key, so also pass causal_offset=N - M"),
+    (dot, "dropout_rate", ": use dropout_p instead; it needs a seed"),
     (layer, "dropout_rate", ""),
-    (dot, "need_weights", ": here it is return_weights, a bool, False by default"),
+    (dot, "need_weights", ": use return_weights instead; it is a bool, False by default"),
     (layer, "return_weights",
-     ": here it is need_weights, the weights are attention_weights, an attribute"),
-    (dot, "query", ": here it is queries"),
-    (softmax, "axis", ": here it is X, its last axis is the one that is normalised"),
-    (attnext.gaussian_attention, "bandwidth", ": here it is sigma"),
+     ": use need_weights instead; the layer stores the weights in its attribute attention_weights"),
+    (dot, "query", ": use queries instead"),
+    (softmax, "axis", ": the softmax is over the last axis of X, so move your axis to the end"),
+    (attnext.gaussian_attention, "bandwidth", ": use sigma instead"),
     (dot, "bandwidth", ""),
     (dot, "anything", ""),
 ]  # fmt: skip
@@ -101,11 +102,11 @@ def test_float_lengths_are_told_how_they_become_integers(name: str) -> None:
     """In the words of whatever they came in."""
     own = name.strip()
     # attnext.torch's, where other functions have a mask
-    of_torch = ": .long(), if these are whole numbers" + (
-        "; floats to be added to the scores are an attention's argument bias"
+    of_torch = f": if they are whole numbers, pass {own}.long()" + (
+        "; to add floats to the scores, use the argument bias of an attention function"
         * (name == "valid_lens ")
     )
-    whole = "; all values are whole numbers: "
+    whole = "; all values are whole numbers, so pass "
     for lens, hint in (
         (torch.ones(2), of_torch if name != own else f"{whole}{own}.long()"),
         (np.ones(2), f"{whole}{own}.astype(int)"),
@@ -113,7 +114,7 @@ def test_float_lengths_are_told_how_they_become_integers(name: str) -> None:
         (np.array([1.0, np.inf]), ""),
         ([1.0, 2.0], f"{whole}numpy.array({own}, int)"),
         ([1.0, 1.5], ""),
-        (1.0, f"; the value is a whole number: int({own})"),
+        (1.0, f"; the value is a whole number, so pass int({own})"),
     ):
         expected = rf"^{own} has dtype [a-z.]*float\d\d, expected integers{re.escape(hint)}$"
         with pytest.raises(TypeError, match=expected):
@@ -123,7 +124,7 @@ def test_float_lengths_are_told_how_they_become_integers(name: str) -> None:
 def test_swapped_arguments_are_noticed() -> None:
     lens: list[Any] = [[1, 2], (1, 2), np.array([1, 2]), torch.tensor([1, 2]), 2]
     for some in [*lens, np.ones((2, 3), dtype=int)]:
-        message = "^X holds integers and valid_lens floats, .* expected masked_softmax.X, valid_"
+        message = "^X contains integers and valid_lens floats, expected .* masked_softmax.X, valid_"
         for scores in (X, X.astype(float), X.tolist(), T):
             with pytest.raises(TypeError, match=message):
                 softmax(some, scores)
@@ -131,10 +132,12 @@ def test_swapped_arguments_are_noticed() -> None:
             with pytest.raises(TypeError, match=message):
                 attnext.torch.masked_softmax(some, T)
     for some in lens:
-        message = "^X holds integers and valid_len floats, .* expected sequence_mask.X, valid_len."
+        message = (
+            "^X contains integers and valid_len floats, expected .* sequence_mask.X, valid_len."
+        )
         with pytest.raises(TypeError, match=message):
             attnext.sequence_mask(some, X)
-    with pytest.raises(TypeError, match="^X holds integers and valid_len floats"):
+    with pytest.raises(TypeError, match="^X contains integers and valid_len floats"):
         attnext.torch.sequence_mask(torch.tensor([1, 2]), T)
     with pytest.raises(TypeError, match="^valid_lens has dtype float64, expected integers"):
         softmax([[1, 2]], [1.0])  # scores of whole numbers, and lengths that are floats
@@ -147,37 +150,42 @@ K_T, V_T = K.swapaxes(-1, -2), V.swapaxes(-1, -2)
 ONES = np.ones((2, 3, 5), int)
 additive = attnext.AdditiveAttention(4, 4, 6)
 heads = attnext.MultiHeadAttention(4, 4, 4, 6, 2)
-english = " is that of d2l's English edition; here the sizes of the inputs come first, "
+english = " is the signature in d2l's English edition; in attnext the input sizes come first, "
 
 MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: dot(Q, K_T, V),
-     "keys has shape (2, 4, 5), expected (2, N, 4); if it is transposed: keys.swapaxes(-1, -2)"),
+     "keys has shape (2, 4, 5), expected (2, N, 4); if its last two axes are swapped, pass "
+     "keys.swapaxes(-1, -2)"),
     (lambda: layer(Q, K_T, V),
-     "keys has shape (2, 4, 5), expected (2, N, 4); if it is transposed: keys.swapaxes(-1, -2)"),
+     "keys has shape (2, 4, 5), expected (2, N, 4); if its last two axes are swapped, pass "
+     "keys.swapaxes(-1, -2)"),
     (lambda: dot(Q, K, V_T),
-     "values has shape (2, 4, 5), expected (2, 5, Dv); if it is transposed: "
+     "values has shape (2, 4, 5), expected (2, 5, Dv); if its last two axes are swapped, pass "
      "values.swapaxes(-1, -2)"),
     (lambda: additive(Q, K_T, V),
-     "keys has shape (2, 4, 5), expected (..., N, 4): key_size is 4; if it is transposed: "
-     "keys.swapaxes(-1, -2)"),
+     "keys has shape (2, 4, 5), expected (..., N, 4) because key_size is 4; if its last two "
+     "axes are swapped, pass keys.swapaxes(-1, -2)"),
     (lambda: dot(Q, K_T[:, :3], V), "keys has shape (2, 3, 5), expected (2, N, 4)"),
     (lambda: dot(Q, K, V, mask=ONES),
-     "mask has dtype int64, expected bools: True = attend; all values are 0 or 1: "
+     "mask has dtype int64, expected bools: True means attend; all values are 0 or 1, so pass "
      "mask.astype(bool)"),
     (lambda: dot(Q, K, V, mask=[0, 1, 1, 0, 1]),
-     "mask has dtype int64, expected bools: True = attend; all values are 0 or 1: "
+     "mask has dtype int64, expected bools: True means attend; all values are 0 or 1, so pass "
      "numpy.array(mask, bool)"),
     (lambda: dot(Q, K, V, mask=torch.ones(5, dtype=torch.int64)),
-     "mask has dtype int64, expected bools: True = attend; all values are 0 or 1: mask.bool()"),
+     "mask has dtype int64, expected bools: True means attend; all values are 0 or 1, so pass "
+     "mask.bool()"),
     (lambda: attnext.torch.dot_product_attention(T, T, T, mask=torch.ones(3, dtype=torch.int64)),
-     "mask has dtype int64, expected bools: True = attend; all values are 0 or 1: mask != 0"),
-    (lambda: dot(Q, K, V, mask=2 * ONES), "mask has dtype int64, expected bools: True = attend"),
+     "mask has dtype int64, expected bools: True means attend; all values are 0 or 1, so pass "
+     "mask != 0"),
+    (lambda: dot(Q, K, V, mask=2 * ONES),
+     "mask has dtype int64, expected bools: True means attend"),
     (lambda: dot(Q, K, V, mask=ONES[:, 0] > 0),
-     "mask has shape (2, 5), expected a shape that broadcasts to (2, 3, 5); if it has an entry for "
-     "each key of each batch element: mask[:, None]"),
+     "mask has shape (2, 5), expected a shape that broadcasts to (2, 3, 5); if it has one value "
+     "per key of each batch element, pass mask[:, None]"),
     (lambda: heads(Q, K, V, mask=ONES[:, 0] > 0),
-     "mask has shape (2, 5), expected a shape that broadcasts to (2, 2, 3, 5); if it has an entry "
-     "for each key of each batch element: mask[:, None, None]"),
+     "mask has shape (2, 5), expected a shape that broadcasts to (2, 2, 3, 5); if it has one value "
+     "per key of each batch element, pass mask[:, None, None]"),
     (lambda: attnext.AdditiveAttention(8, 0.1),
      "AdditiveAttention() missing required argument 'num_hiddens' (position 3): AdditiveAttention("
      f"num_hiddens, dropout){english}AdditiveAttention(key_size, query_size, 8, 0.1)"),
@@ -191,15 +199,15 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: attnext.AdditiveAttention(8, 0.1, bais=True),
      "AdditiveAttention() got an unexpected keyword argument 'bais': did you mean bias?"),
     (lambda: dot(Q, K, V, weights=True),
-     "dot_product_attention() got an unexpected keyword argument 'weights': here it is "
-     "return_weights, a bool, False by default"),
+     "dot_product_attention() got an unexpected keyword argument 'weights': use return_weights "
+     "instead; it is a bool, False by default"),
     (lambda: dot(Q, layer.memory(K, V)),
-     "keys is a Memory, which only the layer that made it reads: layer(queries, memory)"),
+     "keys is a Memory, expected an array: call the memory's layer, layer(queries, memory)"),
     (lambda: dot(Q, layer.memory(K, V), V),
-     "keys is a Memory, which only the layer that made it reads: layer(queries, memory)"),
+     "keys is a Memory, expected an array: call the memory's layer, layer(queries, memory)"),
     (lambda: dot(Q, K, V, ONES[:, 0] > 0),
-     "valid_lens has dtype bool, expected integers: valid_lens counts keys; bools that choose keys "
-     "are the argument mask"),
+     "valid_lens has dtype bool, expected integers: valid_lens counts keys; to choose keys by "
+     "bools, use the argument mask"),
     (lambda: dot(Q, [[1.0, 2.0], [3.0]], V),
      "keys cannot be read as an array: its lists have different lengths"),
 ]  # fmt: skip
@@ -214,10 +222,10 @@ def test_a_beginners_mistake_is_told_its_remedy(call: Callable[[], Any], message
 # ---- names of modules and functions --------------------------------------------------------------
 
 NAMES = {
-    "attnext.MultiheadAttention": "MultiHeadAttention? As in torch.nn it is "
+    "attnext.MultiheadAttention": "MultiHeadAttention? For the signature of torch.nn, use "
     "attnext.torch.nn.MultiheadAttention.",
-    "attnext.scaled_dot_product_attention": "dot_product_attention? With PyTorch's own signature "
-    "it is attnext.torch.scaled_dot_product_attention.",
+    "attnext.scaled_dot_product_attention": "dot_product_attention? For PyTorch's signature, use "
+    "attnext.torch.scaled_dot_product_attention.",
     "attnext.AdditiveAtention": "AdditiveAttention?",
     "attnext.dotproductattention": "dot_product_attention?",
     "attnext.softmax": "masked_softmax?",
@@ -299,9 +307,9 @@ def test_a_message_is_found_by_grep_as_it_is_shown() -> None:
     shown = [message for _, _, message in NUMBERS] + [
         UNKNOWN.format("dot_product_attention", "axis"),
         "keys has shape (2, 5, 3), expected (2, N, 4)",
-        "out shares memory with queries, expected memory of its own",
-        "valid_lens has dtype float64, expected integers: .astype(int), if these are whole numbers",
-        "X holds integers and valid_lens floats, as if they were swapped: expected",
+        "out shares memory with queries, expected an array with its own memory",
+        "valid_lens has dtype float64, expected integers: if they are whole numbers, pass",
+        "X contains integers and valid_lens floats, expected the opposite order",
         "queries cannot be read as an array: its lists have different lengths",
     ]
     for message in shown:

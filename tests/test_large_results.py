@@ -109,7 +109,7 @@ attnext.show_config()
 def test_a_wrong_limit_is_an_import_error() -> None:
     wrong = ["-1", "1.5", "much", "1 ", str(2**60)]
     for value, message in import_errors("ATTNEXT_CACHE_MIB", wrong).items():
-        assert message == f"ATTNEXT_CACHE_MIB={value!r}: expected a whole number >= 0"
+        assert message == f"ATTNEXT_CACHE_MIB is {value!r}, expected a whole number >= 0"
 
 
 def test_a_large_result_can_be_resized() -> None:

@@ -72,33 +72,37 @@ def other_weights(**changed: Array) -> list[Array]:
 
 NOW = additive()._now()
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: NOW.append(K, V), TypeError, "nothing is appended to a memory as it was"),
-    (lambda: additive().backward(), RuntimeError, "the object that made this memory is gone"),
-    (lambda: attnext.DotProductAttention()(Q, NOW), ValueError, "made by another object"),
+    (
+        lambda: NOW.append(K, V),
+        TypeError,
+        "this memory is a snapshot, to which no keys can be appended",
+    ),
+    (lambda: additive().backward(), RuntimeError, "the layer that created this memory was deleted"),
+    (lambda: attnext.DotProductAttention()(Q, NOW), ValueError, "belongs to another layer"),
     (
         lambda: attnext.dot_product_attention(Q, NOW, None),  # type: ignore[arg-type]
         ValueError,
-        "made by another object",
+        "belongs to another layer",
     ),
     (
         lambda: attnext.additive_attention(Q, NOW, V, *W.values()),
         TypeError,
-        "values is given beside a memory",
+        "values and a memory are both given",
     ),
     (
         lambda: attnext.additive_attention(Q, NOW, None, *other_weights(W_k=W["W_k"] + 1)),
         RuntimeError,
-        "W_k has changed since the memory projected its keys with it: make a new memory",
+        "W_k has changed since the memory projected its keys: create a new memory",
     ),
     (
         lambda: attnext.additive_attention(Q, NOW, None, W["W_q"][:5], W["W_k"][:5], W["w_v"][:5]),
         RuntimeError,
-        "W_k has another shape than when the memory was made: make a new memory",
+        "W_k has a different shape than when the memory was created: create a new memory",
     ),
     (
         lambda: Memory._of("euclidean", SIZES, OF_KEYS, K, V, None, None),
         ValueError,
-        "score is 'euclidean', expected the name of one",
+        "score is 'euclidean', expected one of ",
     ),
     (
         lambda: Memory._of("additive", SIZES, {"W_k": K}, K, V, None, None),
@@ -108,7 +112,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: Memory._of("multi_head", SIZES, {}, K, V, None, None),
         ValueError,
-        "sizes are not those of such an object",
+        "the saved sizes do not fit this class",
     ),
     (lambda: additive(mask="x"), TypeError, "mask has dtype <U1, expected bools"),
     (lambda: additive(lens="x"), TypeError, "valid_lens has dtype <U1, expected integers"),

@@ -81,7 +81,7 @@ def test_rows_that_go_while_a_mask_is_copied(kind: str, rng: np.random.Generator
         lost, mask = given[name], np.ones((1, 5), bool)
         with (
             in_allocations(lambda: lost.resize((2, 0, 0), refcheck=False)),  # noqa: B023
-            pytest.raises(ValueError, match="keys or values changed shape in the call"),
+            pytest.raises(ValueError, match="the shape of keys or values changed during the call"),
         ):
             memory.append(**given, mask=mask)
         assert len(memory) == 5

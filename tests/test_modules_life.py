@@ -121,7 +121,7 @@ def test_init_again_makes_a_new_object_of_it() -> None:
     assert layer.attention_weights is None
     assert layer.b_h is None
     assert W_q.shape == (6, 4)
-    with pytest.raises(ValueError, match="^context was saved by another object"):
+    with pytest.raises(ValueError, match="^context belongs to another layer"):
         layer.backward(ONES, context=context)
 
 
@@ -205,7 +205,7 @@ def test_a_copy_starts_without_a_last_call(layer: Layer, how: str) -> None:
     assert twin.attention_weights is None
     with pytest.raises(RuntimeError, match="forward"):
         twin.backward(ONES)
-    with pytest.raises(ValueError, match="^context was saved by another object"):
+    with pytest.raises(ValueError, match="^context belongs to another layer"):
         twin.backward(ONES, context=layer.context)
 
 

@@ -381,21 +381,25 @@ OTHER = AdditiveAttention(4, 4, 6)
 HEADS = DOT.memory(np.ones((2, 3, 5, 4)), np.ones((2, 3, 5, 3)))
 MESSAGES: list[Wrong] = [
     (lambda: DOT(Q, M, V), TypeError,
-     "values is given beside a memory, expected none: it has its own"),
+     "values and a memory are both given: leave out values, which the memory already contains"),
     (lambda: DOT(Q, M, valid_lens=3), TypeError,
-     "valid_lens is given beside a memory, expected none: it has its own"),
+     "valid_lens and a memory are both given: leave out valid_lens, which the memory already "
+     "contains"),
     (lambda: OTHER(Q, M), ValueError,
-     "the memory was made by another object, expected one that memory() of this object returned"),
+     "the memory belongs to another layer, expected a memory that this layer created"),
     (lambda: DOT(Q[:1], M), ValueError,
-     "queries has shape (1, 1, 4), expected (2, M, 4) for a memory with keys of shape (2, 5, 4)"),
+     "queries has shape (1, 1, 4), expected (2, M, 4) because the memory has keys of "
+     "shape (2, 5, 4)"),
     (lambda: DOT(Q[..., :3], M), ValueError,
-     "queries has shape (2, 1, 3), expected (2, M, 4) for a memory with keys of shape (2, 5, 4)"),
+     "queries has shape (2, 1, 3), expected (2, M, 4) because the memory has keys of "
+     "shape (2, 5, 4)"),
     (lambda: DOT(np.ones((2, 4, 1, 4)), HEADS, enable_gqa=True), ValueError,
-     "queries has shape (2, 4, 1, 4), expected (2, heads, M, 4) for a memory with keys of shape "
+     "queries has shape (2, 4, 1, 4), expected (2, heads, M, 4) because the memory has keys of "
+     "shape "
      "(2, 3, 5, 4)"),
     (lambda: DOT(np.ones((2, 6, 1, 4)), HEADS), ValueError,
-     "queries has shape (2, 6, 1, 4), expected (2, 3, M, 4) for a memory with keys of shape "
-     "(2, 3, 5, 4); with enable_gqa=True the heads (axis -3) may be fewer"),
+     "queries has shape (2, 6, 1, 4), expected (2, 3, M, 4) because the memory has keys of shape "
+     "(2, 3, 5, 4); if several query heads share one key head, pass enable_gqa=True"),
     (lambda: DOT(Q, M, mask=np.ones(4, bool)), ValueError,
      "mask has shape (4,), expected a shape that broadcasts to (2, 1, 5)"),
     (lambda: DOT.memory(K, V[:, :4]), ValueError,
@@ -409,16 +413,16 @@ MESSAGES: list[Wrong] = [
     (lambda: DOT.memory(K, V, mask=np.ones((2, 2, 5), bool)), ValueError,
      "mask has shape (2, 2, 5), expected a shape that broadcasts to (2, 1, 5)"),
     (lambda: OTHER.memory(V, V), ValueError,
-     "keys has shape (2, 5, 3), expected (..., N, 4): key_size is 4"),
+     "keys has shape (2, 5, 3), expected (..., N, 4) because key_size is 4"),
     (lambda: M.append(K[:1], V), ValueError, "keys has shape (1, 5, 4), expected (2, N, 4)"),
     (lambda: M.append(K, K), ValueError, "values has shape (2, 5, 4), expected (2, 5, 3)"),
     (lambda: M.append(K, V[:, :1]), ValueError, "values has shape (2, 1, 3), expected (2, 5, 3)"),
     (lambda: M.append(K, V, K > 0), ValueError, "mask has shape (2, 5, 4), expected a shape that"),
     (lambda: M.append(K, V, [1] * 5), TypeError, "mask has dtype int64, expected bools"),
     (lambda: M.append(K), TypeError, "append() missing required argument 'values' (position 2)"),
-    (lambda: Memory(), TypeError, "a Memory is made by an object that reads it: attn.memory("),
+    (lambda: Memory(), TypeError, "a Memory cannot be created directly: call layer.memory("),
     (lambda: pickle.dumps(M), TypeError,
-     "a Memory cannot be copied or pickled, because it belongs"),
+     "a Memory cannot be copied or pickled because it belongs"),
     (lambda: copy.deepcopy(M), TypeError, "a Memory cannot be copied or pickled"),
     (lambda: attnext.dot_product_attention(Q, M, V), TypeError, "keys "),
 ]  # fmt: skip
@@ -467,12 +471,12 @@ def test_another_life_of_the_object(rng: np.random.Generator) -> None:
     problem = problem_of(layer, rng)
     memory = memory_of(layer, problem)
     layer.__init__(5, 4, 6, rng=0)  # type: ignore[misc]
-    with pytest.raises(ValueError, match="the memory was made by another object"):
+    with pytest.raises(ValueError, match="the memory belongs to another layer"):
         layer(problem.inputs["queries"], memory)
-    with pytest.raises(ValueError, match="the memory was made by another object"):
+    with pytest.raises(ValueError, match="the memory belongs to another layer"):
         memory.backward()
     del layer
-    with pytest.raises(RuntimeError, match="the object that made this memory is gone"):
+    with pytest.raises(RuntimeError, match="the layer that created this memory was deleted"):
         memory.backward()
 
 

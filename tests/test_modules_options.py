@@ -222,7 +222,7 @@ def test_a_call_in_the_middle_of_a_call(
     outer = layer.context
     again = Meddler(numbers, lambda: layer.__init__(scale=3.0))  # type: ignore[misc]
     np.testing.assert_array_equal(layer(q, k, v, **{name: again}), expected)
-    with pytest.raises(ValueError, match="context was saved by another object"):
+    with pytest.raises(ValueError, match="context belongs to another layer"):
         layer.backward(np.ones_like(expected), context=outer)
 
 

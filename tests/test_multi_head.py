@@ -268,12 +268,16 @@ def test_bad_input(rng: np.random.Generator) -> None:
     problem = make_heads(rng, heads=4, extra_grads=False)
     x, eight = problem.inputs, np.ones(8)
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"num_heads": 3}, ValueError, "num_heads is 3, expected a divisor of the rows of W_q, 8"),
+        (
+            {"num_heads": 3},
+            ValueError,
+            "num_heads is 3, expected a divisor of the number of rows of W_q (8)",
+        ),
         ({"num_heads": 0}, ValueError, "num_heads is 0, expected num_heads >= 1"),
         ({"num_heads": True}, TypeError, "num_heads must be an int"),
         ({"num_heads": 2.0}, TypeError, "num_heads must be an int"),
         ({"num_heads": None}, TypeError, "num_heads must be an int"),
-        ({"num_kv_heads": 3}, ValueError, "num_kv_heads is 3, expected a divisor of num_heads, 4"),
+        ({"num_kv_heads": 3}, ValueError, "num_kv_heads is 3, expected a divisor of num_heads (4)"),
         ({"num_kv_heads": -1}, ValueError, "num_kv_heads is -1, expected num_kv_heads >= 1"),
         ({"num_kv_heads": 2}, ValueError, "W_k has shape (8, 5), expected (4, 5)"),
         ({"W_q": x["W_q"][:, 1:]}, ValueError, "W_q has shape (8, 3), expected (H, 4)"),
@@ -352,9 +356,11 @@ def test_a_mask_of_three_axes_is_not_guessed(name: str) -> None:
         for call in calls:
             for shape in ((3, 4, 5), (3, 1, 5), (heads, 4, 5), (heads, 1, 1)):
                 message = (
-                    f"{name} has shape {shape}, expected a shape that broadcasts to (4, 5), or all "
-                    f"axes of {(3, heads, 4, 5)}: {name}[:, None] if there is one for each entry "
-                    f"of the batch, {name}[None] if one for each head"
+                    f"{name} has shape {shape}, expected a shape that broadcasts to (4, 5), or a "
+                    f"shape with 4 axes that broadcasts to {(3, heads, 4, 5)}; pass {name}[:, "
+                    f"None] if it "
+                    f"has one {name} per batch element, or {name}[None] if it has one {name} per "
+                    f"head"
                 )
                 with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                     call(of_shape(name, shape))
@@ -373,8 +379,8 @@ def test_a_mask_where_all_axes_are_there_or_none_is_in_between() -> None:
     for call in (multi_head_attention, attnext.reference.multi_head_attention):
         for shape in ((3, 4, 5), (2, 3, 4, 5), (3, 1, 4, 5)):
             message = (
-                f"mask has shape {shape}, expected a shape that broadcasts to (4, 5), or all axes "
-                "of (2, 3, 3, 4, 5)"
+                f"mask has shape {shape}, expected a shape that broadcasts to (4, 5), or a shape "
+                "with 5 axes that broadcasts to (2, 3, 3, 4, 5)"
             )
             with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                 call(**x, num_heads=3, mask=np.ones(shape, bool))  # type: ignore[operator]

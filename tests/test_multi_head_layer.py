@@ -206,8 +206,13 @@ def test_state_dicts_that_do_not_fit() -> None:
         assert_same_bits(layer.parameters(), before)
     grouped = MultiHeadAttention(8, 8, 8, 8, 2, num_kv_heads=1, bias=True)
     wide = MultiHeadAttention(8, 6, 8, 8, 2, bias=True)
-    for other, reason in ((grouped, "num_kv_heads, 1, is not"), (wide, "query_size, 6, is not")):
-        with pytest.raises(ValueError, match=f"^layout is 'torch', expected 'd2l' where {reason}"):
+    for other, reason in (
+        (grouped, r"num_kv_heads \(1\) is not"),
+        (wide, r"query_size \(6\) is not"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"^layout is 'torch', expected 'd2l' because {reason}"
+        ):
             other.state_dict("torch")
         with pytest.raises(ValueError, match="^layout is 'torch', expected 'd2l'"):
             other.load_state_dict(theirs)
@@ -257,13 +262,17 @@ def test_no_memory_is_lost(rng: np.random.Generator) -> None:
 def test_bad_input() -> None:
     good: dict[str, Any] = {**SIZES, "num_hiddens": 8, "num_heads": 4}
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"num_heads": 3}, ValueError, "num_heads is 3, expected a divisor of num_hiddens, 8"),
+        ({"num_heads": 3}, ValueError, "num_heads is 3, expected a divisor of num_hiddens (8)"),
         ({"num_heads": 0}, ValueError, "num_heads is 0, expected num_heads >= 1"),
         ({"num_heads": 2.0}, TypeError, "num_heads must be an int"),
-        ({"num_kv_heads": 3}, ValueError, "num_kv_heads is 3, expected a divisor of num_heads, 4"),
+        ({"num_kv_heads": 3}, ValueError, "num_kv_heads is 3, expected a divisor of num_heads (4)"),
         ({"num_kv_heads": "2"}, TypeError, "num_kv_heads must be an int"),
         ({"value_size": -1}, ValueError, "value_size is -1, expected value_size >= 0"),
-        ({"value_size": 2**61}, ValueError, "value_size is 2305843009213693952 and num_hiddens 8"),
+        (
+            {"value_size": 2**61},
+            ValueError,
+            "value_size is 2305843009213693952 and num_hiddens is 8",
+        ),
         ({"bias": 1}, TypeError, "bias must be"),
         ({"dropout": 1}, ValueError, "dropout is 1"),
     ]
@@ -278,7 +287,7 @@ def test_bad_input() -> None:
         (lambda: layer(q, k, k), ValueError, "values has shape (2, 5, 5), expected (..., N, 3)"),
         (lambda: layer(q, k), TypeError, "__call__() missing required argument 'values'"),
         (lambda: layer(q, k, v, num_heads=4), TypeError, "__call__() got an unexpected keyword"),
-        (lambda: layer.backward(q), RuntimeError, "backward() needs a forward before it"),
+        (lambda: layer.backward(q), RuntimeError, "backward() needs a forward pass"),
         (
             lambda: layer.memory(k, k),
             ValueError,
@@ -369,6 +378,6 @@ def test_a_memory_belongs_to_the_numbers_that_projected_it(name: str) -> None:
         with pytest.raises(RuntimeError, match=f"^{name} has changed since the memory"):
             use()
     other = make_layer()
-    with pytest.raises(ValueError, match="^the memory was made by another object"):
+    with pytest.raises(ValueError, match="^the memory belongs to another layer"):
         other(np.ones((1, 4)), memory)
     assert attnext.Memory is type(memory)

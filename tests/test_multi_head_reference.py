@@ -245,11 +245,10 @@ def test_out(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_heads": 5}, "W_q has shape (12, 12), expected (H, 12), H a multiple of num_heads, "
-         "which is 5"),
+        ({"num_heads": 5}, "W_q has shape (12, 12), expected (H, 12), where H is a multiple "
+         "of num_heads (5)"),
         ({"num_heads": 0}, "num_heads is 0, expected num_heads >= 1"),
-        ({"num_kv_heads": 3}, "num_kv_heads is 3, expected a number that divides num_heads, which "
-         "is 4"),
+        ({"num_kv_heads": 3}, "num_kv_heads is 3, expected a divisor of num_heads (4)"),
         ({"W_k": np.ones((9, E))}, "W_k has shape (9, 12), expected (12, 12)"),
         ({"W_v": np.ones((12, 4))}, "W_v has shape (12, 4), expected (12, 12)"),
         ({"W_o": np.ones((E, 4))}, "W_o has shape (12, 4), expected (12, 12)"),
@@ -259,8 +258,9 @@ def test_out(rng: np.random.Generator) -> None:
          "Dq)"),
         ({"valid_lens": [1, 2, 3]}, "valid_lens has shape (3,), expected (2,) or (2, 3)"),
         ({"mask": np.ones((B, M, N), bool)}, "mask has shape (2, 3, 5), expected a shape that "
-         "broadcasts to (3, 5), or all axes of (2, 4, 3, 5): mask[:, None] if there is one for "
-         "each entry of the batch, mask[None] if one for each head"),
+         "broadcasts to (3, 5), or a shape with 4 axes that broadcasts to (2, 4, 3, 5); pass "
+         "mask[:, None] if it has one mask per batch element, or mask[None] if it has one mask per "
+         "head"),
         ({"scale": np.ones(3)}, "scale has shape (3,), expected a shape that broadcasts to (2, 4)"),
         ({"causal_offset": [1] * 4}, "causal_offset has shape (4,), expected an int or (2,)"),
         ({"enable_gqa": True}, "multi_head_attention() got an unexpected keyword argument "

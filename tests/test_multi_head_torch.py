@@ -109,13 +109,13 @@ def test_help_shows_the_sizes() -> None:
         ((E, HEADS, 0.0, 1), {}, r"bias must be a bool, got int"),
         ((E,), {}, r"MultiHeadAttention\(12\): expected \(key_size, query_size, value_size, "
          r"num_hiddens, num_heads, dropout=0.0, bias=False\), as in d2l's Chinese edition, or "
-         r"\(num_hiddens, num_heads, dropout=0.0, bias=False\), as in its English one; "
-         r"num_kv_heads by name"),
+         r"\(num_hiddens, num_heads, dropout=0.0, bias=False\), as in the English edition; "
+         r"pass num_kv_heads by name"),
         ((E, HEADS), {"key_size": 3}, r"MultiHeadAttention\(12, 4, key_size=3\): expected"),
-        ((E, 5), {}, "num_hiddens is 12, expected a multiple of num_heads, which is 5"),
+        ((E, 5), {}, r"num_hiddens is 12, expected a multiple of num_heads \(5\)"),
         ((E, 0), {}, "num_heads is 0, expected num_heads >= 1"),
-        ((E, HEADS), {"num_kv_heads": 3}, "num_kv_heads is 3, expected a number that divides "
-         "num_heads, which is 4"),
+        ((E, HEADS), {"num_kv_heads": 3},
+         r"num_kv_heads is 3, expected a divisor of num_heads \(4\)"),
         ((E, HEADS, 1.5), {}, "dropout is 1.5, expected 0 <= dropout < 1"),
         ((1.5, 2, 2, E, HEADS), {}, "key_size must be an int, got float"),
     ],
@@ -131,12 +131,16 @@ def test_wrong_calls() -> None:
     for call, message in {
         lambda: layer(
             k, k, v
-        ): r"queries has shape \(2, 7, 8\), expected \(..., M, 6\): query_size",
+        ): r"queries has shape \(2, 7, 8\), expected \(..., M, 6\) because query_size",
         lambda: layer(
             q, q, v
-        ): r"keys has shape \(2, 5, 6\), expected \(..., N, 8\): key_size is 8",
-        lambda: layer(q, k, k): r"values has shape \(2, 7, 8\), expected \(..., N, 5\): value_size",
-        lambda: layer(q, k, v.double()): "values has dtype torch.float64 and queries torch.float32",
+        ): r"keys has shape \(2, 5, 6\), expected \(..., N, 8\) because key_size is 8",
+        lambda: layer(
+            q, k, k
+        ): r"values has shape \(2, 7, 8\), expected \(..., N, 5\) because value_size",
+        lambda: layer(
+            q, k, v.double()
+        ): "values has dtype torch.float64 and queries has torch.float32",
         lambda: layer(q, k, v, mask=torch.ones(B, M, N).bool()): "mask has shape",
         lambda: layer(q, k, v, key_padding_mask=None): r"forward\(\) got an unexpected keyword",
         lambda: layer(q, k, v, need_weights=1): "need_weights must be a bool, got int",

@@ -302,7 +302,7 @@ def test_masks_that_are_no_masks(rng: np.random.Generator) -> None:
     X = normal(rng, 2, 3, 4)
     for wrong, error, message in [
         (np.ones((3, 4)), TypeError, "^mask .*bias"),
-        (np.ones((3, 4), int), TypeError, "^mask .*True = attend"),
+        (np.ones((3, 4), int), TypeError, "^mask .*True means attend"),
         (np.ones((3, 3), bool), ValueError, r"^mask has shape \(3, 3\), .* \(2, 3, 4\)$"),
         (np.ones((1, 2, 3, 4), bool), ValueError, r"^mask has shape \(1, 2, 3, 4\), "),
         (np.ones(0, bool), ValueError, r"^mask has shape \(0,\), "),

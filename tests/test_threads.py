@@ -76,7 +76,7 @@ def test_the_environment_sets_the_first_number() -> None:
 def test_a_wrong_environment_is_an_import_error() -> None:
     wrong = ["0", "-1", "two", "2.0", "99999999999999999999", "3 4"]
     for value, message in import_errors("ATTNEXT_NUM_THREADS", wrong).items():
-        assert message == f"ATTNEXT_NUM_THREADS={value!r}: expected a whole number >= 1"
+        assert message == f"ATTNEXT_NUM_THREADS is {value!r}, expected a whole number >= 1"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="CPU affinity is Linux's")

@@ -939,7 +939,7 @@ WRONG: list[Wrong] = [
     (
         lambda: dot(Q.double(), K, V),
         TypeError,
-        "keys has dtype torch.float32 and queries torch.float64, " + BOTH,
+        "keys has dtype torch.float32 and queries has torch.float64, " + BOTH,
     ),
     (
         lambda: dot(Q, K.half(), V),
@@ -981,7 +981,7 @@ WRONG: list[Wrong] = [
     (
         lambda: dot(torch.nested.nested_tensor([Q[0], Q[1]]), K, V),
         TypeError,
-        "queries is a nested tensor, expected one of a single shape",
+        "queries is a nested tensor, expected a tensor that is not nested",
     ),
     (
         lambda: dot(Q.numpy(), K, V),
@@ -998,7 +998,7 @@ WRONG: list[Wrong] = [
     (
         lambda: additive(Q, K, V, W, W.double(), W[:, 0]),
         TypeError,
-        "W_k has dtype torch.float64 and queries torch.float32, " + BOTH,
+        "W_k has dtype torch.float64 and queries has torch.float32, " + BOTH,
     ),
     (
         lambda: additive(Q, K, V, W, W, W[:, 0], b_h=np.zeros(8)),
@@ -1013,40 +1013,42 @@ WRONG: list[Wrong] = [
     (
         lambda: dot(Q, K, V, bias=torch.ones(3, 5, dtype=torch.bool)),
         TypeError,
-        "bias has dtype torch.bool, expected torch.float32: a bool mask is the argument mask",
+        "bias has dtype torch.bool, expected torch.float32: use the argument mask for a bool mask",
     ),
     (
         lambda: gaussian(Q, K, V, w=torch.ones((), dtype=torch.float64)),
         TypeError,
-        "w has dtype torch.float64 and queries torch.float32, " + BOTH,
+        "w has dtype torch.float64 and queries has torch.float32, " + BOTH,
     ),
     (
         lambda: dot(Q, K, V, softcap=torch.tensor(0.5, requires_grad=True)),
         TypeError,
-        "softcap is a tensor that requires grad, but no gradient flows to it: "
+        "softcap is a tensor that requires grad, but attnext computes no gradient of it: "
         "pass softcap.detach()",
     ),
     (
         lambda: dot(Q, K, V, mask=torch.zeros(3, 5, requires_grad=True)),
         TypeError,
-        "mask is a tensor that requires grad, but no gradient flows to it: pass mask.detach()",
+        "mask is a tensor that requires grad, but attnext computes no gradient of it: "
+        "pass mask.detach()",
     ),
     (
         lambda: dot(Q, K, V, mask=torch.zeros(3, 5, dtype=torch.bfloat16)),
         TypeError,
-        "mask has dtype torch.bfloat16, which NumPy does not know",
+        "mask has dtype torch.bfloat16, expected a dtype that NumPy has",
     ),
     (
         lambda: dot(Q, K, V, mask=torch.zeros(3, 5)),
         TypeError,
-        "mask has dtype float32, expected bools: floats to be added to the scores are the "
-        "argument bias; all values are 0 or 1: mask != 0",
+        "mask has dtype float32, expected bools: to add floats to the scores, use the "
+        "argument bias; all values are 0 or 1, so pass mask != 0",
     ),
     (
         lambda: dot(Q, K, V, torch.tensor([1.0, 2.0])),
         TypeError,
-        "valid_lens has dtype torch.float32, expected integers: .long(), if these are whole "
-        "numbers; floats to be added to the scores are an attention's argument bias",
+        "valid_lens has dtype torch.float32, expected integers: if they are whole numbers, "
+        "pass valid_lens.long(); to add floats to the scores, use the argument bias of an "
+        "attention function",
     ),
     (
         lambda: dot(Q, K, V, torch.tensor([1, 2, 3])),
@@ -1077,7 +1079,7 @@ WRONG: list[Wrong] = [
     (
         lambda: gaussian(Q, K, V, w=torch.ones(()), sigma=torch.ones(())),
         ValueError,
-        "w and sigma are both given, expected one of them: w = 1 / sigma",
+        "w and sigma are both given, expected only one because w = 1 / sigma",
     ),
     (
         lambda: dot(Q, K, V, dropout_p=1.0),
@@ -1092,14 +1094,14 @@ WRONG: list[Wrong] = [
     (
         lambda: dot(Q, K, V, valid_len=2),
         TypeError,
-        "dot_product_attention() got an unexpected keyword argument 'valid_len': here it is "
-        "valid_lens",
+        "dot_product_attention() got an unexpected keyword argument 'valid_len': use "
+        "valid_lens instead",
     ),
     (
         lambda: dot(Q, K, V, torch.ones(3, 5) > 0),
         TypeError,
-        "valid_lens has dtype torch.bool, expected integers, how many keys take part: which, says "
-        "the argument mask",
+        "valid_lens has dtype torch.bool, expected integers: to choose keys by bools, "
+        "use the argument mask",
     ),
     (
         lambda: dot(Q, K, V, empty_rows="mean"),
@@ -1134,7 +1136,7 @@ WRONG: list[Wrong] = [
     (
         lambda: ours.merge_attention([Q, Q.double()], [Q[..., 0]] * 2),
         TypeError,
-        "outputs[1] has dtype torch.float64 and outputs[0] torch.float32, " + BOTH,
+        "outputs[1] has dtype torch.float64 and outputs[0] has torch.float32, " + BOTH,
     ),
     (
         lambda: ours.merge_attention([Q], [Q.numpy()]),
@@ -1144,12 +1146,12 @@ WRONG: list[Wrong] = [
     (
         lambda: ours.merge_attention([], []),
         ValueError,
-        "outputs has no parts, expected one or more",
+        "outputs is empty, expected at least one part",
     ),
     (
         lambda: ours.merge_attention([Q, Q], [Q[..., 0]]),
         ValueError,
-        "lses has 1 parts, expected 2, as outputs",
+        "lses has 1 parts, expected 2, as many as outputs has",
     ),
 ]
 

@@ -75,8 +75,8 @@ def test_the_contract_of_modules() -> None:
 @pytest.mark.parametrize(
     ("make_layer", "reason"),
     [
-        (lambda: make((E, 8, E)), "query_size, 8, is not num_hiddens, 12"),
-        (lambda: make(num_kv_heads=2), "num_kv_heads, 2, is not num_heads, 4"),
+        (lambda: make((E, 8, E)), r"query_size \(8\) is not num_hiddens \(12\)"),
+        (lambda: make(num_kv_heads=2), r"num_kv_heads \(2\) is not num_heads \(4\)"),
         (lambda: make(()), "W_q has no sizes yet"),
     ],
 )
@@ -84,7 +84,7 @@ def test_what_torch_has_no_layer_for(
     make_layer: Callable[[], MultiHeadAttention], reason: str
 ) -> None:
     layer = make_layer()
-    with pytest.raises(ValueError, match=f"^layout is 'torch', expected 'd2l' where {reason}$"):
+    with pytest.raises(ValueError, match=f"^layout is 'torch', expected 'd2l' because {reason}$"):
         layer.state_dict(layout="torch")
 
 
@@ -100,7 +100,7 @@ def test_what_torch_has_no_layer_for(
 def test_projections_that_are_more_than_linear(change: Callable[[Any], None]) -> None:
     layer = make()
     change(layer)
-    with pytest.raises(ValueError, match="^layout is 'torch', .* W_k is more than a torch.nn.Lin"):
+    with pytest.raises(ValueError, match="^layout is 'torch', .* W_k is not a plain torch.nn.Lin"):
         layer.state_dict(layout="torch")
 
 

@@ -490,7 +490,7 @@ def test_a_step_of_the_optimizer_ends_a_memory() -> None:
     output = layer(queries, memory)
     with torch.no_grad():
         layer.W_k.weight += 1
-    stale = "W_k has changed since the memory projected its keys with it: make a new memory"
+    stale = "W_k has changed since the memory projected its keys: create a new memory"
     for action in (lambda: layer(queries, memory), lambda: memory.append(keys, values)):
         with pytest.raises(RuntimeError, match=stale):
             action()
@@ -614,15 +614,17 @@ def cases() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
     lazy = AdditiveAttention(num_hiddens=8)
     return {
         "of another layer": (
-            lambda: other(queries, memory), ValueError, "the memory was made by another object"),
+            lambda: other(queries, memory), ValueError, "the memory belongs to another layer"),
         "values beside it": (
-            lambda: layer(queries, memory, values), TypeError, "values is given beside a memory"),
+            lambda: layer(queries, memory, values), TypeError,
+            "values and a memory are both given"),
         "lengths beside it": (
-            lambda: layer(queries, memory, valid_lens=3), TypeError, "valid_lens is given beside"),
+            lambda: layer(queries, memory, valid_lens=3), TypeError,
+            "valid_lens and a memory are both given"),
         "an unknown option": (
             lambda: layer(queries, memory, seed=3), TypeError, "unexpected keyword argument"),
         "sizes": (lambda: layer.memory(keys[..., :3], values), ValueError,
-                  "keys has shape (2, 7, 3), expected (..., N, 4): key_size is 4"),
+                  "keys has shape (2, 7, 3), expected (..., N, 4) because key_size is 4"),
         "float64": (lambda: layer.memory(keys.double(), values), TypeError,
                     "keys has dtype torch.float64, expected torch.float32"),
         "values of other rows": (lambda: layer.memory(keys, values[:, 1:]), ValueError,
@@ -631,7 +633,7 @@ def cases() -> dict[str, tuple[Callable[[], Any], type[Exception], str]]:
                             "keys has shape (1, 7, 4), expected (2, N, 4)"),
         "queries": (lambda: layer(queries[:1], memory), ValueError, "queries has shape"),
         "no sizes yet": (lambda: lazy.memory(keys, values), RuntimeError, "no sizes yet"),
-        "a constructor": (attnext.torch.Memory, TypeError, "made by a layer"),
+        "a constructor": (attnext.torch.Memory, TypeError, "cannot be created directly"),
         "a copy": (lambda: copy.copy(memory), TypeError, "a Memory cannot be copied or pickled"),
         "a pickle": (lambda: pickle.dumps(memory), TypeError, "a Memory cannot be copied"),
         "second derivatives": (

@@ -186,11 +186,13 @@ def test_hints_of_a_layers_call() -> None:
     layer, heads = ours.DotProductAttention(), ours.MultiHeadAttention(4, 4, 4, 4, 2)
     for call in (layer, heads):
         for name in ("valid_len", "enc_valid_lens"):
-            with pytest.raises(TypeError, match=f"'{name}': here it is valid_lens$"):
+            with pytest.raises(TypeError, match=f"'{name}': use valid_lens instead$"):
                 call(x, x, x, **{name: torch.tensor([1, 2])})
         with pytest.raises(TypeError, match="'casual': did you mean causal"):
             call(x, x, x, casual=True)
-        with pytest.raises(TypeError, match="added to the scores are an attention's argument bias"):
+        with pytest.raises(
+            TypeError, match="to add floats to the scores, use the argument bias of"
+        ):
             call(x, x, x, torch.zeros(5, 5))
 
 
@@ -629,17 +631,17 @@ WRONG: list[Wrong] = [
     (
         lambda: additive(Q.double(), K, V),
         TypeError,
-        "keys has dtype torch.float32 and queries torch.float64, " + BOTH,
+        "keys has dtype torch.float32 and queries has torch.float64, " + BOTH,
     ),
     (
         lambda: additive(Q.double(), K.double(), V.double()),
         TypeError,
-        "W_q has dtype torch.float32 and queries torch.float64, " + BOTH,
+        "W_q has dtype torch.float32 and queries has torch.float64, " + BOTH,
     ),
     (
         lambda: copy.deepcopy(additive).double()(Q, K, V),
         TypeError,
-        "W_q has dtype torch.float64 and queries torch.float32, " + BOTH,
+        "W_q has dtype torch.float64 and queries has torch.float32, " + BOTH,
     ),
     (
         lambda: copy.deepcopy(additive).to("meta")(Q, K, V),
@@ -656,12 +658,12 @@ WRONG: list[Wrong] = [
     (
         lambda: additive(torch.zeros(2, 3, 7), K, V),
         ValueError,
-        "queries has shape (2, 3, 7), expected (..., M, 4): query_size is 4",
+        "queries has shape (2, 3, 7), expected (..., M, 4) because query_size is 4",
     ),
     (
         lambda: additive(Q, torch.zeros(2, 5, 7), V),
         ValueError,
-        "keys has shape (2, 5, 7), expected (..., N, 5): key_size is 5",
+        "keys has shape (2, 5, 7), expected (..., N, 5) because key_size is 5",
     ),
     (
         lambda: additive(Q, K, V, torch.tensor([1, 2, 3])),

@@ -360,7 +360,7 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"attn_mask": ones(B, L, S) > 0}, ValueError,
      "attn_mask has shape (3, 4, 6), expected (4, 6) or (6, 4, 6)"),
     ({"is_causal": True}, ValueError,
-     "attn_mask is None, expected the causal mask with is_causal=True"),
+     "attn_mask is None, expected the causal mask as is_causal is True"),
 ]  # fmt: skip
 
 
@@ -377,11 +377,9 @@ def test_what_cannot_be_served_says_so() -> None:
     nested = torch.nested.nested_tensor([torch.randn(n, E) for n in (2, 3)])
     x = torch.randn(2, 3, E)
     calls: dict[str, Callable[[], Any]] = {
-        "key is no nested tensor, expected all three to be": lambda: mine(nested, x, x),
-        "is_causal is True, expected False with nested tensors": lambda: mine(
-            *[nested] * 3, is_causal=True
-        ),
-        "attn_mask is given beside nested tensors, expected none": lambda: mine(
+        "key is not nested, expected three nested tensors or none": lambda: mine(nested, x, x),
+        "need_weights is True, expected False with nested tensors": lambda: mine(*[nested] * 3),
+        "attn_mask is given, expected None with nested tensors": lambda: mine(
             *[nested] * 3, need_weights=False, attn_mask=_pairs
         ),
     }

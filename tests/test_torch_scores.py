@@ -70,7 +70,9 @@ def test_numbers_are_checked_in_the_words_of_the_arrays_functions() -> None:
         ours.dot_product_scores(x, x, softcap="1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"scale has shape \(2,\), expected"):
         ours.cosine_scores(x, x, scale=torch.ones(2))
-    with pytest.raises(TypeError, match="scale has dtype torch.float64 and queries torch.float32"):
+    with pytest.raises(
+        TypeError, match="scale has dtype torch.float64 and queries has torch.float32"
+    ):
         ours.cosine_scores(x, x, scale=torch.ones(2).double())
 
 

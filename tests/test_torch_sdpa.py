@@ -187,13 +187,13 @@ def test_compiled() -> None:
         ({"attn_mask": torch.ones(6, 5, dtype=torch.int64)}, TypeError, "attn_mask has dtype "
          "torch.int64, expected bools or floats"),
         ({"attn_mask": [[True]]}, TypeError, "attn_mask is of type list, expected a torch.Tensor"),
-        ({"attn_mask": torch.ones(6, 5), "is_causal": True}, ValueError, "attn_mask is given "
-         "beside is_causal=True, expected one of them"),
+        ({"attn_mask": torch.ones(6, 5), "is_causal": True}, ValueError, "attn_mask and "
+         "is_causal=True are both given, expected only one"),
         ({"dropout_p": 1.5}, ValueError, "dropout_p is 1.5, expected 0 <= dropout_p <= 1"),
         ({"dropout_p": "1"}, TypeError, "dropout_p must be a number, got str"),
         ({"is_causal": 1}, TypeError, "is_causal must be a bool, got int"),
         ({"enable_gqa": True, "key": torch.ones(2, 2, 5, 8)}, ValueError, "key has shape "
-         "(2, 2, 5, 8), expected a number of heads (axis -3) that divides the 3 of queries"),
+         "(2, 2, 5, 8), expected a number of heads (axis -3) that divides 3, the heads of queries"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
 )  # fmt: skip

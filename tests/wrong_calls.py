@@ -11,8 +11,10 @@ Call: TypeAlias = Callable[[], Any]
 Wrong: TypeAlias = tuple[Call, type[Exception], str]
 
 # What attnext.torch says of dtypes, behind what came and what was expected.
-HALF = ": .float() converts tensors and modules"
-BOTH = "expected one for all: .float() or .double() converts tensors and modules"
+HALF = ": convert tensors and modules with .float()"
+BOTH = (
+    "expected the same dtype for all inputs: convert tensors and modules with .float() or .double()"
+)
 
 
 def each(table: list[Wrong]) -> pytest.MarkDecorator:

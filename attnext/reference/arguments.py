@@ -39,7 +39,7 @@ def raise_for(name: str, what: str, error: Exception) -> NoReturn:
     if type(error) in (ValueError, TypeError, RuntimeError):
         raise type(error)(f"{name} {what}: {error}") from error
     if not isinstance(error, MemoryError):
-        error.add_note(f"raised when the argument {name} was read")
+        error.add_note(f"raised while reading the argument {name}")
     raise error
 
 
@@ -98,19 +98,16 @@ def as_scores(name: str, value: ArrayLike) -> Array:
 
 
 def as_mask(name: str, value: ArrayLike, shape: tuple[int, ...], meaning: str, hint: str) -> Mask:
-    """Return bools that broadcast to this shape.
-
-    meaning: what True means, for the message about integers; hint: for the message about floats.
-    """
-    true = f": True = {meaning}"
+    """Bools that broadcast to this shape; the meaning is that of True, the hint is for floats."""
+    true = f": True means {meaning}"
     array = _plain_array(name, value, "b", "bools", i=true, u=true, f=hint)
     _check_broadcasts(name, array, shape)
     return array.astype(bool)
 
 
 def as_bias(value: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """Return floats that broadcast to this shape."""
-    hint = ": a bool mask is the argument mask"
+    """Floats that broadcast to this shape."""
+    hint = ": use the argument mask for a bool mask"
     array = _plain_array("bias", value, "f", "floats", b=hint)
     _check_broadcasts("bias", array, shape)
     return array.astype(np.float64, order="C", copy=False)
@@ -122,7 +119,7 @@ def as_sink(value: ArrayLike, rows: tuple[int, ...]) -> Array:
     _check_broadcasts("sink", sink, rows)
     if not (sink < np.inf).all():  # also catches NaN
         worst = "nan" if np.isnan(sink).any() else "inf"
-        raise ValueError(f"sink contains {worst}, expected finite numbers, or -inf for none")
+        raise ValueError(f"sink contains {worst}, expected finite numbers or -inf")
     return sink
 
 
@@ -167,7 +164,7 @@ def as_queries_and_keys(
     k = as_array("keys", keys, (*q.shape[:-3], "heads", "N", "Dk"))
     heads, key_heads = q.shape[-3], k.shape[-3]
     if heads != key_heads and (key_heads == 0 or heads % key_heads != 0):
-        expected = f"a number of heads that divides the {heads} of queries"
+        expected = f"a number of heads (axis -3) that divides {heads}, the heads of queries"
         raise ValueError(f"keys has shape {k.shape}, expected {expected}")
     return q, k
 
@@ -241,8 +238,8 @@ def as_seed(seed: int) -> int:
 
 
 def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
-    """Return lengths as int64; a length above N becomes N."""
-    whole, which = ": .astype(int), if these are whole numbers", f": {name} counts keys"
+    """Lengths as int64, those above N as N."""
+    whole, which = ": if they are whole numbers, pass .astype(int)", f": {name} counts keys"
     lens = as_integers(name, value, f=whole, b=which)
     if (lens < 0).any():
         raise ValueError(f"{name} contains {shown(lens.min())}, expected lengths of 0 or more")
@@ -282,8 +279,8 @@ def deliver(result: Array, out: Array | None, *inputs: Array) -> Array:
     if out.shape != result.shape:
         raise ValueError(f"out has shape {out.shape}, expected {result.shape}")
     if not (out.flags.c_contiguous and out.flags.writeable):
-        raise ValueError("out is read-only or not C-contiguous, expected neither")
+        raise ValueError("out is not a writable C-contiguous array, expected one")
     if any(np.shares_memory(out, x) for x in inputs):
-        raise ValueError("out shares memory with an input, expected memory of its own")
+        raise ValueError("out shares memory with an input, expected an array with its own memory")
     out[...] = result
     return out

@@ -46,15 +46,13 @@ def dropout_keep(shape: tuple[int, ...], o: Options) -> Array:
     seed = None if o.seed is None else as_seed(o.seed)
     if o.dropout_mask is not None:
         if seed is not None:
-            raise ValueError("seed and dropout_mask are both given, expected one of them")
-        stays = as_mask("dropout_mask", o.dropout_mask, shape, "keep", ": True = keep")
+            raise ValueError("seed and dropout_mask are both given, expected only one")
+        stays = as_mask("dropout_mask", o.dropout_mask, shape, "keep", ": True means keep")
         return np.broadcast_to(stays / (1 - p), shape)
     if p == 0:
         return np.ones(shape)
     if seed is None:
-        raise ValueError(
-            "seed is not given, expected an int 0 <= seed < 2**64 because dropout_p is not 0"
-        )
+        raise ValueError("seed is not given, expected 0 <= seed < 2**64 because dropout_p is not 0")
     return (_stays(math.prod(shape), p, seed) / (1 - p)).reshape(shape)
 
 

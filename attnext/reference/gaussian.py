@@ -24,7 +24,7 @@ class Gaussian(Score):
         check_same_features(q, k)
         w, sigma = o.w, o.sigma
         if w is not None and sigma is not None:
-            raise ValueError("w and sigma are both given, expected one of them: w = 1 / sigma")
+            raise ValueError("w and sigma are both given, expected only one because w = 1 / sigma")
         if sigma is None:
             self.w = 1.0 if w is None else as_finite("w", w, one_element=True)
         else:

@@ -21,7 +21,7 @@ def pairs_that_take_part(rows: tuple[int, ...], N: int, o: Options) -> Mask:
         lens = broadcast_lens(as_lens("valid_lens", o.valid_lens, N), rows)
         takes_part &= np.arange(N) < lens[..., None]
     if o.mask is not None:
-        hint = ": floats to add to the scores are the argument bias"
+        hint = ": to add floats to the scores, use the argument bias"
         takes_part &= as_mask("mask", o.mask, takes_part.shape, "attend", hint)
     if o.bias is not None:
         takes_part &= as_bias(o.bias, takes_part.shape) != -np.inf

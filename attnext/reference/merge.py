@@ -92,7 +92,7 @@ def _as_parts(outputs: ArrayLike, lses: ArrayLike) -> tuple[Array, Array]:
         expected = "three axes or more: (P, ..., M, Dv)"
         raise ValueError(f"outputs has shape {o.shape}, expected {expected}")
     if len(o) == 0:
-        raise ValueError(f"outputs has shape {o.shape}, expected one part or more")
+        raise ValueError(f"outputs has shape {o.shape}, expected at least one part")
     return o, as_array("lses", s, o.shape[:-1])
 
 

@@ -98,7 +98,7 @@ def read_arguments(x: dict[str, Any]) -> Arguments:
     kv_heads = x.get("num_kv_heads")
     kv_heads = heads if kv_heads is None else as_size("num_kv_heads", kv_heads, 1)
     if heads % kv_heads != 0:
-        expected = f"a number that divides num_heads, which is {heads}"
+        expected = f"a divisor of num_heads ({heads})"
         raise ValueError(f"num_kv_heads is {kv_heads}, expected {expected}")
     q = as_array("queries", x["queries"])
     if q.ndim < 2:
@@ -108,7 +108,7 @@ def read_arguments(x: dict[str, Any]) -> Arguments:
     W_q = as_array("W_q", x["W_q"], ("H", q.shape[-1]))
     H = len(W_q)
     if H % heads != 0:
-        expected = f"H a multiple of num_heads, which is {heads}"
+        expected = f"where H is a multiple of num_heads ({heads})"
         raise ValueError(f"W_q has shape {W_q.shape}, expected (H, {q.shape[-1]}), {expected}")
     Hk = H // heads * kv_heads
     W_k = as_array("W_k", x["W_k"], (Hk, k.shape[-1]))
@@ -134,10 +134,11 @@ def check_heads(name: str, shape: tuple[int, ...], pairs: tuple[int, ...]) -> No
     """Raise ValueError if the shape is ambiguous: (batch, M, N) or (heads, M, N)."""
     if not 2 < len(shape) < len(pairs) or prod(shape[:-2]) == 1:
         return
-    expected = f"a shape that broadcasts to {pairs[-2:]}, or all axes of {pairs}"
+    all_axes = f"a shape with {len(pairs)} axes that broadcasts to {pairs}"
+    expected = f"a shape that broadcasts to {pairs[-2:]}, or {all_axes}"
     if len(pairs) == 4:
-        expected += f": {name}[:, None] if there is one for each entry of the batch, "
-        expected += f"{name}[None] if one for each head"
+        each = f"{name}[:, None] if it has one {name} per batch element"
+        expected += f"; pass {each}, or {name}[None] if it has one {name} per head"
     raise ValueError(f"{name} has shape {shape}, expected {expected}")
 
 

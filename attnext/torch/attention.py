@@ -80,7 +80,7 @@ VOICE = Voice(
 _NUMBERS = ("scale", "w", "sigma")
 _EXTRAS = ("weights", "lse")
 OTHER = Taken({}, VOICE)  # of functions that write their options out
-_NOTES = {"dropout_p": "with a seed from torch's generator if none is given"}
+_NOTES = {"dropout_p": "; without a seed, torch's generator draws one"}
 TAKEN, TAKEN_BY_HEADS = (
     Taken(options.__annotations__, VOICE, _TENSORS | _INPUTS | _DROPOUT, notes=_NOTES)
     for options in (Options, HeadsOptions)

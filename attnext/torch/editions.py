@@ -30,14 +30,14 @@ class Editions:
         self._chinese, self._english = (_signature(*x.split()) for x in (chinese, english))
 
     def showing_sizes(self, constructor: _F) -> _F:
-        """The constructor itself; help() shows the arguments of the Chinese edition, by name."""
+        """Return the constructor; help() shows the arguments of d2l's Chinese edition by name."""
         own = [p for p in signature(constructor).parameters.values() if p.kind in _ONE_BY_ONE]
         shown = [own[0], *self._chinese.parameters.values(), *own[1:]]
         vars(constructor)["__signature__"] = Signature(shown)
         return constructor
 
     def arguments_of(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of a call by their names; None for the sizes in the English edition."""
+        """Return the arguments of a call by name; in the English edition sizes are None."""
         for edition in (self._chinese, self._english):
             try:
                 bound = edition.bind(*given, **named)
@@ -48,10 +48,10 @@ class Editions:
         shown = ", ".join([*map(repr, given), *(f"{name}={x!r}" for name, x in named.items())])
         raise TypeError(
             f"{self._name}({shown}): expected {self._chinese}, as in d2l's Chinese edition, or "
-            f"{self._english}, as in its English one; {self._by_name} by name"
+            f"{self._english}, as in the English edition; pass {self._by_name} by name"
         )
 
 
 def checked_dropout(dropout: float) -> float:
-    """A probability, in the words of the classes in C."""
+    """Return a probability, or raise the same error as the classes in C."""
     return _core.DotProductAttention(dropout).dropout

@@ -94,7 +94,8 @@ class Layer(nn.Module):
             for name, value in (("values", values), ("valid_lens", valid_lens)):
                 if value is not None:
                     raise TypeError(
-                        f"{name} is given beside a memory, expected none: it has its own"
+                        f"{name} and a memory are both given: leave out {name}, which the memory "
+                        "already contains"
                     )
             keys._check_layer(self)
             queries, parameters = self._projected_queries(queries)

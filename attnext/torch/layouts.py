@@ -43,7 +43,7 @@ def check_torch(layer: Any) -> None:
         if is_undrawn(linear):
             _layouts.refuse(f"{name} has no sizes yet")
         if not _is_plain(linear):
-            _layouts.refuse(f"{name} is more than a torch.nn.Linear")
+            _layouts.refuse(f"{name} is not a plain torch.nn.Linear")
     _layouts.check_torch(layer, layer.W_q.weight.shape[1])
 
 

@@ -35,8 +35,8 @@ from .tensors import by_argument, snapshot, split_options, to_array, zeros_unles
 Arrays = dict[str, NDArray[Any]]
 _NO_TOKENS = None, None
 _FIRST_DERIVATIVES = (
-    "a Memory does not work under torch.func (vmap, grad, jvp, ...) or in forward mode: its "
-    "derivatives are those of backward() and torch.autograd.grad, and first ones"
+    "a Memory does not work under torch.func (vmap, grad, jvp, ...) or in forward mode: use "
+    "backward() or torch.autograd.grad, for first derivatives"
 )
 
 
@@ -119,7 +119,7 @@ class Memory:
 
     def __init__(self) -> None:
         raise TypeError(
-            "a Memory is made by a layer that reads it: layer.memory(keys, values, valid_lens)"
+            "a Memory cannot be created directly: call layer.memory(keys, values, valid_lens)"
         )
 
     @classmethod
@@ -161,8 +161,8 @@ class Memory:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a Memory cannot be copied or pickled, because it belongs to the layer that made it: "
-            "make another from the keys and values"
+            "a Memory cannot be copied or pickled because it belongs to one layer: create another "
+            "with layer.memory(keys, values)"
         )
 
     def append(self, keys: Tensor, values: Tensor, mask: Tensor | ArrayLike | None = None) -> None:
@@ -249,8 +249,7 @@ class Memory:
     def _check_layer(self, layer: Any) -> None:
         if layer is not self._layer:
             raise ValueError(
-                "the memory was made by another object, expected one that memory() of this object "
-                "returned"
+                "the memory belongs to another layer, expected a memory that this layer created"
             )
         self._check(layer._weights_of_keys())
 
@@ -377,7 +376,7 @@ def _checked(**inputs: Any) -> dict[str, Tensor]:
         raise RuntimeError(_FIRST_DERIVATIVES)
     for name, x in tensors.items():
         if x.dtype is not torch.float32:
-            hint = "a Memory computes in it alone"
+            hint = "a Memory has no other dtype"
             raise TypeError(f"{name} has dtype {x.dtype}, expected torch.float32: {hint}")
     return tensors
 

@@ -44,7 +44,7 @@ def merge_attention(
     """
     inputs = _parts("outputs", outputs) | _parts("lses", lses)
     if not inputs:
-        raise ValueError("outputs has no parts, expected one or more")
+        raise ValueError("outputs is empty, expected at least one part")
     merged: tuple[Tensor, Tensor] = run("merge_attention", inputs, {}, ("output", "lse"))
     return merged
 

@@ -244,7 +244,7 @@ class AdditiveAttention(Layer):
     def _score_and_sizes(self) -> tuple[str, tuple[int, ...]]:
         if isinstance(self.w_v, LazyModuleMixin):
             raise RuntimeError(
-                "the layer has no sizes yet, expected a call with queries and keys before memory()"
+                "the layer has no sizes yet: call it with queries and keys before memory()"
             )
         H = weight_of_score(self).shape[-1]
         return "additive", (H, weight(self.W_k, H).shape[1], 0, 0, 0)

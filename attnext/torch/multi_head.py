@@ -243,8 +243,7 @@ class MultiHeadAttention(Layer):
     def _score_and_sizes(self) -> tuple[str, tuple[int, ...]]:
         if isinstance(self.W_o, LazyModuleMixin):
             raise RuntimeError(
-                "the layer has no sizes yet, expected a call with queries, keys and values before "
-                "memory()"
+                "the layer has no sizes yet: call it with queries, keys and values before memory()"
             )
         widths = [W.shape[1] for name, W in self._weights_of_keys().items() if name[0] == "W"]
         return "multi_head", (self.num_hiddens, *widths, self.num_heads, self.num_kv_heads)
@@ -340,11 +339,11 @@ def _heads(num_hiddens: int, num_heads: Any, num_kv_heads: Any) -> tuple[int, in
     """Their numbers, checked; as many of keys as of queries by default."""
     heads = as_size("num_heads", num_heads, 1)
     if num_hiddens % heads:
-        expected = f"a multiple of num_heads, which is {heads}"
+        expected = f"a multiple of num_heads ({heads})"
         raise ValueError(f"num_hiddens is {num_hiddens}, expected {expected}")
     shared = heads if num_kv_heads is None else as_size("num_kv_heads", num_kv_heads, 1)
     if heads % shared:
-        expected = f"a number that divides num_heads, which is {heads}"
+        expected = f"a divisor of num_heads ({heads})"
         raise ValueError(f"num_kv_heads is {shared}, expected {expected}")
     return heads, shared
 

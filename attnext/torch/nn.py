@@ -279,12 +279,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         """
         for name, x in inputs.items():
             if not getattr(x, "is_nested", False):
-                raise TypeError(f"{name} is no nested tensor, expected all three to be")
-        for name, given in masks.items():
+                raise TypeError(f"{name} is not nested, expected three nested tensors or none")
+        for name, given in (("key_padding_mask", padding), ("attn_mask", attn_mask)):
             if given is not None:
-                raise TypeError(f"{name} is given beside nested tensors, expected none")
-        if is_causal:
-            raise TypeError("is_causal is True, expected False with nested tensors")
+                raise TypeError(f"{name} is given, expected None with nested tensors")
+        if need_weights:
+            raise TypeError("need_weights is True, expected False with nested tensors")
         query = inputs["query"]
         rows, keys = ([len(x) for x in inputs[name].unbind()] for name in ("query", "key"))
         q, k, v = (x.to_padded_tensor(0.0) for x in inputs.values())
@@ -339,7 +339,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             if list(x.shape) != [*expected, size]:
                 _refuse(name, x, str((*expected, size)))
         if is_causal and attn_mask is None:
-            raise ValueError("attn_mask is None, expected the causal mask with is_causal=True")
+            raise ValueError("attn_mask is None, expected the causal mask as is_causal is True")
         heads = self.num_heads * (lead[0] if lead else 1)
         if padding is not None and list(padding.shape) != [*lead, N]:
             _refuse("key_padding_mask", padding, str((*lead, N)))

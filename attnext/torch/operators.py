@@ -152,8 +152,8 @@ def _backward(
     flow[1:] = [x if x is not None and x.any() else None for x in flow[1:]]
     if any(x.dtype is torch.float64 for x in grads):  # C has float32; here autograd is off
         raise TypeError(
-            "the inputs have dtype torch.float64 and a class with a __torch_dispatch__, expected "
-            "torch.float32 or plain tensors for a backward"
+            "the inputs are float64 tensors of a class with a __torch_dispatch__, expected float32 "
+            "or plain tensors for a backward pass"
         )
     d = backward(_decoded(*call), saved, flow, needed)
     return [x for x in d if x is not None]

@@ -63,7 +63,7 @@ def projected(
         # Else the message would blame the parameter. (To torch.jit.trace sizes are no numbers.)
         if x.dim() >= 2 and torch._C._get_tracing_state() is None and x.shape[-1] != size:
             raise ValueError(
-                f"{name} has shape {tuple(x.shape)}, expected (..., {rows}, {size}): "
+                f"{name} has shape {tuple(x.shape)}, expected (..., {rows}, {size}) because "
                 f"{size_name} is {size}"
             )
         return x, W, part(layer, "bias")

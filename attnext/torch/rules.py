@@ -1,4 +1,4 @@
-"""What is refused, and what to do instead; and what autocast makes of inputs."""
+"""Check the inputs, with errors that say what to do instead; convert inputs under autocast."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_inputs(inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
 
 
 def check_dtypes(inputs: Mapping[str, Tensor]) -> bool:
-    """Are they of float64? One is only if all are."""
+    """Return True if all inputs are float64; raise TypeError if only some are."""
     dtypes = [x.dtype for x in inputs.values()]
     if torch.float64 not in dtypes:
         return False
@@ -77,8 +77,8 @@ def check_dtypes(inputs: Mapping[str, Tensor]) -> bool:
     for name, x in inputs.items():
         if x.dtype is not dtypes[0]:
             raise TypeError(
-                f"{name} has dtype {x.dtype} and {first} {dtypes[0]}, expected one for all: "
-                ".float() or .double() converts tensors and modules"
+                f"{name} has dtype {x.dtype} and {first} has {dtypes[0]}, expected the same dtype "
+                "for all inputs: convert tensors and modules with .float() or .double()"
             )
     return True
 
@@ -94,25 +94,25 @@ def check_option(name: str, value: Tensor, meta: bool = False) -> Tensor:
         refuse_causal_bias(name, value)
     if value.requires_grad:
         raise TypeError(
-            f"{name} is a tensor that requires grad, but no gradient flows to it: "
+            f"{name} is a tensor that requires grad, but attnext computes no gradient of it: "
             f"pass {name}.detach()"
         )
     if name in _INTEGERS and value.is_floating_point():
-        hint = "expected integers: .long(), if these are whole numbers"
-        if name == "valid_lens":  # where other functions have a mask
-            hint += "; floats to be added to the scores are an attention's argument bias"
+        hint = f"expected integers: if they are whole numbers, pass {name}.long()"
+        if name == "valid_lens":  # other libraries have a mask at this position
+            hint += "; to add floats to the scores, use the argument bias of an attention function"
         raise TypeError(f"{name} has dtype {value.dtype}, {hint}")
     if name == "valid_lens" and value.dtype is torch.bool:
-        hint = "expected integers, how many keys take part: which, says the argument mask"
+        hint = "expected integers: to choose keys by bools, use the argument mask"
         raise TypeError(f"{name} has dtype {value.dtype}, {hint}")
     if value.dtype not in _NUMPY_DTYPES:
-        raise TypeError(f"{name} has dtype {value.dtype}, which NumPy does not know")
+        raise TypeError(f"{name} has dtype {value.dtype}, expected a dtype that NumPy has")
     return value
 
 
 def _check_place(name: str, tensor: Tensor, meta: bool) -> None:
     if tensor.is_nested:
-        raise TypeError(f"{name} is a nested tensor, expected one of a single shape")
+        raise TypeError(f"{name} is a nested tensor, expected a tensor that is not nested")
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} has layout {tensor.layout}, expected torch.strided")
     if not (tensor.is_cpu or (meta and tensor.is_meta)):
@@ -123,7 +123,7 @@ def _check_place(name: str, tensor: Tensor, meta: bool) -> None:
 
 
 def is_causal_bias(x: object) -> TypeGuard[CausalBias]:
-    """True for torch's CausalBias, which stands for a rule: the values in its memory are random.
+    """True for torch's CausalBias, which describes a rule; the values in its memory are random.
 
     Its module is not imported here, because it imports torch.compile, which takes a second.
     """
@@ -134,12 +134,12 @@ def is_causal_bias(x: object) -> TypeGuard[CausalBias]:
 
 
 def refuse_causal_bias(name: str, x: object) -> None:
-    """Raise TypeError for a CausalBias where no argument stands for its rule."""
+    """Raise TypeError for a CausalBias as an argument that needs values."""
     if is_causal_bias(x):
         raise TypeError(
-            f"{name} is a torch.nn.attention.bias.CausalBias, which has no values of its own, "
-            f"expected a tensor: causal=True is its rule, with {OFFSET}=N - M for lower right; "
-            "scaled_dot_product_attention takes a CausalBias as attn_mask"
+            f"{name} is a torch.nn.attention.bias.CausalBias, expected a tensor: pass causal=True, "
+            f"with {OFFSET}=N - M for a lower-right bias, or call scaled_dot_product_attention, "
+            "whose attn_mask may be a CausalBias"
         )
 
 
@@ -154,26 +154,26 @@ def is_dispatched(x: object) -> bool:
 
 
 def check_values(name: str, x: Tensor) -> None:
-    """TypeError for a tensor without values in memory, where these are needed at once."""
+    """Raise TypeError for a tensor without values in memory."""
     if x.is_meta:
         raise TypeError(f"{name} is on device meta, expected cpu")
     if is_dispatched(x):
         raise TypeError(
-            f"{name} is a {type_name(x)}, expected a plain tensor: attnext needs values"
+            f"{name} is a {type_name(x)}, expected a plain tensor because attnext needs its values"
         )
 
 
 def _as_real(name: str, value: Tensor) -> Tensor:
-    """float64 as it is; lower ones in float32 if autocast is on, and outside of it a TypeError."""
+    """Return float64 unchanged, and 16-bit floats as float32 under autocast, or raise TypeError."""
     if value.dtype is torch.float64:
         return value
     if value.dtype in _LOW_PRECISION and _is_autocast():
         return value.float()
     hint = ""
     if name == "bias" and value.dtype == torch.bool:
-        hint = ": a bool mask is the argument mask"
+        hint = ": use the argument mask for a bool mask"
     elif value.dtype in _LOW_PRECISION:
-        hint = ": .float() converts tensors and modules"
+        hint = ": convert tensors and modules with .float()"
     raise TypeError(f"{name} has dtype {value.dtype}, expected torch.float32{hint}")
 
 
@@ -182,7 +182,7 @@ def _is_autocast() -> bool:
 
 
 def check_order(function: str, X: object, lens: object, name: str) -> None:
-    """Refuse lengths as X and numbers as lengths, in the words of C."""
+    """Raise C's TypeError if X and the lengths seem to be swapped."""
     if (
         isinstance(X, Tensor)
         and isinstance(lens, Tensor)
@@ -191,7 +191,7 @@ def check_order(function: str, X: object, lens: object, name: str) -> None:
         and lens.dim() > X.dim()
     ):
         raise TypeError(
-            f"X holds integers and {name} floats, as if they were swapped: expected "
+            f"X contains integers and {name} floats, expected the opposite order: "
             f"{function}(X, {name})"
         )
 
@@ -203,29 +203,29 @@ is_wrapped: Callable[[Tensor], bool] = _is_functorch  # by torch.func: a batch o
 
 
 def is_batch(x: Tensor) -> bool:
-    """Does it stand for several, by torch.func.vmap or by the older one within torch.autograd?"""
+    """True if the tensor is a batch of torch.func.vmap or of the older vmap in torch.autograd."""
     return is_wrapped(x) or not torch._C._has_storage(x)
 
 
 def unwrapped(x: Tensor) -> Tensor:
-    """The tensor that has the numbers."""
+    """Return the tensor that has the values."""
     while is_wrapped(x):
         x = _unwrap(x)
     return x
 
 
 def outside_transforms() -> AbstractContextManager[Any]:
-    """Where constants have their numbers: within torch.func.grad no tensor has."""
+    """Return a context in which constants have values; within torch.func.grad no tensor has."""
     return _cleared() if in_transform() else _HERE
 
 
 def in_transform() -> bool:
-    """Is this code within a transform of torch.func, whatever its tensors are?"""
+    """True within a transform of torch.func."""
     return _innermost() is not None
 
 
 def stand_for_more(tensors: Iterable[Tensor]) -> bool:
-    """Are there tensors that are more than their numbers: of torch.func, or of forward mode?"""
+    """True if a tensor also carries a transform of torch.func or a tangent of forward mode."""
     if in_transform() and any(map(is_wrapped, tensors)):
         return True
     level = getattr(forward_ad, "_current_level", -1)
@@ -233,7 +233,7 @@ def stand_for_more(tensors: Iterable[Tensor]) -> bool:
 
 
 def may_stand_for_more() -> bool:
-    """Is there anything of which they could be, or does torch.jit.trace look on?"""
+    """True if a transform, forward mode or torch.jit.trace is active."""
     level: int = forward_ad._current_level
     return level >= 0 or _transforms() or _tracing() is not None
 

@@ -106,7 +106,7 @@ def scaled_dot_product_attention(
         return overridden
     elif attn_mask is not None:
         if is_causal:
-            raise ValueError("attn_mask is given beside is_causal=True, expected one of them")
+            raise ValueError("attn_mask and is_causal=True are both given, expected only one")
         options = by_kind("attn_mask", attn_mask)
     else:
         options = {} if is_causal is False else {"causal": is_causal}
@@ -160,7 +160,7 @@ def run_as_torch(
 def _of_causal_bias(bias: CausalBias, query: Any, key: Any, is_causal: bool) -> dict[str, Any]:
     """Return the rule that torch's CausalBias stands for. Its own values mean nothing."""
     if is_causal:
-        raise ValueError("attn_mask is a CausalBias beside is_causal=True, expected one of them")
+        raise ValueError("attn_mask is a CausalBias and is_causal is True, expected only one")
     for name, x in (("query", query), ("key", key)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} is of type {type_name(x)}, expected a torch.Tensor")
@@ -168,8 +168,8 @@ def _of_causal_bias(bias: CausalBias, query: Any, key: Any, is_causal: bool) -> 
     sizes = bias.seq_len_q, bias.seq_len_kv
     if sizes != (L, S):
         raise ValueError(
-            f"attn_mask is a CausalBias for sequences of lengths {sizes}, expected {(L, S)}, the "
-            "lengths of query and key"
+            f"attn_mask is a CausalBias for lengths {sizes}, expected {(L, S)}, the lengths of "
+            "query and key"
         )
     lower_right = bias.variant.name == "LOWER_RIGHT"
     return {"causal": True, OFFSET: S - L if lower_right else 0}

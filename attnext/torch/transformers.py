@@ -277,8 +277,8 @@ def _attention(
     """
     if NAME not in masking_utils.ALL_MASK_ATTENTION_FUNCTIONS:
         raise RuntimeError(
-            f"AttentionMaskInterface has no {NAME!r}, without which transformers leaves out masks: "
-            "expected what attnext.torch.transformers has registered"
+            f"AttentionMaskInterface has no {NAME!r}, so transformers would omit the masks: keep "
+            "the mask function that attnext.torch.transformers has registered"
         )
     _refuse(module, more)
     options = {"scale": scaling, "softcap": softcap, **dropped(dropout)}

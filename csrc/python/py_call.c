@@ -20,7 +20,7 @@ check_options(const py_call *call)
     const py_options *o = &call->options;
     const bool mask = py_is_given(given[ARG_DROPOUT_MASK]);
     if (py_is_given(given[ARG_W]) && py_is_given(given[ARG_SIGMA])) {
-        return py_wrong("both", "(sss)", "w", "sigma", ": w = 1 / sigma");
+        return py_wrong("both", "(sss)", "w", "sigma", " because w = 1 / sigma");
     }
     if (mask && o->seed.given) {
         return py_wrong("both", "(sss)", "dropout_mask", "seed", "");

@@ -151,7 +151,8 @@ take_heads(py_call *call, npy_intp sizes[PY_LETTERS])
     const npy_intp H = sizes['H' - 'A'], heads = call->options.num_heads;
     const npy_intp given = call->options.num_kv_heads, kv = given > 0 ? given : heads;
     if (H % heads != 0) {
-        return py_wrong("divisor", "(snsn)", "num_heads", heads, "the rows of W_q", H);
+        return py_wrong("divisor", "(snsn)", "num_heads", heads,
+                        "the number of rows of W_q", H);
     }
     if (heads % kv != 0) {
         return py_wrong("divisor", "(snsn)", "num_kv_heads", kv, "num_heads", heads);

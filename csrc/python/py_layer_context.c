@@ -88,7 +88,7 @@ layer_context_read(const attnext_state *state, const layer_core *core, py_call *
     }
     if (!Py_IS_TYPE(object, state->Context)) {
         return py_wrong("kind", "(sOs)", "context", object,
-                        "what .context returned after a forward");
+                        "a Context (an attribute of the layer after a call)");
     }
     context_object *context = (context_object *)object;
     if (context->identity != core->identity) {

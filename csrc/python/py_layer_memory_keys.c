@@ -207,7 +207,7 @@ move(const attnext_state *state, memory_object *memory, const memory_rows *rows)
     next.kv = attn_kv_moved(was.kv == NULL ? &none : was.kv, rows->N,
                             rows->arrays[MEMORY_MASK] != NULL, py_take_scratch, &bytes);
     const int result = next.kv == NULL
-                           ? py_refuse(bytes, "that the projected keys need")
+                           ? py_refuse(bytes, "the projected keys")
                            : put(state, next.kv, rows, true);
     const bool same = now->N == was.N && now->kv == was.kv;
     if (result == 0 && same) {

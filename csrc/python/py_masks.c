@@ -86,7 +86,7 @@ check_numbers(PyArrayObject *a, const char *name, bool minus_inf)
     const float *x = attn_not_finite(py_data(a), PyArray_SIZE(a), minus_inf);
     return x == NULL ? 0
                      : py_wrong("contains", "(sds)", name, (double)*x,
-                                minus_inf ? "finite float32 numbers, or -inf for none"
+                                minus_inf ? "finite float32 numbers or -inf"
                                           : "finite float32 numbers");
 }
 

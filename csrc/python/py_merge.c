@@ -58,7 +58,7 @@ point_to(const merge_call *m, merge_parts *parts, bool stacked)
         parts->data[i] = stacked ? py_data(parts->arrays[0]) + i * size
                                  : py_data(parts->arrays[i]);
     }
-    return parts->data == NULL ? py_refuse(0, "of parts") : 0;
+    return parts->data == NULL ? py_refuse(0, "the parts") : 0;
 }
 
 /* first: their shape is the first to be known. */
@@ -72,7 +72,7 @@ read_parts(merge_call *m, merge_parts *parts, PyObject *object, const char *name
         return py_wrong("count_of_parts", "(snn)", name, arrays, m->count);
     }
     if ((parts->arrays = PyMem_Calloc((size_t)arrays, sizeof *parts->arrays)) == NULL) {
-        return py_refuse(0, "of parts");
+        return py_refuse(0, "the parts");
     }
     parts->held = arrays;
     m->count = first ? arrays : m->count;

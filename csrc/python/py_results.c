@@ -71,7 +71,7 @@ make_kept(py_call *call)
 {
     const npy_intp size = kept_size(call);
     if (size > PY_SSIZE_T_MAX / (npy_intp)sizeof(float)) {
-        return py_wrong("arrays_too_large", "(s)", "that the projections need");
+        return py_wrong("arrays_too_large", "(s)", "the projections");
     }
     call->made.kept = py_new_float32(1, &size);
     return call->made.kept == NULL ? -1 : 0;

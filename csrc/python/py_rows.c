@@ -195,7 +195,7 @@ share(py_operand *to, PyArrayObject *a, int64_t entries, int64_t distinct)
 {
     to->tables = PyMem_New(int64_t, entries * 2);
     if (to->tables == NULL) {
-        return py_refuse(0, "of batch elements");
+        return py_refuse(0, "the tables of rows");
     }
     int64_t *of = to->tables, *users = of + entries;
     const int64_t each = entries / distinct;

@@ -117,6 +117,7 @@ py_run(const attnext_state *state, double work, bool release, py_core_call *call
             PyEval_RestoreThread(r.thread);
         }
     }
-    return py_quiet_end(
-        result == ATTN_NO_ROOM ? py_refuse(r.run.room, "this call needs") : result);
+    return py_quiet_end(result == ATTN_NO_ROOM
+                            ? py_refuse(r.run.room, "the results and buffers")
+                            : result);
 }

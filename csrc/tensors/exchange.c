@@ -97,7 +97,7 @@ replace(PyObject **kept, PyObject *object)
 #endif
 }
 
-static const char EXPECTED[] = "types of tensors that these functions are for";
+static const char EXPECTED[] = "a type of tensors that these functions support";
 
 int
 py_exchange_by(PyObject *types, PyObject *exchange, PyObject *records)

@@ -33,7 +33,7 @@
  */
 #include "tensors.h"
 
-/* Only attnext.torch calls these functions, but so may anybody. */
+/* Check the number of arguments: users can call these functions, too. */
 static bool
 has(Py_ssize_t nargs, Py_ssize_t expected)
 {
@@ -47,7 +47,7 @@ has(Py_ssize_t nargs, Py_ssize_t expected)
 static int
 refuse(const char *what)
 {
-    PyErr_Format(PyExc_TypeError, "%s: this is a function of attnext.torch's own",
+    PyErr_Format(PyExc_TypeError, "%s: only attnext.torch may call this function",
                  what);
     return false;
 }
