@@ -1,18 +1,18 @@
-"""attnext: attention, written in C, for Python.
+"""Attention functions and layers for NumPy arrays, computed in C.
 
-Masked softmax, dot-product, cosine, additive, Gaussian and multi-head attention, forward and
-backward, on float32 NumPy arrays. The functions and the classes live in the compiled module
-``attnext._core``. Around them, each loaded when it is first used:
+attnext has masked softmax and dot-product, cosine, additive, Gaussian and multi-head attention,
+each with its backward pass. They compute in float32. The functions and classes are in the compiled
+module ``attnext._core``. The other modules are loaded when they are first used:
 
-    attnext.reference           the same functions as plain NumPy code to read
-    attnext.explain             a computation step by step, as text or in a notebook
-    attnext.lab                 your own code, checked, and what is wrong with it
-    attnext.view                a computation that moves, in a notebook; needs anywidget
-    attnext.kernel_regression   Nadaraya-Watson regression
-    attnext.testing             what checks a backward pass of your own
+    attnext.reference           the same functions as NumPy code that is easy to read
+    attnext.explain             shows every step of a computation, as text or in a notebook
+    attnext.lab                 checks your own code and names the mistake
+    attnext.view                an interactive picture of a computation; needs anywidget
+    attnext.kernel_regression   Nadaraya-Watson kernel regression
+    attnext.testing             checks your own backward pass
     attnext.plot                heat maps and curves; needs matplotlib
-    attnext.torch               the functions and layers on tensors, with autograd; needs PyTorch
-    attnext.dask                attention over keys that do not fit one machine; needs Dask
+    attnext.torch               the functions and layers for tensors, with autograd; needs PyTorch
+    attnext.dask                attention over keys on several machines; needs Dask
 """
 
 from types import ModuleType
@@ -71,9 +71,9 @@ except ModuleNotFoundError as error:
     if error.name != "attnext._core":
         raise
     raise ImportError(
-        "attnext is being imported from a source folder in which it is not compiled. Install it "
-        "with `pip install .` there, and start Python in another folder or use the `attnext` "
-        "command; or with `pip install -e .`, which compiles it in the source folder itself."
+        "attnext is being imported from a source folder in which it is not compiled. Either run "
+        "`pip install -e .` in that folder, which compiles it there, or run `pip install .` and "
+        "start Python in another folder."
     ) from None
 
 from attnext._positions import positional_encoding
@@ -115,7 +115,7 @@ __all__ = [
     "show_config",
 ]
 
-# The submodules, and what each needs beside NumPy.
+# The submodules, and the package that each needs in addition to NumPy.
 _SUBMODULES = {
     "dask": "dask",
     "explain": None,
@@ -130,7 +130,7 @@ _SUBMODULES = {
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Load a submodule when it is first used, so that ``import attnext`` loads NumPy alone."""
+    """Load a submodule when it is first used, so that ``import attnext`` loads only NumPy."""
     from importlib import import_module
 
     if name in _SUBMODULES:
@@ -141,7 +141,7 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    """What completion offers: submodules too, where what they need is installed."""
+    """Return the names for completion, with the submodules whose packages are installed."""
     from importlib.util import find_spec
 
     own = {name for name in globals() if name.startswith("__")}

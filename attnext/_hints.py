@@ -40,7 +40,7 @@ def _of_keys(name: str) -> str:
 
 
 def _opposite(name: str) -> str:
-    return f"; True means attend, which is the opposite: {_of_keys(f'~{name}')}"
+    return f"; True means attend, the opposite of {name}: {_of_keys(f'~{name}')}"
 
 
 # The name in another library, the argument of attnext, and how the two differ. If a name has

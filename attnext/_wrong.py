@@ -85,7 +85,7 @@ def _if_transposed(name: str, came: Any, dims: Dims) -> str:
 
 
 def overflow(name: str) -> ValueError:
-    return ValueError(f"{name} is too large: the number of its rows over all heads overflows")
+    return ValueError(f"{name} is too large: its batch size times num_heads is 2**63 or more")
 
 
 def arrays_too_large(what: str) -> ValueError:
@@ -289,11 +289,11 @@ _SENTENCES: dict[str, tuple[type[Exception], str]] = {
         ValueError,
         "the saved sizes do not fit this class, or dropout is not in 0 <= dropout < 1",
     ),
-    "fixed_memory": (TypeError, "this memory is a snapshot, to which no keys can be appended"),
+    "fixed_memory": (TypeError, "this memory is a snapshot: append to the original memory"),
     "other_rows": (ValueError, "the shape of keys or values changed during the call"),
     "too_many_rows": (
         ValueError,
-        "keys has too many rows: the memory cannot count them",
+        "keys has too many rows: the memory would have 2**63 keys or more",
     ),
     "layer_is_gone": (
         RuntimeError,

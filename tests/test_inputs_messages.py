@@ -34,8 +34,8 @@ HINTS: list[tuple[Callable[..., Any], str, str]] = [
      ": use mask instead; True means attend, so for a mask of nn.MultiheadAttention pass "
      "~attn_mask"),
     (dot, "key_padding_mask",
-     ": use mask instead; True means attend, which is the opposite: pass ~key_padding_mask[:, "
-     "None, None, :] if there is an axis of heads, ~key_padding_mask[:, None, :] if not"),
+     ": use mask instead; True means attend, the opposite of key_padding_mask: pass "
+     "~key_padding_mask[:, None, None, :] if there is an axis of heads, ~key_padding_mask[:, None, :] if not"),
     (dot, "is_causal", ": use causal instead"),
     (softmax, "is_causal", ""),  # it takes none
     (dot, "valid_len", ": use valid_lens instead"),

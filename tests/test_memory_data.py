@@ -75,7 +75,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: NOW.append(K, V),
         TypeError,
-        "this memory is a snapshot, to which no keys can be appended",
+        "this memory is a snapshot: append to the original memory",
     ),
     (lambda: additive().backward(), RuntimeError, "the layer that created this memory was deleted"),
     (lambda: attnext.DotProductAttention()(Q, NOW), ValueError, "belongs to another layer"),

@@ -1,58 +1,57 @@
-"""attnext for PyTorch: the same attention on tensors, with autograd, and the layers of d2l.
+"""attnext for PyTorch: attention on tensors with autograd, and the layers of d2l.
 
-The functions have the names, the arguments and the meaning of those in ``attnext``, but take and
-return tensors: float32, on the CPU. Gradients flow through everything they return: the output, the
-weights, the log-sum-exp. The layers are those of *Dive into Deep Learning* (d2l), with its names,
-parameters and calls, so that a notebook changes one import and loads its old state dicts.
+The functions have the same names, arguments and meaning as those in ``attnext``. They take and
+return float32 tensors on the CPU. All results have gradients: the output, the weights and the
+log-sum-exp. The layers have the names, parameters and calls of *Dive into Deep Learning* (d2l). A
+d2l notebook needs only another import, and its state dicts can be loaded.
 
-A contiguous tensor is not copied on its way into C, and what comes back lies in the memory that C
-wrote. A forward is one call into C, a backward another one.
+Contiguous tensors are passed to C and returned without a copy. The forward pass is one call into C,
+and the backward pass is another.
 
-- ``torch.compile(..., fullgraph=True)`` takes a call into its graph as an operator, sizes left
-  open. Results and gradients have the bits of eager.
-  ``torch.jit.trace`` records it likewise; who loads what it saved imports ``attnext.torch`` first.
-  ``torch.jit.script`` cannot compile a call into C: it raises an error that says so.
-- Under ``torch.autocast`` inputs of bfloat16 and float16 are computed in float32; elsewhere they
-  are a TypeError.
-- Derivatives of every order, forward mode and torch.func (vmap, grad, jvp, hessian) work, and so
-  does float64, all inputs and ``layer.double()``. C computes float32, forward and first backward;
-  the rest is left to torch's own operators, takes about as long as torch's own attention does of
-  them, longer where something is masked, and forms the weights, in additive and Gaussian attention
-  also (..., M, N, H) or (..., M, N, D). A `Memory` has float32 and first derivatives only.
-
-- What a call makes inside has the dtype and the device of its inputs, whatever
-  ``torch.set_default_dtype`` and ``torch.set_default_device`` say.
-- ``__torch_function__`` of an argument or of a mode takes over a function, as it does one of
-  PyTorch's. A class with a ``__torch_dispatch__`` gets attnext's operator to run. FakeTensors
-  and tensors on device meta give the shapes of the results.
+- ``torch.compile(..., fullgraph=True)`` puts a call into its graph as one operator with dynamic
+  sizes. Results and gradients are bit for bit those of eager mode.
+- ``torch.jit.trace`` also records a call as an operator. Import ``attnext.torch`` before you load
+  the saved trace.
+- Under ``torch.autocast``, bfloat16 and float16 inputs are converted to float32. Without autocast
+  they raise TypeError.
+- Higher derivatives, forward mode and torch.func (vmap, grad, jvp, hessian) work. float64 works if
+  all inputs are float64 (``layer.double()``). C computes only float32 forward passes and first
+  derivatives; PyTorch's operators compute the rest. That takes about as long as PyTorch's own
+  attention, and longer with a mask. It stores the weights, and for additive and Gaussian attention
+  also a tensor of shape (..., M, N, H) or (..., M, N, D). A `Memory` has only float32 and first
+  derivatives.
+- Temporary tensors have the dtype and device of the inputs. ``torch.set_default_dtype`` and
+  ``torch.set_default_device`` have no influence.
+- The ``__torch_function__`` of an argument or a mode overrides the functions, as for PyTorch's own.
+  A class with a ``__torch_dispatch__`` receives attnext's operator. FakeTensors and meta tensors
+  give the shapes of the results.
 - An exception of the caller's code (hooks, modes, signal handlers) reaches the caller.
 
 The files::
 
-    rules.py        what is refused, and what autocast makes of inputs
-    tensors.py      tensors to arrays and back
+    rules.py        checks of the inputs, and autocast
+    tensors.py      converts tensors to arrays and back
     calls.py        a call of a function, forward and backward
-    autograd.py     a call as a node of autograd's graph, or without one
+    autograd.py     a call with or without a node in autograd's graph
     operators.py    a call as an operator: in a graph of torch.compile or torch.jit.trace, for
                     subclasses with a __torch_dispatch__, and on device meta
-    graphs.py       what torch.compile leaves alone
-    composite.py    every function of torch's operators: second derivatives, transforms, float64;
-                    pairs.py, which pairs take part in them
-    functions.py    every attention on tensors; attention.py behind them
-    scores.py       their scores alone
+    graphs.py       functions that torch.compile does not trace
+    composite.py    the functions in PyTorch's operators: second derivatives, transforms, float64;
+                    pairs.py, their masks
+    functions.py    the attention functions; attention.py, the code they share
+    scores.py       the score functions
     softmax.py      masked_softmax, sequence_mask
     merge.py        merge_attention
     positions.py    positional_encoding
     sdpa.py         scaled_dot_product_attention with torch's own signature
-    nn.py           MultiheadAttention with torch's own
-    models.py       convert, revert: models of torch's own classes
-    transformers.py Hugging Face's models: registers with their AttentionInterface when imported
-    memory.py       keys and values that stay: Memory; memory_graph.py, their gradients
-    scripting.py    what torch.jit.script is told
+    nn.py           MultiheadAttention with torch's own signature
+    models.py       convert and revert, for models with torch.nn.MultiheadAttention
+    transformers.py Hugging Face's models: importing it registers attnext there
+    memory.py       keys and values that stay: Memory
     modules.py      AdditiveAttention, DotProductAttention; layer.py, what layers share;
-                    editions.py, what d2l calls them with; projections.py, what their linear
-                    layers are to the functions
-    multi_head.py   MultiHeadAttention; layouts.py, its state dict under torch's own names
+                    editions.py, the constructors of both d2l editions; projections.py, their
+                    linear layers as arguments of the functions
+    multi_head.py   MultiHeadAttention; layouts.py, its state dict with torch's own names
 
 Examples
 --------
@@ -127,5 +126,5 @@ for _name in __all__:
 
 
 def __dir__() -> list[str]:
-    """What completion offers."""
+    """Return the names for completion."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -1,4 +1,4 @@
-"""What the attentions share: their options, and how autograd goes back through them."""
+"""Code that the attention functions share: their options and their backward passes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .autograd import run
 from .calls import RULES, Back, Flow, Rule, Saved, Shape
 from .tensors import drawn_seed, on_tensors, zeros_unless
 
-# What an attention returns: the output, or a tuple of the output and the extras asked for.
+# The result of an attention: the output, or a tuple of the output and the requested extras.
 Attended: TypeAlias = Any
 
 
 class Options(Scores, Masks, Dropout, Extras, total=False):
-    """The options of all attentions. There is no `out`: autograd owns what it makes."""
+    """The options of all attentions. There is no `out`, because autograd owns the results."""
 
     bias: Tensor | None  # inputs, to which gradients flow
     sink: Tensor | None
 
 
 class HeadsOptions(Scores, Pairs, Dropout, Extras, total=False):
-    """Those of multi-head attention, which knows itself how many heads there are."""
+    """The options of multi-head attention, whose number of heads is an argument."""
 
     bias: Tensor | None
     sink: Tensor | None
@@ -48,15 +48,15 @@ _INPUTS = {
 }
 _DROPOUT = {
     "dropout_p": OPTIONS["dropout_p"]._replace(
-        doc="Probability, 0 <= dropout_p < 1, that a weight is left out of the pooling;\n"
-        "those kept are scaled by ``1 / (1 - dropout_p)``."
+        doc="Probability, 0 <= dropout_p < 1, that dropout zeroes a weight.\n"
+        "The other weights are multiplied by ``1 / (1 - dropout_p)``."
     ),
     "seed": OPTIONS["seed"]._replace(
-        doc=OPTIONS["seed"].doc + " None draws one from\ntorch's default generator."
+        doc=OPTIONS["seed"].doc + " None draws a seed\nfrom torch's default generator."
     ),
 }
 VOICE = Voice(
-    see="The same on arrays.",
+    see="The same function for arrays.",
     kinds=(
         ("array_like, shape (B,)", "Tensor, shape (B,)"),
         ("array_like, shape", "Tensor, float32, shape"),
@@ -71,15 +71,15 @@ VOICE = Voice(
     results=(("ndarray", "Tensor"), ("a list or tuple of arrays", "a list or tuple of tensors")),
     raises=(
         "TypeError\n"
-        "    An input is no dense float32 tensor on the CPU, an option is a tensor that requires\n"
-        "    grad, or an argument is of the wrong kind or dtype, or unknown, or missing.\n"
+        "    An input is not a dense float32 tensor on the CPU, an option is a tensor that\n"
+        "    requires grad, or an argument is unknown, missing, or has the wrong type or dtype.\n"
         "ValueError\n"
         "    An argument has the wrong shape or an impossible value."
     ),
 )
 _NUMBERS = ("scale", "w", "sigma")
 _EXTRAS = ("weights", "lse")
-OTHER = Taken({}, VOICE)  # of functions that write their options out
+OTHER = Taken({}, VOICE)  # for functions that list their options themselves
 _NOTES = {"dropout_p": "; without a seed, torch's generator draws one"}
 TAKEN, TAKEN_BY_HEADS = (
     Taken(options.__annotations__, VOICE, _TENSORS | _INPUTS | _DROPOUT, notes=_NOTES)
@@ -88,14 +88,14 @@ TAKEN, TAKEN_BY_HEADS = (
 
 
 class LayerOptions(Scores, Masks, total=False):
-    """The options of a layer's call: dropout is its own."""
+    """The options of a layer's call. The layer itself has the dropout probability."""
 
     bias: Tensor | None  # inputs, to which gradients flow
     sink: Tensor | None
 
 
 class HeadsLayerOptions(Scores, Pairs, total=False):
-    """Those of a layer's call that has heads."""
+    """The options of a call of a layer with heads."""
 
     bias: Tensor | None
     sink: Tensor | None
@@ -104,11 +104,12 @@ class HeadsLayerOptions(Scores, Pairs, total=False):
 _LAYERS = VOICE._replace(
     results=(*VOICE.results, ("an array of", "a tensor of")),
     raises="TypeError\n"
-    "    An argument or a parameter is no dense float32 tensor on the CPU, or of the wrong kind.\n"
+    "    An argument or a parameter is not a dense float32 tensor on the CPU, or has the wrong\n"
+    "    type.\n"
     "ValueError\n"
     "    An argument has the wrong shape, or a length is negative.",
 )
-OF_LAYERS = Taken({}, _LAYERS)  # of methods that take no options
+OF_LAYERS = Taken({}, _LAYERS)  # for methods without options
 TAKEN_BY_LAYERS, TAKEN_BY_HEADS_LAYERS = (
     Taken(options.__annotations__, _LAYERS, _TENSORS | _INPUTS, ("need_weights",))
     for options in (LayerOptions, HeadsLayerOptions)
@@ -124,8 +125,8 @@ def attend(
 ) -> Attended:
     """Run attnext's function of this name on tensors.
 
-    inputs: those that gradients flow to, by the names of the function's arguments; own: the
-    other arguments that not all functions have.
+    inputs: the arguments that have gradients, by name; own: other arguments of this function that
+    not all functions have.
     """
     if not options:
         return run(function, inputs, own, ("output",))
@@ -138,7 +139,7 @@ def attend(
 
 
 def _needs_seed(*, dropout_p: Any, seed: Any = None, dropout_mask: Any = None, **_: Any) -> bool:
-    """Is one to be drawn? What is wrong is left to C."""
+    """True if a seed must be drawn. C checks the values."""
     drops = isinstance(dropout_p, (int, float, np.number)) and 0 < dropout_p < 1
     return bool(drops) and seed is None and dropout_mask is None
 
@@ -172,12 +173,12 @@ def _backward(function: str, wanted: tuple[str, ...]) -> Back:
 
 
 def _back(function: str, wanted: tuple[str, ...]) -> Back | None:
-    """None: numbers are wanted, which become tensors here."""
+    """Return None if gradients of numbers are requested, which become tensors in `of_numbers`."""
     return None if any(name in wanted for name in _NUMBERS) else _backward(function, wanted)
 
 
 def of_numbers(gradients: Saved, saved: Saved) -> Saved:
-    """From C may come a number: as a tensor, in the shape given; for sigma comes that of w."""
+    """Convert gradients of numbers to tensors of the given shape, and that of w to sigma's."""
     if "sigma" in saved:  # forward was: w = 1 / sigma
         gradients["sigma"] = -float(gradients["w"]) / saved["sigma"].double().square()
     for name in _NUMBERS:
@@ -206,7 +207,7 @@ def check_shapes(x: Mapping[str, Any]) -> None:
 
 
 def _check_weights(x: Mapping[str, Any]) -> None:
-    """Raise C's errors for W_q (H, Dq), W_k and W_v, whose rows are those of fewer heads."""
+    """Raise C's errors for W_q (H, Dq), W_k and W_v, which may have fewer heads."""
     rows = _H
     for name, of in (("W_q", "queries"), ("W_k", "keys"), ("W_v", "values")):
         if name not in x:

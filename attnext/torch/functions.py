@@ -30,8 +30,8 @@ def dot_product_attention(
 
     Examples
     --------
-    The toy example of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all keys are
-    equal, so the output is the mean of the valid values, whatever the queries.
+    The small example of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3): all keys are
+    equal, so the output is the mean of the valid values for any query.
 
     >>> import torch
     >>> from attnext.torch import dot_product_attention
@@ -100,7 +100,7 @@ def additive_attention(
     Notes
     -----
     ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)`` (Bahdanau, Cho and Bengio 2015, appendix
-    A.1.2). No tensor of shape (M, N, H) is ever formed, in the backward neither. Gradients flow to
+    A.1.2). Neither pass forms a tensor of shape (M, N, H). Gradients flow to
     `queries`, `keys`, `values`, the four parameters, `bias` and `sink`.
 
     Examples
@@ -142,7 +142,7 @@ def gaussian_attention(
 
     Examples
     --------
-    A bandwidth that is learned, from observations (x, y) at 0, 1 and 2:
+    Compute the gradient of a bandwidth, with observations (x, y) at 0, 1 and 2:
 
     >>> import torch
     >>> from attnext.torch import gaussian_attention
@@ -180,7 +180,7 @@ def multi_head_attention(
     b_o: Tensor | None = None,
     **options: Unpack[HeadsOptions],
 ) -> Attended:
-    """Project queries, keys and values, attend with several heads, project what they pooled.
+    """Project queries, keys and values, attend with each head, and project the joined results.
 
     Notes
     -----

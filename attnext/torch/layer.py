@@ -1,4 +1,4 @@
-"""What the attention layers share: a call of their function, and of a memory."""
+"""The base class of the attention layers: a call with keys and values, or with a memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .tensors import drawn_seed
 
 
 class Layer(nn.Module):
-    """What they share. A layer sets its `dropout` after its projections, as d2l's do."""
+    """Base class of the layers. A layer sets `dropout` after its projections, as in d2l."""
 
     _taken = TAKEN_BY_LAYERS  # the options of its call
-    attention_weights: Tensor | Any  # to look at without a check for None
+    attention_weights: Tensor | Any  # Any: users need no check for None
     dropout: nn.Dropout
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class Layer(nn.Module):
         *,
         mask: Tensor | ArrayLike | None = None,
     ) -> Memory:
-        """Keys and values that stay while queries come step by step.
+        """Project keys and values once, and store them for many calls of the layer.
 
         See Also
         --------
-        attnext.torch.Memory : What it can do, with an example.
+        attnext.torch.Memory : The class of the result, with an example.
 
         Examples
         --------
@@ -66,7 +66,7 @@ class Layer(nn.Module):
         options: LayerOptions | HeadsLayerOptions,
         memory: Memory | None = None,
     ) -> Tensor:
-        """What `attend` does with its arguments, with the layer's dropout."""
+        """Run the function with the layer's dropout, and store the weights."""
         self._taken.check("forward", options)
         returned = ("output", "weights") if as_flag("need_weights", need_weights) else ("output",)
         arguments: dict[str, Any] = {**own, **options}
@@ -88,7 +88,7 @@ class Layer(nn.Module):
         need_weights: bool,
         options: LayerOptions | HeadsLayerOptions,
     ) -> Tensor:
-        """The layer's call. given: queries, keys or a memory, values, lengths."""
+        """Call the layer. given: queries, keys or a memory, values, valid_lens."""
         queries, keys, values, valid_lens = given
         if is_memory(keys):
             for name, value in (("values", values), ("valid_lens", valid_lens)):
@@ -109,49 +109,49 @@ class Layer(nn.Module):
         return self._attend(function, inputs, own, need_weights, options)
 
     def _take_sizes(self, queries: Tensor, keys: Tensor, values: Any) -> None:
-        """Those of the first call's inputs, by a layer that was made without."""
+        """Take the sizes from the inputs of the first call, if the layer has none."""
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the function takes for them, and the parameters apart from those of keys."""
+        """Return the queries for the function, and all parameters except those of keys."""
         return queries, {}
 
     def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
-        """What the function takes for them, and the parameters that project them."""
+        """Return keys and values for the function, and the parameters that project them."""
         return keys, values, {}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
-        """The last of these, without keys."""
+        """Return the parameters that project keys and values, without an input."""
         return {}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, *rest: Any, **named: Any
     ) -> Any:
         """
-        Set the parameters, as every module does; a strict call says what biases are for.
+        Set the parameters; the error for unexpected biases says how to create the layer.
 
         Parameters
         ----------
         state_dict : mapping
             Tensors by name.
         strict : bool, optional
-            Whether the names have to be those of `state_dict()`.
+            If True, the names must be exactly those of `state_dict()`.
         *rest, **named : optional
             As in torch.nn.Module.load_state_dict.
 
         Returns
         -------
         keys : NamedTuple
-            The missing and the unexpected ones.
+            The missing and the unexpected names.
 
         Raises
         ------
         RuntimeError
-            The names, if `strict`, or the shapes are others.
+            A shape is wrong or, if `strict`, a name is missing or unexpected.
         """
         try:
             return super().load_state_dict(state_dict, strict, *rest, **named)
         except RuntimeError as error:
-            # Not sooner: to a part of a model torch does not tell whether it is strict.
+            # Only here, because torch does not tell a model's modules whether the call is strict.
             hint = bias_hint(self.state_dict(), state_dict) if strict else ""
             if not hint:
                 raise
@@ -161,5 +161,5 @@ class Layer(nn.Module):
         refuse_script(f"attnext.torch.{type(self).__name__}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy. The last weights stay behind: a tensor in a graph has no copy."""
+        """Return the state without the last weights, since tensors in a graph cannot be copied."""
         return {**self.__dict__, "attention_weights": None}

@@ -1,4 +1,4 @@
-"""The state dict of a MultiHeadAttention under the names of torch.nn.MultiheadAttention."""
+"""The state dict of a MultiHeadAttention with the names of torch.nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OURS = {
 
 
 def from_torch(state: dict[str, Any], prefix: str) -> None:
-    """Its names become d2l's, in the dict itself."""
+    """Convert torch's names to d2l's, in place."""
     for entry, names in _layouts.OF_TORCH.items():
         if (joined := state.pop(prefix + entry, None)) is not None:
             parts = joined.chunk(len(names)) if len(names) > 1 else [joined]
@@ -28,7 +28,7 @@ def from_torch(state: dict[str, Any], prefix: str) -> None:
 
 
 def to_torch(state: dict[str, Any], prefix: str) -> None:
-    """The other way, of a layer that `check_torch` let pass."""
+    """Convert d2l's names to torch's, in place, after `check_torch`."""
     widths = {state[f"{prefix}W_{part}.weight"].shape[1] for part in "qkv"}
     for entry, names in _layouts.of_torch(len(widths) == 1).items():
         if prefix + _OURS[names[0]] in state:
@@ -37,7 +37,7 @@ def to_torch(state: dict[str, Any], prefix: str) -> None:
 
 
 def check_torch(layer: Any) -> None:
-    """Has torch's class such a layer?"""
+    """Raise ValueError unless torch.nn.MultiheadAttention can represent the layer."""
     for name in ("W_q", "W_k", "W_v", "W_o"):
         linear = getattr(layer, name)
         if is_undrawn(linear):
@@ -48,7 +48,7 @@ def check_torch(layer: Any) -> None:
 
 
 def _is_plain(linear: nn.Module) -> bool:
-    """Are its weight and its bias, which its state dict has, all there is to it?"""
+    """True if the state dict's weight and bias determine what the layer computes."""
     if isinstance(linear, LazyModuleMixin):  # drawn or loaded, and not yet called
         return True
     return is_its_weight(linear, and_bias=True) and "weight" in linear._parameters

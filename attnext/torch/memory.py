@@ -70,28 +70,27 @@ def _tokens(state: _State) -> Tokens:
 
 
 class Memory:
-    """Keys and values that stay while queries come step by step.
+    """Keys and values, projected once and stored for many calls of a layer.
 
-    ``layer.memory(keys, values, valid_lens)`` makes one. It goes in the place of keys, values and
-    valid lengths of the layer's call, as often as wanted, and ``len(memory)`` is how many keys it
-    has.
+    ``layer.memory(keys, values, valid_lens)`` creates a memory. Call ``layer(queries, memory)`` as
+    often as needed. ``len(memory)`` is the number of its keys.
 
     See Also
     --------
-    attnext.Memory : The same on arrays.
+    attnext.Memory : The same class for arrays.
 
     Notes
     -----
-    Gradients flow to the keys, the values and the layer's parameters as in calls with the keys
-    themselves, but through the projection of the keys once for all calls. What a call computes is,
-    bit for bit, what it computes from the keys and values; only queries count as the last of the
-    keys where their place matters: `causal` moves by N - M.
+    A call with a memory returns bit for bit the same output as a call with the keys and values.
+    There is one difference: the M queries have the positions of the last M keys, so the diagonal of
+    `causal` is shifted by N - M. Gradients flow to the keys, the values and the layer's parameters.
+    The backward pass goes through the projection of the keys only once for all calls.
 
-    A memory belongs to the layer that made it, and to the numbers that project keys and values:
-    after an optimizer's step, make another, or a call is a RuntimeError. Whatever torch itself
-    counts as a change is noticed. What is written past its count, through ``.data`` or a NumPy
-    array of the same memory, is if it changes a whole row or column. It has no copies, and breaks a
-    graph of torch.compile.
+    A memory belongs to one layer and to the parameters that projected its keys. Create a new memory
+    after an optimizer's step, because a call with the old one raises RuntimeError. attnext notices
+    every change that torch's version counter counts. It notices a write through ``.data`` or a
+    NumPy array only if the write changes a whole row or column. A memory cannot be copied or
+    pickled, and it breaks a graph of torch.compile.
 
     Threads may call and append at the same time, and so may a signal handler or a finaliser that
     interrupts an append. No append is lost: its keys follow those of the appends that ended
@@ -166,25 +165,25 @@ class Memory:
         )
 
     def append(self, keys: Tensor, values: Tensor, mask: Tensor | ArrayLike | None = None) -> None:
-        """Add keys and values behind those that the memory has.
+        """Append keys and values to the memory.
 
         Parameters
         ----------
         keys : Tensor, float32, shape (..., n, Dk)
-            More keys; leading axes as those of the memory.
+            The new keys, with the leading axes of the memory.
         values : Tensor, float32, shape (..., n, Dv)
-            The values, one for each key.
+            The new values, one per key.
         mask : Tensor or array_like of bool, optional
-            True where queries may attend to a key, of any shape that broadcasts to (..., 1, n).
+            True where queries attend to a key. Its shape broadcasts to (..., 1, n).
 
         Raises
         ------
         TypeError
-            An argument is no dense float32 tensor on the CPU, or of the wrong kind.
+            An argument is not a dense float32 tensor on the CPU, or has the wrong type.
         ValueError
-            An argument has the wrong shape; the memory is as it was.
+            An argument has the wrong shape. The memory is unchanged.
         RuntimeError
-            The parameters that project the keys are no longer those of the memory.
+            The layer's parameters have changed since the memory was created.
 
         Examples
         --------
@@ -233,7 +232,7 @@ class Memory:
         return projected
 
     def _check(self, parameters: Mapping[str, Tensor]) -> None:
-        """RuntimeError unless they have the numbers of those that projected the keys."""
+        """Raise RuntimeError unless the parameters equal those that projected the keys."""
         seen = self._seen
         maybe = {
             name: x
@@ -353,7 +352,7 @@ class _Seen:
 
 @cache
 def _diagonal(shape: tuple[int, ...]) -> NDArray[np.intp]:
-    """Places in the flat array, one in each row and each column."""
+    """Return flat indices, at least one in each row and each column."""
     i = np.arange(max(shape) if prod(shape) else 0)
     return np.ravel_multi_index(tuple(i % n for n in shape), shape) if len(i) else i
 
@@ -362,7 +361,7 @@ def _diagonal(shape: tuple[int, ...]) -> NDArray[np.intp]:
 
 
 def _check_same(name: str, before: NDArray[Any], now: NDArray[Any]) -> None:
-    """Bit by bit: what was NaN and still is has not changed."""
+    """Raise RuntimeError unless all bits are equal, so NaN equals the same NaN."""
     same_size = now.shape == before.shape
     if not same_size or now.tobytes() != before.tobytes():
         raise _wrong.changed(name, same_size)

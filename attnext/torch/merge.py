@@ -1,4 +1,4 @@
-"""merge_attention on tensors: how attentions over parts of the keys become one, with gradients."""
+"""merge_attention on tensors: merge attentions over parts of the keys, with gradients."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def merge_attention(
     Notes
     -----
     ``lse = log(sum_i exp(lses[i]))`` and ``output = sum_i exp(lses[i] - lse) * outputs[i]`` (Dao
-    et al. 2022, "FlashAttention", section 3.1). Gradients flow through both to every part, and on
-    through the attention that made it.
+    et al. 2022, "FlashAttention", section 3.1). Gradients flow from both results to every part,
+    and through the attention that computed the part.
 
     Examples
     --------
-    Six keys at once, and in two parts:
+    Attend to six keys in one call and in two parts:
 
     >>> import torch
     >>> from attnext.torch import dot_product_attention, merge_attention

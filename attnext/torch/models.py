@@ -1,4 +1,4 @@
-"""Models of torch's own classes that compute with attnext: their modules exchanged, both ways."""
+"""Convert models with torch.nn.MultiheadAttention to attnext, and revert them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _exchange(model: _Model, old: type, new: type, finish: Callable[[nn.Module],
 
 
 def convert(model: _Model) -> _Model:
-    """Let every torch.nn.MultiheadAttention of a model compute by attnext.
+    """Make every torch.nn.MultiheadAttention of a model compute with attnext.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ def convert(model: _Model) -> _Model:
     Raises
     ------
     TypeError
-        `model` is no torch.nn.Module.
+        `model` is not a torch.nn.Module.
 
     See Also
     --------
-    revert : The other way.
+    revert : Undo the conversion.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def convert(model: _Model) -> _Model:
 
 
 def revert(model: _Model) -> _Model:
-    """Undo `convert`: let torch.nn.MultiheadAttention be torch's own again.
+    """Undo `convert`: make every converted module a torch.nn.MultiheadAttention again.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def revert(model: _Model) -> _Model:
     Raises
     ------
     TypeError
-        `model` is no torch.nn.Module.
+        `model` is not a torch.nn.Module.
 
     Examples
     --------

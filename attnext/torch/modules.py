@@ -35,58 +35,58 @@ _EDITIONS = Editions(
 
 
 class AdditiveAttention(Layer):
-    """Additive (Bahdanau) attention: the layer of d2l, with the parameters and the call of d2l's.
+    """Additive (Bahdanau) attention, with the parameters and the call of d2l's layer.
 
-    ``AdditiveAttention(key_size, query_size, num_hiddens, dropout)`` is that of the Chinese edition
-    (2nd), ``AdditiveAttention(num_hiddens, dropout)`` that of the English one (1.0), which learns
-    the two sizes from its first call.
+    Both signatures of d2l work: ``AdditiveAttention(key_size, query_size, num_hiddens, dropout)``
+    of the Chinese edition (2nd), and ``AdditiveAttention(num_hiddens, dropout)`` of the English
+    edition (1.0), which takes the two sizes from its first call.
 
     Parameters
     ----------
     key_size : int
-        Features of a key, Dk. Both sizes, or neither.
+        Number of features of a key, Dk. Give both sizes or neither.
     query_size : int
-        Features of a query, Dq.
+        Number of features of a query, Dq.
     num_hiddens : int
-        Hidden units of the score, H.
+        Number of hidden units of the score, H.
     dropout : float, optional
-        Probability, 0 <= dropout < 1, that a weight is left out of the pooling, in training.
+        Probability, 0 <= dropout < 1, that dropout zeroes a weight in training.
     bias : bool, optional
-        Give the hidden units a bias, the parameter `b_h` of shape (H,).
+        Add a bias to the hidden units: the parameter `b_h` of shape (H,).
 
     Attributes
     ----------
     W_q, W_k, w_v : torch.nn.Linear
-        The projections, whose weights are (H, Dq), (H, Dk) and (1, H). Without sizes each is a
-        torch.nn.LazyLinear until the first call.
+        The projections. Their weights have the shapes (H, Dq), (H, Dk) and (1, H). Without sizes
+        they are torch.nn.LazyLinear until the first call.
     b_h : torch.nn.Parameter or None
         The bias of the hidden units.
     attention_weights : Tensor, shape (..., M, N), or None
-        The weights of the last call, before dropout; part of its graph, so a loss may use them.
+        The weights of the last call, before dropout. They have gradients, so a loss may use them.
 
     See Also
     --------
-    attnext.torch.additive_attention : The function it calls.
-    attnext.AdditiveAttention : The same on arrays.
+    attnext.torch.additive_attention : The function that the layer calls.
+    attnext.AdditiveAttention : The same layer for arrays.
 
     Notes
     -----
-    ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)``. The names, the shapes and, for a given seed
-    of torch, the initial numbers of the parameters are those of the class of that edition of *Dive
-    into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3): state dicts load either way, and those
-    of `attnext.AdditiveAttention` too, as tensors. `b_h` is drawn as the bias of an nn.Linear of
-    `query_size` features.
+    ``score(q, k) = w_v . tanh(W_q q + W_k k + b_h)``. The parameters have the names and shapes of
+    the same class in *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3). With the same
+    torch seed they also have the same initial values. State dicts can be exchanged in both
+    directions, and those of `attnext.AdditiveAttention` can be loaded as tensors. `b_h` is
+    initialized like the bias of an nn.Linear with `query_size` features.
 
-    Without sizes the numbers are drawn in the first call, that of `W_q` first, unless a state dict
-    was loaded before. Until then a layer may be copied, moved and pickled, but its parameters have
-    no shape: optimizers, and torch.compile with ``fullgraph=True``, take it after the first call,
-    as every lazy layer of torch.
+    Without sizes, the first call draws the initial values, first those of `W_q`, unless a state
+    dict was loaded before. Before the first call, the layer can be copied, moved and pickled, but
+    its parameters have no shape. Create an optimizer, or compile with ``fullgraph=True``, after the
+    first call, as with every lazy layer of torch.
 
-    A state dict loads with ``torch.load(file, weights_only=True)``. A whole pickled layer needs
-    ``weights_only=False`` and attnext at hand: the file names its class.
+    Load a saved state dict with ``torch.load(file, weights_only=True)``. A pickled layer needs
+    ``weights_only=False``, and attnext must be installed.
 
-    In training the weights are dropped by a seed drawn from torch's default generator. That is
-    another pattern than that of nn.Dropout.
+    In training, dropout uses a seed drawn from torch's default generator. It zeroes other weights
+    than nn.Dropout does with the same generator.
 
     `W_q`, `W_k` and `w_v` are not called: their weights are read, parametrizations included. A
     module that does more than multiply by its weight is called: a linear layer with hooks or a
@@ -98,8 +98,8 @@ class AdditiveAttention(Layer):
 
     Examples
     --------
-    The toy example of the book: all keys are equal, so the output is the mean of the valid values,
-    whatever the parameters.
+    The small example of d2l: all keys are equal, so the output is the mean of the valid values for
+    any parameters.
 
     >>> import torch
     >>> from attnext.torch import AdditiveAttention
@@ -141,7 +141,7 @@ class AdditiveAttention(Layer):
         super().__init__()
         x = _EDITIONS.arguments_of(sizes, named)
         key_size, num_hiddens = x["key_size"], as_size("num_hiddens", x["num_hiddens"], 1)
-        # In the order of d2l's class, in which they draw from torch's generator.
+        # In the order of d2l's class, so torch's generator draws the same initial values.
         if key_size is None:
             self.W_k = nn.LazyLinear(num_hiddens, bias=False)
             self.W_q = nn.LazyLinear(num_hiddens, bias=False)
@@ -162,7 +162,7 @@ class AdditiveAttention(Layer):
             nn.init.uniform_(self.b_h, -bound, bound)
 
     def _take_sizes(self, queries: Tensor, keys: Tensor, values: Any) -> None:
-        """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""
+        """Turn lazy projections into linear layers, drawing initial values in d2l's order."""
         if not isinstance(part(self, "w_v"), LazyModuleMixin):
             return
         queries, keys = check_input("queries", queries), check_input("keys", keys)
@@ -190,7 +190,7 @@ class AdditiveAttention(Layer):
         need_weights: bool = True,
         **options: Unpack[LayerOptions],
     ) -> Tensor:
-        """Pool the values, each query by the attention it pays to the keys."""
+        """Return the weighted average of the values for each query."""
         given = queries, keys, values, valid_lens
         w_v = part(self, "w_v")
         if not (is_memory(keys) or is_linear(w_v) or isinstance(w_v, LazyModuleMixin)):
@@ -224,18 +224,15 @@ class AdditiveAttention(Layer):
         return self._attend("dot_product_attention", inputs, own, need_weights, with_scores)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the function takes for them, and the parameters apart from those of keys."""
-        w_v = weight_of_score(self)
-        H = w_v.shape[-1]
-        queries, W_q, _ = projected(self, "W_q", "queries", queries, "M", "query_size", H)
-        parameters = {"W_q": W_q, "w_v": w_v}
+        """Return the queries for the function, and all parameters except those of keys."""
+        queries, W_q, _ = projected("queries", queries, "M", part(self, "W_q"), "query_size")
+        parameters = {"W_q": W_q, "w_v": weight_of_score(part(self, "w_v"))}
         b_h = part(self, "b_h")
         return queries, parameters if b_h is None else {**parameters, "b_h": b_h}
 
     def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
-        """What the function takes for them, and the parameters that project them."""
-        H = getattr(part(self, "w_v"), "in_features", None)
-        keys, W_k, _ = projected(self, "W_k", "keys", keys, "N", "key_size", H)
+        """Return keys and values for the function, and the parameters that project them."""
+        keys, W_k, _ = projected("keys", keys, "N", part(self, "W_k"), "key_size")
         return keys, values, {"W_k": W_k}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:
@@ -251,43 +248,43 @@ class AdditiveAttention(Layer):
 
     def extra_repr(self) -> str:
         """
-        What `repr` says beside the submodules.
+        Return the text that `repr` shows before the submodules.
 
         Returns
         -------
         str
-            ``bias=True`` with a bias, else nothing.
+            ``bias=True`` if the layer has a bias, otherwise an empty string.
         """
         return "" if self.b_h is None else "bias=True"
 
 
 class DotProductAttention(Layer):
-    """Scaled dot-product attention: the layer of d2l.
+    """Scaled dot-product attention, with the call of d2l's layer.
 
     Parameters
     ----------
     dropout : float, optional
-        Probability, 0 <= dropout < 1, that a weight is left out of the pooling, in training.
+        Probability, 0 <= dropout < 1, that dropout zeroes a weight in training.
     scale : float, optional
-        What the dot products are multiplied by, finite; ``1 / sqrt(D)`` by default.
+        The dot products are multiplied by it; ``1 / sqrt(D)`` by default.
 
     Attributes
     ----------
     scale : float or None
-        As given.
+        The scale that was given.
     attention_weights : Tensor, shape (..., M, N), or None
-        The weights of the last call, before dropout; part of its graph, so a loss may use them.
+        The weights of the last call, before dropout. They have gradients, so a loss may use them.
 
     See Also
     --------
-    attnext.torch.dot_product_attention : The function it calls.
-    attnext.DotProductAttention : The same on arrays.
+    attnext.torch.dot_product_attention : The function that the layer calls.
+    attnext.DotProductAttention : The same layer for arrays.
 
     Notes
     -----
     ``softmax(scale * queries @ keys^T) @ values`` (Vaswani et al. 2017; *Dive into Deep Learning*:
-    1.0 (en) 11.3, 2nd ed. (zh) 10.3). In training the weights are dropped by a seed drawn from
-    torch's default generator. That is another pattern than that of nn.Dropout.
+    1.0 (en) 11.3, 2nd ed. (zh) 10.3). In training, dropout uses a seed drawn from torch's default
+    generator. It zeroes other weights than nn.Dropout does with the same generator.
 
     Examples
     --------
@@ -320,12 +317,12 @@ class DotProductAttention(Layer):
         need_weights: bool = True,
         **options: Unpack[LayerOptions],
     ) -> Tensor:
-        """Pool the values, each query by the attention it pays to the keys."""
+        """Return the weighted average of the values for each query."""
         own: dict[str, Any] = {"scale": self.scale if scale is None else scale}
         if is_memory(keys):
             given = queries, keys, values, valid_lens
             return self._call("dot_product_attention", given, own, need_weights, options)
-        # as _call would, a microsecond sooner: nothing is projected
+        # the same as _call, but a microsecond faster because nothing is projected
         inputs = {"queries": queries, "keys": keys, "values": values}
         own["valid_lens"] = valid_lens
         return self._attend("dot_product_attention", inputs, own, need_weights, options)
@@ -335,11 +332,11 @@ class DotProductAttention(Layer):
 
     def extra_repr(self) -> str:
         """
-        What `repr` says beside the submodules.
+        Return the text that `repr` shows before the submodules.
 
         Returns
         -------
         str
-            The scale, if one was given.
+            The scale, or an empty string if none was given.
         """
         return "" if self.scale is None else f"scale={self.scale}"

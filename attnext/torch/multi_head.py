@@ -28,7 +28,7 @@ _EDITIONS = Editions(
     "num_hiddens num_heads dropout bias",
     "num_kv_heads",
 )
-# Of each input: the letter of what projects it, its rows, and what has its features.
+# For each input: the letter of its projection, the letter of its rows, and the name of its size.
 _PROJECTED = {
     "queries": ("q", "M", "query_size"),
     "keys": ("k", "N", "key_size"),
@@ -37,59 +37,61 @@ _PROJECTED = {
 
 
 class MultiHeadAttention(Layer):
-    """Multi-head attention: the layer of d2l, with the parameters and the call of d2l's.
+    """Multi-head attention, with the parameters and the call of d2l's layer.
 
-    ``MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias)``
-    is that of the Chinese edition (2nd), ``MultiHeadAttention(num_hiddens, num_heads, dropout,
-    bias)`` that of the English one (1.0), which learns the three sizes from its first call.
+    Both signatures of d2l work: ``MultiHeadAttention(key_size, query_size, value_size, num_hiddens,
+    num_heads, dropout, bias)`` of the Chinese edition (2nd), and ``MultiHeadAttention(num_hiddens,
+    num_heads, dropout, bias)`` of the English edition (1.0), which takes the three sizes from its
+    first call.
 
     Parameters
     ----------
     key_size : int
-        Features of a key, Dk. All three sizes, or none.
+        Number of features of a key, Dk. Give all three sizes or none.
     query_size : int
-        Features of a query, Dq.
+        Number of features of a query, Dq.
     value_size : int
-        Features of a value, Dv.
+        Number of features of a value, Dv.
     num_hiddens : int
-        Features of all heads together, a multiple of `num_heads`, and of the output.
+        Number of features of all heads together and of the output, a multiple of `num_heads`.
     num_heads : int
-        How many heads.
+        Number of heads.
     dropout : float, optional
-        Probability, 0 <= dropout < 1, that a weight is left out of the pooling, in training.
+        Probability, 0 <= dropout < 1, that dropout zeroes a weight in training.
     bias : bool, optional
-        Give the four linear layers biases.
+        Add biases to the four linear layers.
     num_kv_heads : int, optional
-        How many heads keys and values have, a divisor of `num_heads`, which is the default: fewer
-        are shared by groups of neighbouring heads of queries.
+        Number of heads of keys and values, a divisor of `num_heads`; `num_heads` by default. If it
+        is smaller, groups of neighbouring query heads share one key head.
 
     Attributes
     ----------
     W_q, W_k, W_v, W_o : torch.nn.Linear
-        The projections of queries, keys, values and of what the heads pooled. Without sizes each
-        is a torch.nn.LazyLinear until the first call.
+        The projections of queries, keys, values and of the joined heads. Without sizes they are
+        torch.nn.LazyLinear until the first call.
     attention : DotProductAttention
-        Holds the dropout and, for d2l's code, the last weights: ``attention.attention_weights`` is
-        of shape (B * num_heads, M, N), as there.
+        Has the dropout layer. Its ``attention_weights`` are the last weights in d2l's shape,
+        (B * num_heads, M, N).
     attention_weights : Tensor, shape (..., num_heads, M, N), or None
-        The weights of the last call, before dropout; part of its graph, so a loss may use them.
+        The weights of the last call, before dropout. They have gradients, so a loss may use them.
 
     See Also
     --------
-    attnext.torch.multi_head_attention : The function it calls.
-    attnext.MultiHeadAttention : The same on arrays.
+    attnext.torch.multi_head_attention : The function that the layer calls.
+    attnext.MultiHeadAttention : The same layer for arrays.
 
     Notes
     -----
-    The names, the shapes and, for a given seed of torch, the initial numbers of the parameters are
-    those of the class of that edition of *Dive into Deep Learning* (1.0 (en) 11.5, 2nd ed. (zh)
-    10.5): state dicts load either way. One of torch.nn.MultiheadAttention loads too, and
-    ``state_dict(layout="torch")`` is one.
+    The parameters have the names and shapes of the same class in *Dive into Deep Learning* (1.0
+    (en) 11.5, 2nd ed. (zh) 10.5). With the same torch seed they also have the same initial values.
+    State dicts can be exchanged in both directions. A state dict of torch.nn.MultiheadAttention can
+    be loaded, and ``state_dict(layout="torch")`` returns one.
 
-    Without sizes the numbers are drawn in the first call, unless a state dict was loaded before,
-    as in `AdditiveAttention`. What is said there of state dicts and dropout holds here.
+    Without sizes, the first call draws the initial values, unless a state dict was loaded before.
+    The notes of `AdditiveAttention` about state dicts and dropout also apply to this layer.
 
-    With gradients, what the projections made is kept for the backward, as d2l's code does.
+    If gradients are needed, the projected queries, keys and values are stored for the backward
+    pass, as in d2l's code.
 
     The linear layers are not called: their weights are read, parametrizations included. A module
     that does more than multiply by its weight and add its bias is called: a linear layer with
@@ -100,7 +102,7 @@ class MultiHeadAttention(Layer):
 
     Examples
     --------
-    Self-attention of the book: queries, keys and values are the same.
+    Self-attention, as in d2l: queries, keys and values are the same.
 
     >>> import torch
     >>> from attnext.torch import MultiHeadAttention
@@ -161,7 +163,7 @@ class MultiHeadAttention(Layer):
             return nn.Linear(as_size(size, x[size]), outputs, bias)
 
         self.attention = DotProductAttention(x["dropout"])
-        # In the order of d2l's class, in which they draw from torch's generator.
+        # In the order of d2l's class, so torch's generator draws the same initial values.
         self.W_q = linear("query_size", num_hiddens)
         self.W_k = linear("key_size", of_keys)
         self.W_v = linear("value_size", of_keys)
@@ -170,7 +172,7 @@ class MultiHeadAttention(Layer):
 
     @property
     def dropout(self) -> nn.Dropout:  # type: ignore[override]
-        """That of the attention, where d2l's class has it."""
+        """The dropout layer of `attention`, where d2l's class has it."""
         return self.attention.dropout
 
     @TAKEN_BY_HEADS_LAYERS.spelled_out
@@ -185,18 +187,18 @@ class MultiHeadAttention(Layer):
         need_weights: bool = True,
         **options: Unpack[HeadsLayerOptions],
     ) -> Tensor:
-        """Attend with each head, and project what they pooled.
+        """Attend with each head, and project the joined results.
 
         Parameters
         ----------
         need_weights : bool, optional
-            False leaves `attention_weights` None and saves forming a tensor of
-            (..., num_heads, M, N).
+            If False, `attention_weights` is None, and no tensor of shape (..., num_heads, M, N) is
+            formed.
 
         Returns
         -------
         output : Tensor, float32, shape (..., M, num_hiddens)
-            For each query, what its heads pooled, projected.
+            The projected results of the heads for each query.
         """
         given = queries, keys, values, valid_lens
         own: dict[str, Any] = {"scale": scale, "num_heads": self.num_heads}
@@ -209,12 +211,12 @@ class MultiHeadAttention(Layer):
         return called(self, "W_o", output, self.num_hiddens)
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the function takes for them, and the parameters apart from those of keys."""
+        """Return the queries for the function, and the parameters of queries and outputs."""
         queries, parameters = self._projected("queries", queries)
         return queries, {**parameters, **self._weights_of("o", parameters["W_q"].dtype)}
 
     def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
-        """What the function takes for them, and the parameters that project them."""
+        """Return keys and values for the function, and the parameters that project them."""
         keys, of_keys = self._projected("keys", keys)
         values, of_values = self._projected("values", values)
         return keys, values, {**of_keys, **of_values}
@@ -249,7 +251,7 @@ class MultiHeadAttention(Layer):
         return "multi_head", (self.num_hiddens, *widths, self.num_heads, self.num_kv_heads)
 
     def _take_sizes(self, queries: Tensor, keys: Tensor, values: Any) -> None:
-        """Lazy projections become linear layers, and draw their numbers in the order of d2l's."""
+        """Turn lazy projections into linear layers, drawing initial values in d2l's order."""
         if not isinstance(part(self, "W_o"), LazyModuleMixin):
             return
         inputs = {"queries": queries, "keys": keys, "values": values}
@@ -272,16 +274,16 @@ class MultiHeadAttention(Layer):
         layout: Literal["d2l", "torch"] = "d2l",
     ) -> Any:
         """
-        Give the parameters by name, as every module does, or as torch's own class has them.
+        Return the parameters by name, in d2l's layout or that of torch.nn.MultiheadAttention.
 
         Parameters
         ----------
         *args, destination, prefix, keep_vars : optional
             As in torch.nn.Module.state_dict.
         layout : {'d2l', 'torch'}, optional
-            Whose names and shapes: those of the MultiHeadAttention of *Dive into Deep Learning*,
-            or those of torch.nn.MultiheadAttention. The state dict of a model that has the layer
-            as a part is in the former; `load_state_dict` reads both.
+            Names and shapes as in the MultiHeadAttention of *Dive into Deep Learning*, or as in
+            torch.nn.MultiheadAttention. The state dict of a model that contains the layer has d2l's
+            layout. `load_state_dict` reads both layouts.
 
         Returns
         -------
@@ -290,13 +292,13 @@ class MultiHeadAttention(Layer):
             ``W_q.bias`` and so on. 'torch': ``in_proj_weight`` (3 H, H), or ``q_proj_weight``,
             ``k_proj_weight`` and ``v_proj_weight`` if the sizes of queries, keys and values
             differ, ``out_proj.weight`` and, with a bias, ``in_proj_bias`` and ``out_proj.bias``.
-            Where parts are joined to one, they are copied.
+            Parameters that are joined are copied.
 
         Raises
         ------
         ValueError
-            torch's class has no such layer: heads share keys, or `query_size` is not
-            `num_hiddens`, or the layer has no sizes yet, or a projection is more than linear.
+            torch.nn.MultiheadAttention cannot represent the layer: heads share keys, `query_size`
+            is not `num_hiddens`, the layer has no sizes yet, or a projection is not a plain Linear.
 
         Examples
         --------
@@ -318,25 +320,25 @@ class MultiHeadAttention(Layer):
         return state
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """Also that of a torch.nn.MultiheadAttention: its names become ours."""
+        """Load a state dict, also one of torch.nn.MultiheadAttention, whose names are converted."""
         from_torch(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
         """
-        What `repr` says beside the submodules.
+        Return the text that `repr` shows before the submodules.
 
         Returns
         -------
         str
-            The number of heads, and that of keys and values if it is another.
+            The number of heads, and the number of key heads if it is different.
         """
         shared = self.num_kv_heads != self.num_heads
         return f"num_heads={self.num_heads}" + f", num_kv_heads={self.num_kv_heads}" * shared
 
 
 def _heads(num_hiddens: int, num_heads: Any, num_kv_heads: Any) -> tuple[int, int]:
-    """Their numbers, checked; as many of keys as of queries by default."""
+    """Return the numbers of query heads and key heads; they are equal by default."""
     heads = as_size("num_heads", num_heads, 1)
     if num_hiddens % heads:
         expected = f"a multiple of num_heads ({heads})"
@@ -353,5 +355,5 @@ def _named(letter: str, W: Tensor, b: Tensor | None) -> dict[str, Tensor]:
 
 
 def _as_d2l(weights: Tensor) -> Tensor:
-    """(..., heads, M, N) as (B * heads, M, N)."""
+    """Return weights (..., heads, M, N) as (B * heads, M, N)."""
     return weights if weights.dim() == 3 else weights.flatten(0, -3)

@@ -1,4 +1,4 @@
-"""MultiheadAttention as torch.nn has it, and models of torch's own classes that compute with it."""
+"""MultiheadAttention with the interface of torch.nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -20,55 +20,48 @@ __all__ = ["MultiheadAttention"]
 
 
 def __dir__() -> list[str]:
-    """What completion offers."""
+    """Return the names for completion."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    """Multi-head attention: torch.nn's own class, computed by attnext.
+    """Replace torch.nn.MultiheadAttention, and compute with attnext.
 
-    It is torch.nn.MultiheadAttention in everything but the computation: constructor, parameters and
-    their initial numbers, state dict, arguments of the call and what it returns.
+    The constructor, the parameters and their initial values, the state dict, the arguments of a
+    call and the results are the same as for torch.nn.MultiheadAttention.
 
     Parameters
     ----------
     embed_dim : int
-        Features of a query, of all heads together, and of the output.
+        Number of features of a query, of all heads together, and of the output.
     num_heads : int
-        How many heads, a divisor of `embed_dim`.
+        Number of heads, a divisor of `embed_dim`.
     dropout : float, optional
-        Probability, 0 <= dropout <= 1, that a weight is left out, in training.
+        Probability, 0 <= dropout <= 1, that dropout zeroes a weight in training.
     bias : bool, optional
-        Give the projections biases.
+        Add biases to the projections.
     add_bias_kv : bool, optional
-        A learned key and its value behind the others.
+        Append a learned key and value to the keys and values.
     add_zero_attn : bool, optional
-        A key and a value of zeros behind the others.
+        Append a key and a value of zeros to the keys and values.
     kdim, vdim : int, optional
-        Features of a key and of a value; `embed_dim` by default.
+        Numbers of features of a key and of a value; `embed_dim` by default.
     batch_first : bool, optional
-        Inputs and output are (B, L, E); (L, B, E) by default.
+        If True, inputs and output have the shape (B, L, E), otherwise (L, B, E).
     device, dtype : optional
-        Of the parameters. It computes on the CPU, in float32.
+        The device and dtype of the parameters. attnext computes in float32 on the CPU.
 
     See Also
     --------
-    attnext.torch.convert : Puts it in the place of torch's class in a model.
-    attnext.torch.MultiHeadAttention : That of *Dive into Deep Learning*.
+    attnext.torch.convert : Replaces torch's class by this class in a model.
+    attnext.torch.MultiHeadAttention : The layer of *Dive into Deep Learning*.
 
     Notes
     -----
-    In the layers of torch's Transformer the attention is attnext's in evaluation, too. There torch
-    would compute it without a call of `self_attn`; a forward pre-hook of this class, which changes
-    nothing, prevents that. If all keys of a query are masked, its heads pool 0 and its weights are
-    0, so no gradient becomes NaN. PyTorch's class does this with ``need_weights=False`` only, and
-    gives NaN otherwise. Dropout zeroes other weights than PyTorch does for the same seed.
-
-    Nested tensors may have any layout, in training and in evaluation. Weights are those of the
-    padded tensors, as in torch's class in evaluation: 0 beyond the end of a sequence.
-
-    ``torch.jit.script`` cannot compile the class, since it computes in C. Use ``torch.jit.trace``,
-    ``torch.compile`` or ``torch.export``.
+    torch's Transformer layers use attnext in evaluation mode, too: they do not take the fast path
+    that bypasses `self_attn`. A query whose keys are all masked gives the same result as in torch:
+    NaN, or the projection of 0 with ``need_weights=False``. For the same seed, dropout zeroes other
+    weights than in torch.
 
     Examples
     --------
@@ -124,38 +117,39 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend with each head, and project what they pooled.
+        """Attend with each head, and project the joined results.
 
         Parameters
         ----------
         query : Tensor, float32, shape (L, E), (L, B, E), or (B, L, E) if `batch_first`
-            The queries. A nested tensor of B sequences, too, and so are key and value then.
+            The queries. They may be a nested tensor of B sequences; then key and value must be
+            nested tensors, too.
         key, value : Tensor, float32, shapes (S, kdim) and (S, vdim), and so on
             The keys and their values.
         key_padding_mask : Tensor of bool or float32, shape (B, S) or (S,), optional
-            Bools: True for a key that is left out. Floats are added to its scores.
+            Bools: True for a key that is masked. Floats are added to the scores of the key.
         need_weights : bool, optional
-            Return the weights; without them the call takes less time and memory.
+            Return the weights. A call without weights takes less time and memory.
         attn_mask : Tensor of bool or float32, shape (L, S) or (B * num_heads, L, S), optional
-            Bools: True where a query does not attend to a key. Floats are added to the scores.
+            Bools: True where a pair is masked. Floats are added to the scores.
         average_attn_weights : bool, optional
-            Return the mean of the heads' weights, instead of those of each.
+            Return the mean of the weights over the heads, instead of the weights of each head.
         is_causal : bool, optional
-            A promise that `attn_mask` is the causal mask: it is not read then.
+            A promise that `attn_mask` is the causal mask. Then `attn_mask` is not read.
 
         Returns
         -------
         output : Tensor, float32, in the layout of `query`
-            For each query, what its heads pooled, projected.
+            The projected results of the heads for each query.
         weights : Tensor, float32, shape (B, L, S) or (B, num_heads, L, S), or None
-            After dropout, as torch's; without the first axis if there is no batch.
+            The weights after dropout, as in torch; without the axis B if there is no batch.
 
         Raises
         ------
         TypeError
-            An argument or a parameter is no float32 tensor on the CPU, or of the wrong kind.
+            An argument or a parameter is not a float32 tensor on the CPU, or has the wrong type.
         ValueError
-            An argument has the wrong shape, or there is `is_causal` without `attn_mask`.
+            An argument has the wrong shape, or `is_causal` is given without `attn_mask`.
         """
         inputs = {"query": query, "key": key, "value": value}
         if any(getattr(x, "is_nested", False) for x in inputs.values()):

@@ -1,4 +1,4 @@
-"""Positions as features, in a tensor."""
+"""positional_encoding as a tensor."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _encoding(num_steps: int, num_hiddens: int) -> Tensor:
 
 @OTHER.spelled_out
 def positional_encoding(num_steps: int, num_hiddens: int) -> Tensor:
-    """Sines and cosines of each position, from fast waves to slow ones.
+    """Return sines and cosines of each position, with decreasing frequencies.
 
     Notes
     -----
-    What ``PositionalEncoding`` of *Dive into Deep Learning* (1.0 (en) 11.6.3, 2nd ed. (zh) 10.6.3)
-    keeps as ``P[0]``. A tensor without a gradient, drawn from no generator.
+    The result is ``P[0]`` of ``PositionalEncoding`` in *Dive into Deep Learning* (1.0 (en) 11.6.3,
+    2nd ed. (zh) 10.6.3). It has no gradient and contains no random numbers.
 
     Examples
     --------

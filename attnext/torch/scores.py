@@ -1,4 +1,4 @@
-"""The scores alone, on tensors."""
+"""The score functions on tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dot_product_scores(
     scale: Tensor | ArrayLike | None = None,
     softcap: _Softcap = None,
 ) -> Tensor:
-    """Scaled dot product of every query with every key.
+    """Return the scaled dot product of every query with every key.
 
     Notes
     -----
@@ -60,7 +60,7 @@ def cosine_scores(
     eps: float = 1e-8,
     softcap: _Softcap = None,
 ) -> Tensor:
-    """Scaled cosine between every query and every key.
+    """Return the scaled cosine between every query and every key.
 
     Notes
     -----
@@ -92,8 +92,7 @@ def additive_scores(
 
     Notes
     -----
-    Gradients flow to all of these tensors. No tensor of shape (M, N, H) is ever formed, in the
-    backward neither.
+    Gradients flow to all tensors. Neither pass forms a tensor of shape (M, N, H).
 
     Examples
     --------
@@ -118,7 +117,7 @@ def gaussian_scores(
     sigma: Tensor | float | None = None,
     softcap: _Softcap = None,
 ) -> Tensor:
-    """Logarithm of a Gaussian kernel of the distance of every query to every key.
+    """Return the logarithm of a Gaussian kernel of the distance from every query to every key.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention as torch.nn.functional has it: its arguments, and what they mean."""
+"""scaled_dot_product_attention with the arguments of torch.nn.functional's function."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .tensors import drawn_seed
 if TYPE_CHECKING:
     from torch.nn.attention.bias import CausalBias
 
-# What an argument of attnext's is called where torch's signature is kept.
+# The names of attnext's arguments in torch's signature.
 _THEIRS = {"queries": "query", "keys": "key", "values": "value", "mask": "attn_mask"}
 _THEIRS |= {"bias": "attn_mask", "causal": "is_causal"}
 _NAMED = re.compile(rf"^({'|'.join(_THEIRS)})\b")
-# What C raises of leading axes that are not equal.
+# The error of C for unequal leading axes.
 _UNEQUAL = re.compile("^(keys|values) has shape ")
 
 
@@ -38,52 +38,52 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Pool values by the softmax of scaled dot products, called as torch.nn.functional's.
+    """Pool values by the softmax of scaled dot products, with torch.nn.functional's arguments.
 
     Parameters
     ----------
     query : Tensor, float32, shape (..., L, E)
-        L queries; leading axes (batch, heads) of all three are broadcast against each other.
+        L queries. The leading axes (batch, heads) of query, key and value are broadcast.
     key : Tensor, float32, shape (..., S, E)
         The keys.
     value : Tensor, float32, shape (..., S, Ev)
-        The values, one for each key.
+        The values, one per key.
     attn_mask : Tensor of bool or float32, optional
-        Bools: True where a query attends to a key. Floats: added to the scores; they have a
-        gradient. Of any shape that broadcasts to (..., L, S). Not together with `is_causal`.
-        A torch.nn.attention.bias.CausalBias is computed as its rule.
+        A tensor whose shape broadcasts to (..., L, S). Bools: True where a query attends to a key.
+        Floats: added to the scores; they have a gradient. A torch.nn.attention.bias.CausalBias is
+        allowed, too. It cannot be combined with `is_causal`.
     dropout_p : float, optional
-        Probability, 0 <= dropout_p <= 1, that a weight is left out, whether in training or not.
-        Which, torch's own generator decides: `torch.manual_seed` makes it repeatable.
+        Probability, 0 <= dropout_p <= 1, that dropout zeroes a weight, in training and in
+        evaluation. torch's generator draws the seed, so `torch.manual_seed` makes it repeatable.
     is_causal : bool, optional
-        Query i attends to no key after key i, as many as there are of both.
+        Query i attends to keys 0 to i, for any numbers of queries and keys.
     scale : float, optional
-        What the products are multiplied by; ``1 / sqrt(E)`` by default.
+        The dot products are multiplied by it; ``1 / sqrt(E)`` by default.
     enable_gqa : bool, optional
-        The heads, axis -3, may be fewer for `key` and `value`, which groups of heads share.
+        `key` and `value` may have fewer heads (axis -3), which groups of query heads share.
 
     Returns
     -------
     output : Tensor, float32, shape (..., L, Ev)
-        For each query, the average of the values; 0 if it attends to no key, as in torch from 2.5
-        on.
+        The weighted average of the values for each query; 0 if all its keys are masked, as in
+        torch 2.5 and later.
 
     Raises
     ------
     TypeError
-        An input is no dense float32 tensor on the CPU, or an argument is of the wrong kind.
+        An input is not a dense float32 tensor on the CPU, or an argument has the wrong type.
     ValueError
-        Shapes that do not fit, an impossible value, or a mask beside `is_causal`.
+        Shapes do not fit, a value is impossible, or both `attn_mask` and `is_causal` are given.
 
     See Also
     --------
-    dot_product_attention : The same with every option of attnext.
+    dot_product_attention : The same attention with all options of attnext.
 
     Notes
     -----
-    ``output = softmax(scale * query @ key^T + attn_mask) @ value``. What is masked is never read:
-    NaN in padding has no effect, here unlike in torch. The weights that dropout leaves out are
-    others than torch draws for the same seed.
+    ``output = softmax(scale * query @ key^T + attn_mask) @ value``. Masked keys and values are
+    never read, so NaN in padding has no effect; in torch it has. For the same seed, dropout zeroes
+    other weights than in torch.
 
     Examples
     --------

@@ -28,12 +28,13 @@ def masked_softmax(
     mask: Tensor | ArrayLike | None = None,
     empty_rows: str = "uniform",
 ) -> Tensor:
-    """Softmax over the last axis, of which only some keys take part.
+    """Return the softmax over the last axis, with some keys masked.
 
     Notes
     -----
-    ``weights[j] = exp(X[j]) / sum_i exp(X[i])``, j and i over the keys that take part: what
-    ``masked_softmax`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3) means.
+    ``weights[j] = exp(X[j]) / sum_i exp(X[i])`` for all keys that are not masked; i runs over these
+    keys. ``masked_softmax`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3)
+    computes the same.
 
     Examples
     --------
@@ -52,13 +53,12 @@ def masked_softmax(
 
 @OTHER.spelled_out
 def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) -> Tensor:
-    """Copy a batch of sequences, overwriting the steps beyond each one's length.
+    """Copy a batch of sequences and overwrite the steps after each sequence's length.
 
     Notes
     -----
-    What ``sequence_mask`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3) means,
-    for any number of axes; that one writes into `X`. Integers and bools are converted to float32:
-    the result is float32, where d2l's has the dtype of `X`.
+    Like ``sequence_mask`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3), but
+    for any number of axes; that one writes into `X`.
 
     Examples
     --------

@@ -1,24 +1,23 @@
-"""attnext in Hugging Face's transformers: any model that asks its AttentionInterface.
+"""attnext in Hugging Face's transformers, for any model that uses their AttentionInterface.
 
 ``import attnext.torch.transformers`` registers the name "attnext" there, with a mask function. Pass
 ``attn_implementation="attnext"`` to ``from_pretrained`` or ``from_config``, or call
 ``model.set_attn_implementation("attnext")``. attnext then computes the model's attention, forward
-and backward, in float32 on the CPU. The numbers are those of "eager" up to rounding.
+and backward, in float32 on the CPU. The results equal those of "eager" up to rounding.
 
-- attnext reads causal masks and sliding windows as a band, and padding as lengths or as one row for
-  each sequence. It forms no mask of (M, N) for them. Other rules become a mask of bools.
-- A model that computes with its mask gets eager's mask: floats, 0 or the smallest float. A model
-  that negates the mask as if it had bools is refused.
-- A call without a mask attends both ways, as in eager, unless the call says ``is_causal=True``. The
-  module's ``is_causal`` is not read.
-- Served: heads that share keys, softcap (Gemma 2), sinks (gpt-oss), position biases (T5), keys that
-  an indexer selects (DeepSeek V3.2), caches, training with dropout. With ``output_attentions=True``
-  a model returns the weights before dropout.
-- A query whose keys are all masked gives the mean of the values, as in eager. Its scores have no
-  gradient here; in eager they have one, because rounding makes them equal. No real query is
-  affected.
-- Refused: paged caches (continuous batching), and arguments that change the result but that attnext
-  does not read, such as MiniMax M3's block_indices.
+- attnext computes causal masks, sliding windows and padding without a mask of shape (M, N). All
+  other rules become a mask of bools.
+- A model that computes with its mask gets eager's mask of floats: 0, or the smallest float for a
+  masked pair. A model that negates the mask as if it had bools raises TypeError.
+- Without a mask, every query attends to every key, as in eager, unless the call has
+  ``is_causal=True``. The module's attribute ``is_causal`` is not read.
+- Supported: grouped-query attention, softcap (Gemma 2), sinks (gpt-oss), position biases (T5), keys
+  selected by an indexer (DeepSeek V3.2), caches, and training with dropout. With
+  ``output_attentions=True`` a model returns the weights before dropout.
+- A query whose keys are all masked gets the mean of the values, as in eager. Its scores have no
+  gradient; in eager they have one. Only padding is affected.
+- Not supported: paged caches (continuous batching), and arguments that change the result but that
+  attnext does not read, such as MiniMax M3's block_indices. They raise TypeError.
 
 Examples
 --------
