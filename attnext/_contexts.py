@@ -1,7 +1,7 @@
-"""Inputs that a context keeps though their memory is not that of an array of NumPy's own class.
+"""Inputs that a context stores although their memory is not owned by an exact ndarray.
 
-An array keeps alive what owns its memory, and the garbage collector cannot see through it: where
-that may lead back to the layer, whose context it is, neither would ever go.
+An array holds a reference to the owner of its memory, which the garbage collector cannot see. If
+the owner refers to the layer of the context, the two form a cycle that is never freed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _IMMUTABLE, _HEAP, _COLLECTED = 1 << 8, 1 << 9, 1 << 14  # of a type's flags
 
 
 def _leads_nowhere(owner: Any) -> bool:
-    """Can no reference to anything but numbers come from here, now or later? An mmap's cannot."""
+    """True if the object can never refer to other objects. An mmap, for example, cannot."""
     kind = type(owner)
     if not kind.__flags__ & _COLLECTED:
         return True
@@ -35,10 +35,11 @@ def _copied(array: Array) -> Array:
 
 
 def kept(array: Array) -> Array:
-    """What a context keeps of an input: itself, if it leads nowhere.
+    """Return what a context stores for an input.
 
-    Else a view of the memory alone where an array of a subclass stands between, which may have
-    attributes, and a copy where what owns the memory may.
+    That is the array itself if neither it nor the owner of its memory can refer to other objects.
+    If an array of a subclass is between the two, it is a new view of the memory. If the owner can
+    refer to other objects, it is a copy.
     """
     owner: Any = array
     plain = True
@@ -52,7 +53,7 @@ def kept(array: Array) -> Array:
     buffer = owner.ravel(order="K") if isinstance(owner, np.ndarray) else owner
     try:
         memory = np.frombuffer(buffer, np.uint8)
-    except (TypeError, ValueError, BufferError):  # it is empty, or shows nobody its memory
+    except (TypeError, ValueError, BufferError):  # empty, or without a readable buffer
         return _copied(array)
     start = array.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
     return np.ndarray(array.shape, array.dtype, buffer, start, array.strides)

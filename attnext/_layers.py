@@ -1,17 +1,18 @@
-"""What the layers do that need not be fast: methods that are put into the compiled types.
+"""Methods of the layers that need not be fast. They are added to the compiled types.
 
-Their call and backward, `memory`, `zero_grad` and the attributes are in C; and so is what the
-functions here use, which does not see what a subclass may have changed:
+The call, the backward pass, `memory`, `zero_grad` and the attributes are written in C. So are the
+members that the functions here use, which a subclass cannot override:
 
-    _install(...)               makes the layer what a constructor or a copy has read
-    _live                       the parameters by name: the dict itself
-    _rng                        what draws seeds
-    _write(values)              copies values into these of them, or into none; None: looks at all
-    _read(value, name, shape)   as float32 in this shape (that of any)
-    _training                   whether dropout acts
+    _install(...)               sets everything that a constructor or a copy has read
+    _live                       the dict of the parameters by name, not a copy
+    _rng                        the generator of the seeds
+    _write(values)              copies all values into the parameters, or none if one is invalid;
+                                None: only checks the parameters
+    _read(value, name, shape)   returns the value as float32 of this shape
+    _training                   True if dropout is active
 
-Nothing here is captured by a comprehension: where there is no memory for a cell of an argument,
-CPython 3.11 loses the argument.
+No comprehension here uses a variable of its function: without memory for the cell, CPython 3.11
+loses a reference to the argument.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def __dir__(self: Any) -> list[str]:
 
 
 def _own(self: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Those attributes that are compiled, whatever a subclass has of their names."""
+    """Return compiled attributes by name, even if a subclass overrides them."""
     compiled, found = vars(_kind(type(self))), {}
     for name in names:
         if name == "_bias":
@@ -89,14 +90,14 @@ def parameters(self: Any) -> Any:
 
 
 def _checked(layer: Any) -> dict[str, Array]:
-    """The parameters, if they are still what they were made: users have the arrays."""
+    """Return the parameters after a check, because users can change the arrays in place."""
     layer._write(None)
     live: dict[str, Array] = layer._live
     return live.copy()
 
 
 def _set(self: Any, name: str, *value: Any) -> None:
-    """An attribute that is a parameter gets its numbers, or is to be deleted."""
+    """Set the values of a parameter, or refuse to delete it."""
     if not value:
         raise AttributeError(f"{name} cannot be deleted")
     if name not in self._live:
@@ -108,7 +109,7 @@ def _set(self: Any, name: str, *value: Any) -> None:
 
 
 def _gradient(entry: Any, name: str, shape: tuple[int, ...]) -> Array:
-    """What an entry of `grads` stands for, in an array of its own: None for zeros, as in torch."""
+    """Return an entry of `grads` as a new array; None means zeros, as in torch."""
     if entry is None:
         return np.zeros(shape, np.float32)
     found: Array = _core.AdditiveAttention._read(entry, f"grads[{name!r}]", shape)
@@ -116,7 +117,7 @@ def _gradient(entry: Any, name: str, shape: tuple[int, ...]) -> Array:
 
 
 def _accumulator(grads: dict[str, Any], name: str, shape: tuple[int, ...], afresh: int) -> Array:
-    """The new entry of `grads` that stands for the old one, which C cannot add to."""
+    """Replace an entry of `grads` to which C cannot add by a new array."""
     grads[name] = fresh = _gradient(None if afresh else grads.get(name), name, shape)
     return fresh
 
@@ -125,11 +126,11 @@ _SIZES = ("key_size", "query_size", "value_size", "num_hiddens", "num_heads", "n
 
 
 def __reduce__(self: Any) -> tuple[Any, ...]:
-    """What pickle and copy need to make another object like this one.
+    """Return what pickle and copy need to create an equal object.
 
-    What a constructor makes, and what Python's own ``__getstate__`` gives: the attributes of a
-    subclass, which may define ``__getstate__`` and ``__setstate__`` for them as usual. What belongs
-    to the last call, `context` and `attention_weights`, stays behind.
+    That is everything a constructor sets, and the result of ``__getstate__``: the attributes of a
+    subclass, which may define ``__getstate__`` and ``__setstate__`` as usual. The results of the
+    last call, `context` and `attention_weights`, are not included.
     """
     parameters = _checked(self)
     saved: dict[str, Any] = dict.fromkeys(("key_size", "query_size", "num_hiddens"), 0)
@@ -162,9 +163,7 @@ def _restored(
     from attnext import _constructors, _wrong  # not at import: they are seldom needed
 
     options = _constructors.options(dropout, scale)
-    if (
-        _constructors.generator("rng", rng) is not rng
-    ):  # what comes back as another was not saved here
+    if _constructors.generator("rng", rng) is not rng:  # another object: not what __reduce__ saved
         raise _wrong.kind("rng", rng, "a numpy.random.Generator")
     sizes, taken, summed = _constructors.no_sizes(), {}, {}
     if score != "dot_product":
@@ -178,7 +177,7 @@ def _restored(
 
 
 def _rebuild(cls: Any, saved: Any, /) -> Any:
-    """An object from what __reduce__ saved."""
+    """Create a layer from what __reduce__ saved."""
     if not isinstance(saved, dict):
         from attnext import _wrong
 
@@ -211,13 +210,13 @@ def __repr__(self: Any) -> str:
 
 # ---- state dicts -------------------------------------------------------------------------------
 
-# By entry: its parameters, and whether it has a leading axis of size 1 that they have not.
+# For each entry: its parameters, and True if the entry has an additional leading axis of size 1.
 _Entries = dict[str, tuple[tuple[str, ...], bool]]
 
 
 @cache
 def _entries(parameters: tuple[str, ...], torch: bool, packed: bool) -> _Entries:
-    """Those of a layer with these parameters, in torch's layout or in that of d2l."""
+    """Return the entries for these parameters, in torch's or d2l's layout."""
     entries = {}
     for entry, names in (_layouts.of_torch(packed) if torch else _OWN).items():
         if names[0] in parameters:
@@ -226,7 +225,7 @@ def _entries(parameters: tuple[str, ...], torch: bool, packed: bool) -> _Entries
 
 
 def _is_packed(layer: Any, live: dict[str, Any]) -> bool:
-    """In the layout of torch's class, which has to have such a layer."""
+    """True if torch's layout joins W_q, W_k and W_v. Refuse sizes that torch's class cannot have."""
     width = live["W_q"].shape[1]
     _layouts.check_torch(layer, width)
     return bool(live["W_k"].shape[1] == live["W_v"].shape[1] == width)
@@ -283,7 +282,7 @@ def load_state_dict(self: Any, state_dict: Any, /) -> None:
         shape = live[parts[0]].shape
         whole = (1, *shape) if is_matrix else (shape[0] * len(parts), *shape[1:])
         array = _core.AdditiveAttention._read(given[entry], f"state_dict[{entry!r}]", whole)
-        for i, name in enumerate(parts):  # copies: one may be given as the live array of another
+        for i, name in enumerate(parts):  # copies: a value may be a live array of another parameter
             part = array if len(parts) == 1 else array[i * shape[0] : (i + 1) * shape[0]]
             values[name] = part.reshape(shape).copy()
     self._write(values)
@@ -315,7 +314,7 @@ def _of(
 
 
 def _shape(array: Any, rows: int) -> tuple[int, ...]:
-    """Of as many of its rows."""
+    """Return the shape of the array's first `rows` rows."""
     shape: tuple[int, ...] = array.shape
     return shape[:-2] + (rows, shape[-1])
 
@@ -326,9 +325,9 @@ def _repr_of_memory(self: Any) -> str:
 
 
 def _given_to(self: Any, layer: object, /) -> tuple[Any, ...]:
-    """Copies of keys, values, valid_lens and mask, for attnext.explain: None where there is none.
+    """Return copies of keys, values, valid_lens and mask (or None) for attnext.explain.
 
-    What it computes is what the layer would, which made the memory; None of one of no layer.
+    layer: the layer that attnext.explain reads, or None for a memory that belongs to no layer.
     """
     if self._layer is not None and (layer is None or self._layer() is not layer):
         from attnext import _wrong
@@ -341,7 +340,7 @@ def _given_to(self: Any, layer: object, /) -> tuple[Any, ...]:
 
 
 def _no_copy_of_memory(self: Any) -> Any:
-    """Refuse: a memory belongs to the object that made it."""
+    """Raise TypeError, because a memory belongs to one layer."""
     raise TypeError(
         "a Memory cannot be copied or pickled because it belongs to one layer: create another with "
         "layer.memory(keys, values)"
@@ -361,7 +360,7 @@ def _seed_of_context(self: Any) -> int | None:
 
 
 def _no_copy_of_context(self: Any) -> Any:
-    """Refuse: a context belongs to its object."""
+    """Raise TypeError, because a context belongs to one layer."""
     kind = "attnext._core.Context"
     raise TypeError(f"cannot pickle '{kind}' object because it belongs to one layer")
 
@@ -372,7 +371,7 @@ _SCORES: dict[type, str] = globals().get("_SCORES", {})  # of each compiled type
 
 
 def _kind(cls: type) -> Any:
-    """The compiled type, of which it may be a subclass."""
+    """Return the compiled type that the class is or inherits from."""
     for kind in cls.__mro__:
         if kind in _SCORES:
             return kind
@@ -380,13 +379,13 @@ def _kind(cls: type) -> Any:
 
 def _put(kind: Any, **methods: Any) -> None:
     for name, method in methods.items():
-        method.__annotations__ = {}  # help() shows what it shows of those in C
+        method.__annotations__ = {}  # so that help() shows them like methods in C
         method.__name__ = method.__qualname__ = name
         setattr(kind, name, method)
 
 
 def fill(core: Any) -> None:
-    """Put the methods into the types."""
+    """Add the methods to the compiled types."""
     for *_, rows in core.ATTENTIONS.values():
         shapes = {name: letters for name, letters, *_ in rows}
         _OWN.update(_layouts.of_d2l(shapes))

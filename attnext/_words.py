@@ -1,7 +1,7 @@
-"""Words in English and in Chinese, from text files beside the code that says them.
+"""Texts in English and Chinese, read from text files next to the code that uses them.
 
-An entry, as attnext/_docs reads it, has as many lines of English as then of Chinese. What stands in
-braces is filled in where it is said.
+An entry has n lines of English and then n lines of Chinese. The code that uses a text fills in the
+names in braces.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _HOME = str(Path(__file__).parent)
 
 
 def entries(name: str) -> Entries:
-    """The lines of each entry of the file attnext/<name>.txt."""
+    """Return the lines of each entry of the file attnext/<name>.txt."""
     return {key: text.split("\n") for key, text in read(name, _HOME).items()}
 
 
 def both(lines: list[str]) -> Both:
-    """The two halves of an entry."""
+    """Split the lines of an entry into English and Chinese."""
     middle = len(lines) // 2
     return {"en": "\n".join(lines[:middle]), "zh": "\n".join(lines[middle:])}
 
 
 def table(name: str) -> dict[str, Both]:
-    """The words of a file, by the names of its entries."""
+    """Return the texts of a file, by the names of its entries."""
     return {key: both(lines) for key, lines in entries(name).items()}

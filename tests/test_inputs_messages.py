@@ -35,7 +35,8 @@ HINTS: list[tuple[Callable[..., Any], str, str]] = [
      "~attn_mask"),
     (dot, "key_padding_mask",
      ": use mask instead; True means attend, the opposite of key_padding_mask: pass "
-     "~key_padding_mask[:, None, None, :] if there is an axis of heads, ~key_padding_mask[:, None, :] if not"),
+     "~key_padding_mask[:, None, None, :] if there is an axis of heads, ~key_padding_mask[:, "
+     "None, :] if not"),
     (dot, "is_causal", ": use causal instead"),
     (softmax, "is_causal", ""),  # it takes none
     (dot, "valid_len", ": use valid_lens instead"),
