@@ -225,7 +225,7 @@ def _entries(parameters: tuple[str, ...], torch: bool, packed: bool) -> _Entries
 
 
 def _is_packed(layer: Any, live: dict[str, Any]) -> bool:
-    """True if torch's layout joins W_q, W_k and W_v. Refuse sizes that torch's class cannot have."""
+    """True if torch's layout joins W_q, W_k and W_v. Refuse sizes that torch's class lacks."""
     width = live["W_q"].shape[1]
     _layouts.check_torch(layer, width)
     return bool(live["W_k"].shape[1] == live["W_v"].shape[1] == width)
