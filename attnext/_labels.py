@@ -19,5 +19,5 @@ def as_labels(name: str, labels: Sequence[str] | None, size: int, which: str) ->
     texts = as_texts(name, labels)
     if len(texts) != size:
         expected = f"{size}, one for each {which}"
-        raise ValueError(f"{name} has {len(texts)} elements, expected {expected}")
+        raise ValueError(f"{name} has length {len(texts)}, expected {expected}")
     return texts

@@ -94,9 +94,9 @@ def test_one_row_is_one_query() -> None:
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [
-        ({"queries": ["a"]}, ValueError, "queries has 1 entries, expected 3, one for each query"),
-        ({"keys": QUERIES}, ValueError, "keys has 3 entries, expected 4, one for each key"),
-        ({"keys": []}, ValueError, "keys has 0 entries, expected 4, one for each key"),
+        ({"queries": ["a"]}, ValueError, "queries has length 1, expected 3, one for each query"),
+        ({"keys": QUERIES}, ValueError, "keys has length 3, expected 4, one for each key"),
+        ({"keys": []}, ValueError, "keys has length 0, expected 4, one for each key"),
         ({"keys": "word"}, TypeError, "keys is of type str, expected a sequence of strings"),
         ({"queries": 3}, TypeError, "queries is of type int, expected a sequence of strings"),
     ],

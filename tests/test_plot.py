@@ -685,20 +685,20 @@ ACCEPTED = "expected (M, N), (columns, M, N) or (rows, columns, M, N)"
         (lambda: heat([[1.0, 2.0], [3.0]]), "matrices cannot be read as an array: "),
         (
             lambda: heat(np.ones((3, 2, 2)), titles=["a", "b"]),
-            "titles has 2 entries, expected 3 (one for each column)",
+            "titles has length 2, expected 3 (one for each column)",
         ),
         (
             lambda: heat(np.ones((2, 3, 2, 2)), titles=["a", "b"]),
-            "titles has 2 entries, expected 3 (one for each column) or 6 (one for each heat map)",
+            "titles has length 2, expected 3 (one for each column) or 6 (one for each heat map)",
         ),
-        (lambda: heat(np.eye(2), titles=[]), "titles has 0 entries, expected 1"),
+        (lambda: heat(np.eye(2), titles=[]), "titles has length 0, expected 1"),
         (
             lambda: heat(np.ones((2, 3)), xticklabels=["a", "b"]),
-            "xticklabels has 2 entries, expected 3, one for each key",
+            "xticklabels has length 2, expected 3, one for each key",
         ),
         (
             lambda: heat(np.ones((2, 3)), yticklabels=["a", "b", "c"]),
-            "yticklabels has 3 entries, expected 2, one for each query",
+            "yticklabels has length 3, expected 2, one for each query",
         ),
         (
             lambda: heat(np.ones((2, 3)), valid_lens=[1, 2, 3]),
@@ -730,7 +730,7 @@ ACCEPTED = "expected (M, N), (columns, M, N) or (rows, columns, M, N)"
         (lambda: regression(y_hat=np.ones((2, 2))), "y_hat has shape (2, 2), expected (4,)"),
         (lambda: regression(y_hat={"a": [1]}), "y_hat['a'] has shape (1,), expected (4,)"),
         (lambda: regression(y_hat={}), "y_hat is an empty dict, expected at least one curve"),
-        (lambda: regression(labels=["a", "b"]), "labels has 2 entries, expected 3"),
+        (lambda: regression(labels=["a", "b"]), "labels has length 2, expected 3"),
         (lambda: plot_loss([]), "losses has shape (0,), expected at least one number"),
         (lambda: plot_loss(np.ones((2, 2))), "losses has shape (2, 2), expected (n,) or (n, 1)"),
         (lambda: plot_loss(1.0), "losses has shape (), expected (n,) or (n, 1)"),

@@ -376,7 +376,7 @@ def test_wrong_arguments_are_those_of_explain() -> None:
         view.show("dot_product_attention", X)
     with pytest.raises(ValueError, match="lang is 'fr'"):
         view.show("masked_softmax", X, lang="fr")
-    with pytest.raises(ValueError, match="queries has 1 entries, expected 4"):
+    with pytest.raises(ValueError, match="queries has length 1, expected 4"):
         shown().with_labels(queries=["one"])
 
 

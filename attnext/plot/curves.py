@@ -114,7 +114,7 @@ def plot_kernel_regression(
     x = as_vector("x_test", x_test, "n")
     names = as_texts("labels", labels)
     if len(names) != 3:
-        raise ValueError(f"labels has {len(names)} entries, expected 3: truth, prediction, data")
+        raise ValueError(f"labels has length {len(names)}, expected 3: truth, prediction, data")
     truth = None if y_truth is None else as_vector("y_truth", y_truth, x.size)
     curves = _named("y_hat", y_hat, names[1], x.size)
 

@@ -203,7 +203,7 @@ def _as_headings(titles: Sequence[str] | None, rows: int, columns: int) -> list[
     if len(headings) != columns:
         every = f" or {rows * columns} (one for each heat map)" if rows > 1 else ""
         expected = f"{columns} (one for each column)" + every
-        raise ValueError(f"titles has {len(headings)} entries, expected {expected}")
+        raise ValueError(f"titles has length {len(headings)}, expected {expected}")
     return headings + [""] * ((rows - 1) * columns)
 
 
