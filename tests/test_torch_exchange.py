@@ -226,7 +226,7 @@ def test_functions_for_attnext_torch_survive_any_arguments() -> None:
             made = _core._at_once(_core.dot_product_attention, inputs, {}, odd)
             assert made is NotImplemented
     for odd in (None, 5, list(TYPES), "types"):
-        with pytest.raises(TypeError, match=r"^types: this is a function of attnext\.torch's own$"):
+        with pytest.raises(TypeError, match=r"^types: only attnext\.torch may call this function$"):
             _core._exchange_tensors(odd, EXCHANGE, torch.is_grad_enabled)
     backward = _core.dot_product_attention_backward
     names, kept = ("grad_output",), ("queries", "keys", "values")

@@ -378,7 +378,9 @@ def test_what_cannot_be_served_says_so() -> None:
     x = torch.randn(2, 3, E)
     calls: dict[str, Callable[[], Any]] = {
         "key is not nested, expected three nested tensors or none": lambda: mine(nested, x, x),
-        "need_weights is True, expected False with nested tensors": lambda: mine(*[nested] * 3),
+        "is_causal is True, expected False with nested tensors": lambda: mine(
+            *[nested] * 3, is_causal=True
+        ),
         "attn_mask is given, expected None with nested tensors": lambda: mine(
             *[nested] * 3, need_weights=False, attn_mask=_pairs
         ),

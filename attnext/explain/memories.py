@@ -32,10 +32,7 @@ def recall(attn: Any, memory: Memory, arguments: Arguments) -> Arguments:
     """
     for name in ("values", "valid_lens"):
         if arguments[name] is not None:
-            raise TypeError(
-                f"{name} and a memory are both given: leave out {name}, which the memory already "
-                "contains"
-            )
+            raise beside_memory(name)
     keys, values, lens, mask = memory._given_to(attn)
     if mask is not None:
         mask = mask.swapaxes(-1, -2)

@@ -98,7 +98,10 @@ def as_scores(name: str, value: ArrayLike) -> Array:
 
 
 def as_mask(name: str, value: ArrayLike, shape: tuple[int, ...], meaning: str, hint: str) -> Mask:
-    """Bools that broadcast to this shape; the meaning is that of True, the hint is for floats."""
+    """Return bools that broadcast to this shape.
+
+    meaning: what True means, for the message about integers; hint: for the message about floats.
+    """
     true = f": True means {meaning}"
     array = _plain_array(name, value, "b", "bools", i=true, u=true, f=hint)
     _check_broadcasts(name, array, shape)
@@ -106,7 +109,7 @@ def as_mask(name: str, value: ArrayLike, shape: tuple[int, ...], meaning: str, h
 
 
 def as_bias(value: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """Floats that broadcast to this shape."""
+    """Return floats that broadcast to this shape."""
     hint = ": use the argument mask for a bool mask"
     array = _plain_array("bias", value, "f", "floats", b=hint)
     _check_broadcasts("bias", array, shape)
@@ -238,7 +241,7 @@ def as_seed(seed: int) -> int:
 
 
 def as_lens(name: str, value: ArrayLike, N: int) -> NDArray[np.int64]:
-    """Lengths as int64, those above N as N."""
+    """Return lengths as int64; a length above N becomes N."""
     whole, which = ": if they are whole numbers, pass .astype(int)", f": {name} counts keys"
     lens = as_integers(name, value, f=whole, b=which)
     if (lens < 0).any():

@@ -12,6 +12,7 @@ and the backward pass is another.
   sizes. Results and gradients are bit for bit those of eager mode.
 - ``torch.jit.trace`` also records a call as an operator. Import ``attnext.torch`` before you load
   the saved trace.
+- ``torch.jit.script`` raises an error, because it cannot compile a call into C.
 - Under ``torch.autocast``, bfloat16 and float16 inputs are converted to float32. Without autocast
   they raise TypeError.
 - Higher derivatives, forward mode and torch.func (vmap, grad, jvp, hessian) work. float64 works if
@@ -47,7 +48,8 @@ The files::
     nn.py           MultiheadAttention with torch's own signature
     models.py       convert and revert, for models with torch.nn.MultiheadAttention
     transformers.py Hugging Face's models: importing it registers attnext there
-    memory.py       keys and values that stay: Memory
+    memory.py       Memory, for keys and values of many calls; memory_graph.py, their gradients
+    scripting.py    the error of torch.jit.script
     modules.py      AdditiveAttention, DotProductAttention; layer.py, what layers share;
                     editions.py, the constructors of both d2l editions; projections.py, their
                     linear layers as arguments of the functions

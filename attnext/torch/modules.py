@@ -225,14 +225,17 @@ class AdditiveAttention(Layer):
 
     def _projected_queries(self, queries: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the queries for the function, and all parameters except those of keys."""
-        queries, W_q, _ = projected("queries", queries, "M", part(self, "W_q"), "query_size")
-        parameters = {"W_q": W_q, "w_v": weight_of_score(part(self, "w_v"))}
+        w_v = weight_of_score(self)
+        H = w_v.shape[-1]
+        queries, W_q, _ = projected(self, "W_q", "queries", queries, "M", "query_size", H)
+        parameters = {"W_q": W_q, "w_v": w_v}
         b_h = part(self, "b_h")
         return queries, parameters if b_h is None else {**parameters, "b_h": b_h}
 
     def _projected_keys(self, keys: Tensor, values: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
         """Return keys and values for the function, and the parameters that project them."""
-        keys, W_k, _ = projected("keys", keys, "N", part(self, "W_k"), "key_size")
+        H = getattr(part(self, "w_v"), "in_features", None)
+        keys, W_k, _ = projected(self, "W_k", "keys", keys, "N", "key_size", H)
         return keys, values, {"W_k": W_k}
 
     def _weights_of_keys(self) -> dict[str, Tensor]:

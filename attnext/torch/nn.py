@@ -58,10 +58,17 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     Notes
     -----
-    torch's Transformer layers use attnext in evaluation mode, too: they do not take the fast path
-    that bypasses `self_attn`. A query whose keys are all masked gives the same result as in torch:
-    NaN, or the projection of 0 with ``need_weights=False``. For the same seed, dropout zeroes other
-    weights than in torch.
+    torch's Transformer layers use attnext in evaluation mode, too. A forward pre-hook that changes
+    nothing keeps them from the fast path that bypasses `self_attn`. If all keys of a query are
+    masked, its heads pool 0 and its weights are 0, so no gradient becomes NaN. PyTorch's class does
+    this only with ``need_weights=False``; otherwise it returns NaN. For the same seed, dropout
+    zeroes other weights than in PyTorch.
+
+    Nested tensors may have any layout, in training and in evaluation. The weights are those of the
+    padded tensors, as in PyTorch's class in evaluation: 0 after the end of a sequence.
+
+    ``torch.jit.script`` cannot compile the class, because it computes in C. Use
+    ``torch.jit.trace``, ``torch.compile`` or ``torch.export``.
 
     Examples
     --------
@@ -274,11 +281,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         for name, x in inputs.items():
             if not getattr(x, "is_nested", False):
                 raise TypeError(f"{name} is not nested, expected three nested tensors or none")
-        for name, given in (("key_padding_mask", padding), ("attn_mask", attn_mask)):
+        for name, given in masks.items():
             if given is not None:
                 raise TypeError(f"{name} is given, expected None with nested tensors")
-        if need_weights:
-            raise TypeError("need_weights is True, expected False with nested tensors")
+        if is_causal:
+            raise TypeError("is_causal is True, expected False with nested tensors")
         query = inputs["query"]
         rows, keys = ([len(x) for x in inputs[name].unbind()] for name in ("query", "key"))
         q, k, v = (x.to_padded_tensor(0.0) for x in inputs.values())

@@ -57,8 +57,9 @@ def sequence_mask(X: Tensor, valid_len: Tensor | ArrayLike, value: float = 0.0) 
 
     Notes
     -----
-    Like ``sequence_mask`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3), but
-    for any number of axes; that one writes into `X`.
+    Like ``sequence_mask`` of *Dive into Deep Learning* (1.0 (en) 11.3, 2nd ed. (zh) 10.3), but for
+    any number of axes, and without writing into `X`. Integers and bools are converted to float32,
+    so the result is float32; d2l's function keeps the dtype of `X`.
 
     Examples
     --------
