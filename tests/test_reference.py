@@ -553,7 +553,7 @@ WRONG: list[Wrong] = [
      "out has shape (2, 4), expected (2, 5)"),
     (lambda: dot(q24, k34, v35, out=np.zeros((2, 5), np.float32)), TypeError,
      "out has dtype float32, expected float64"),
-    (lambda: dot(q24, k34, v35, out=np.zeros((5, 2)).T), ValueError, "not C-contiguous"),
+    (lambda: dot(q24, k34, v35, out=np.zeros((5, 2)).T), ValueError, "not a writable C-contiguous array"),
     (lambda: dot(q24, k34, v35, out=[[0.0]]), TypeError, "out must be a numpy.ndarray, got list"),
     (lambda: dot(q24, k34, v35, out=v35[:2]), ValueError, "out shares memory with an input"),
     (lambda: gaussian(q24, k34, v35, w=1, sigma=1), ValueError, "w and sigma are both given"),

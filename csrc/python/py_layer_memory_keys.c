@@ -206,9 +206,8 @@ move(const attnext_state *state, memory_object *memory, const memory_rows *rows)
     layer_memory_share(&was, now);
     next.kv = attn_kv_moved(was.kv == NULL ? &none : was.kv, rows->N,
                             rows->arrays[MEMORY_MASK] != NULL, py_take_scratch, &bytes);
-    const int result = next.kv == NULL
-                           ? py_refuse(bytes, "the projected keys")
-                           : put(state, next.kv, rows, true);
+    const int result = next.kv == NULL ? py_refuse(bytes, "the projected keys")
+                                       : put(state, next.kv, rows, true);
     const bool same = now->N == was.N && now->kv == was.kv;
     if (result == 0 && same) {
         const py_memory old = *now;

@@ -90,7 +90,8 @@ py_parse(const attnext_state *state, const py_signature *signature,
     }
     fits = fits && (signature->keyword == ARG_END || given[signature->keyword] != NULL);
     PyObject *keys = given[ARG_KEYS];
-    if (!fits && !signature->method && keys != NULL && Py_IS_TYPE(keys, state->Memory)) {
+    if (!fits && !signature->method && keys != NULL &&
+        Py_IS_TYPE(keys, state->Memory)) {
         return py_wrong("sentence", "(s)", "memory_of_layer");
     }
     return fits ? 0

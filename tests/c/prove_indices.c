@@ -96,8 +96,8 @@ prove_operand(void)
     const int64_t rows = any_size(1, INT64_MAX), heads = any_size(1, INT64_MAX);
     const int64_t entries = any_size(1, INT64_MAX), e = any_size(0, INT64_MAX);
     const int64_t j = any_size(0, rows - 1);
-    const attn_operand x = {NULL, heads, any_stride(heads), any_stride(entries),
-                            any_stride(rows), NULL};
+    const attn_operand x = {
+        NULL, heads, any_stride(heads), any_stride(entries), any_stride(rows), NULL};
     __ESBMC_assume(e / heads < entries);
     __ESBMC_assume(before + behind <= (prove_wide)INT64_MAX);
     step(e / heads, entries, length(x.entry));
