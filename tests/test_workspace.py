@@ -1,6 +1,6 @@
 """Small calls whose workspace is just small enough for the stack, or just too large for it.
 
-A small call lays its workspace out over 32 KiB of the stack, and does it once more on the heap if
+A small call lays its workspace out over 16 KiB of the stack, and does it once more on the heap if
 they are too few. Each entry of the core with a workspace is made to do both, with little work.
 """
 

@@ -20,7 +20,8 @@ enum {
     FEW_ROWS = 16,    /* fewer do not pay for panels of W in dX */
     ROW_UNITS = 64,   /* of Y of one row */
     NEAR = 16,        /* columns: panels no wider stay in L1 */
-    ALIASED = 512,    /* numbers: rows so many apart, or a multiple, share sets of L1 */
+    ALIASED = 512,    /* floats: rows this far apart, or a multiple, share sets of L1 */
+    COPY_ROWS = 12,   /* two register tiles of AVX2 */
     COPY_ROW = ATTN_CHUNK + 16,
 };
 
@@ -112,31 +113,51 @@ multiply_terms(float *C, int64_t ldc, attn_span X, int64_t n, const float *panel
     }
 }
 
-/* C (n, columns) = X (n, K) Y, or += if add, `chain` terms at a time; n at most TASK_ROWS.
+/* Compute the same as multiply() below, from copies of COPY_ROWS rows at a time.
  *
- * Rows that lie 2 or 4 KiB apart share a set or two of L1, where six of them and a panel
- * push each other out. So they are copied to where they do not, as many terms of the sums
- * as are summed at a time anyway. 2048 rows of 1024 numbers by 1024 units, AVX2 on Zen 3:
- * 73 GF/s against 48 to 60; of 512 by 512, 75 against 73. A panel of 64 columns is too large
- * for L1, whatever the rows do: 4096 rows of 512 by 512, AVX-512 on Cascade Lake, 115 GF/s
- * with copies and 133 without. */
+ * Rows 2 or 4 KiB apart share a set or two of L1, where six of them and a panel evict each
+ * other. Copies are COPY_ROW floats apart, so they do not. A copy has as many terms as one
+ * sum of matmul() has, so the bits do not change. 2048 rows of 1024 floats by 1024 units,
+ * AVX2 on Zen 3: 73 GF/s with copies of 64 rows, 48 to 60 without. Copies of 12 rows are
+ * as fast as copies of 64 (AVX2 on Zen 4, by turns) and take 13 KiB of stack instead of
+ * 68; they are in a function of their own so that other calls do not take it. A panel of
+ * 64 columns is too large for L1 anyway: 4096 rows of 512 by 512, AVX-512 on Cascade Lake,
+ * 115 GF/s with copies and 133 without. */
+__attribute__((noinline)) static void
+multiply_copies(float *C, int64_t ldc, attn_span X, int64_t n, const float *panels,
+                int64_t K, int64_t columns, int64_t chain, bool add)
+{
+    float copy[COPY_ROWS * COPY_ROW];
+    const int64_t terms = smaller(chain, ATTN_CHUNK);
+    for (int64_t t = 0, count; t < K; t += count) {
+        count = smaller(K - t, terms);
+        for (int64_t at = 0, rows; at < n; at += rows) {
+            rows = smaller(n - at, COPY_ROWS);
+            for (int64_t i = 0; i < rows; i++) {
+                memcpy(copy + i * COPY_ROW, attn_span_row(X, at + i) + t,
+                       (size_t)count * sizeof(float));
+            }
+            multiply_terms(C + at * ldc, ldc, (attn_span){copy, COPY_ROW}, rows, panels,
+                           K, t, count, columns, add || t > 0);
+        }
+    }
+}
+
+/* Set C (n, columns) = X (n, K) Y (K, columns), or add that to C if `add`. Y is in panels.
+ * Each sum of `chain` terms is added to C. n is at most TASK_ROWS. */
 static void
 multiply(float *C, int64_t ldc, attn_span X, int64_t n, const float *panels, int64_t K,
          int64_t columns, int64_t chain, bool add)
 {
-    float copy[TASK_ROWS * COPY_ROW];
-    const bool copies = attn_simd->panel <= NEAR && X.ld % ALIASED == 0 &&
-                        K > ATTN_CHUNK;
+    if (attn_simd->panel <= NEAR && X.ld % ALIASED == 0 && K > ATTN_CHUNK) {
+        multiply_copies(C, ldc, X, n, panels, K, columns, chain, add);
+        return;
+    }
     int64_t t = 0;
-    do { /* once at least: K = 0 must still set C to 0 */
-        int64_t count = smaller(K - t, copies ? smaller(chain, ATTN_CHUNK) : chain);
-        attn_span terms = {X.data + t, X.ld};
-        for (int64_t i = 0; copies && i < n; i++) {
-            memcpy(copy + i * COPY_ROW, terms.data + i * X.ld,
-                   (size_t)count * sizeof(float));
-        }
-        multiply_terms(C, ldc, copies ? (attn_span){copy, COPY_ROW} : terms, n, panels,
-                       K, t, count, columns, add || t > 0);
+    do { /* at least once: with K = 0 this sets C to 0 */
+        int64_t count = smaller(K - t, chain);
+        multiply_terms(C, ldc, (attn_span){X.data + t, X.ld}, n, panels, K, t, count,
+                       columns, add || t > 0);
         t += count;
     } while (t < K);
 }

@@ -39,7 +39,7 @@ interrupted(void *arg)
 /* Scratch for a frame. The core finds out itself whether it is enough; more, and all of a
  * call in which Python code may run on top, is on the heap: a signal handler may well make
  * such a call itself. */
-enum { FRAME = 32 * 1024, NOTHING = 64 };
+enum { FRAME = 16 * 1024 - 192, NOTHING = 64 };
 
 /* With scratch of so many bytes; 0: as many as it takes. A signal handler that forks leaves
  * the child without the workers and what they had taken: there the call stops, nothing
