@@ -111,3 +111,37 @@ def test_nothing_comes_from_empty_rows(
         nothing = make_problem(score, rng, lead=lead, M=M, N=N, scale=np.ones(lead))
         np.testing.assert_array_equal(gradient(nothing), np.zeros(lead))
         assert gradient(nothing.but(scale=2.0)) == 0
+
+
+# ---- any bandwidth -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("M", [1, 5])
+@pytest.mark.parametrize("w", [1e-36, 1e-25, 1.2e-19, 1e-15, 1e15, 1.9e19, 1e20, 1e25, 1e36])
+def test_a_gaussian_of_any_width(w: float, M: int, rng: np.random.Generator) -> None:
+    """Float32 holds w^2 for none of these, or not the squares of differences of about 1 / w."""
+    w = float(np.float32(w))
+    problem = make_problem("gaussian", rng, M=M, N=140, D=3, valid_lens=[130, 2], w=np.float32(w))
+    for name in "queries", "keys":
+        problem.inputs[name] = (problem.inputs[name] / w).astype(np.float32)
+    right = problem.run(reference)
+    for name, x in problem.run(attnext).items():
+        # In units of the largest entry, whose square may overflow. The terms of the one number
+        # that is d_w are of the size 1 / w, and may cancel.
+        size = max(np.abs(right[name]).max(), 1 / w if name == "d_w" else 0.0)
+        np.testing.assert_allclose(x / size, right[name] / size, rtol=0, atol=4e-6, err_msg=name)
+    operands = problem.inputs["queries"], problem.inputs["keys"]
+    scores = reference.gaussian_scores(*operands, w=w)
+    np.testing.assert_allclose(attnext.gaussian_scores(*operands, w=w), scores, rtol=2e-6)
+
+
+@pytest.mark.parametrize("w", [1e20, 1e30, 1e38])
+def test_a_gaussian_without_width_takes_the_nearest(w: float) -> None:
+    """Also where every score is below the lowest float."""
+    keys = np.array([[3.0], [-1.0], [2.0]], np.float32)
+    out, weights = attnext.gaussian_attention([[1.2], [-7.0]], keys, keys, w=w, return_weights=True)
+    np.testing.assert_array_equal(weights, [[0, 0, 1], [0, 1, 0]])
+    np.testing.assert_array_equal(out, [[2.0], [-1.0]])
+    grads = attnext.gaussian_attention_backward(np.ones_like(out), out - 0.1, keys, keys, w=w)
+    for grad, right in zip(grads, (np.zeros_like(out), np.zeros_like(keys)), strict=False):
+        np.testing.assert_array_equal(grad, right)

@@ -32,11 +32,21 @@ typedef struct {
  * that PyTorch's sums keep. */
 enum { SUM = 32 };
 
-/* w^2, kept finite so that a distance of 0 scores 0 at any w. */
+/* True if w is so large, or so small and not 0, that float32 cannot hold w^2, or the squares
+ * of differences of about sigma = 1 / w. Differences are then multiplied by w before they are
+ * squared, in double, by the plain loops of the next section. */
+static bool
+is_extreme(const attn_problem *p)
+{
+    const float w = fabsf(p->scale);
+    return w != 0.0f && !(w >= 0x1p-56f && w <= 0x1p56f);
+}
+
+/* The factor of what the loops over differences leave: w^2, or 1 if they had it. */
 static float
 w_squared(const attn_problem *p)
 {
-    return fminf(p->scale * p->scale, FLT_MAX);
+    return is_extreme(p) ? 1.0f : p->scale * p->scale;
 }
 
 static double
@@ -80,10 +90,90 @@ load(attn_block *block)
                     block->call->p->Dq, 1.0f);
 }
 
+/* ---- the same with an extreme w -------------------------------------------------- */
+
+/* Return -x as a score for x >= 0, in units of log2(e). Above 2^127 scores only keep their
+ * order, up to FLT_MAX: scores of -inf would leave a row without a largest one. */
+static float
+ordered_score(double x)
+{
+    int exponent;
+    if (x < 0x1p127) {
+        return (float)-x;
+    }
+    double mantissa = frexp(x,
+                            &exponent); /* log2 x is near exponent - 2 + 2 mantissa */
+    double above = exponent - 128 + (2.0 * mantissa - 1.0);
+    return (float)(-0x1p127 * (1.0 + above / 512.0));
+}
+
+/* w (q - k) of one feature. */
+static double
+weighted_difference(const attn_problem *p, float q, float k)
+{
+    return (double)p->scale * ((double)q - (double)k);
+}
+
+/* S[i][l] = factor * |w (q_l - k_i)|^2; factor is 1, backward, or that of scores. */
+static void
+extreme_distances(const attn_block *block, float *S, attn_span keys_t, int keys,
+                  float factor)
+{
+    const attn_problem *p = block->call->p;
+    const gaussian_scratch *s = block->scratch;
+    for (int i = 0; i < keys; i++) {
+        for (int l = 0; l < block->lanes; l++) {
+            const float *key = attn_span_row(keys_t, i);
+            double sum = 0.0;
+            for (int64_t d = 0; d < p->Dk; d++) {
+                double x = weighted_difference(p, s->Q[d * block->lanes + l], key[d]);
+                sum += x * x;
+            }
+            S[i * block->lanes + l] = factor > 0.0f ? (float)fmin(sum, (double)FLT_MAX)
+                                      : block->call->unit == 1.0f
+                                          ? (float)(sum * (double)factor)
+                                          : ordered_score(-sum * (double)factor);
+        }
+    }
+}
+
+/* dQ += w^2 sum_j dS_j (k_j - q),  dK += w^2 sum_i dS_i (q_i - k) */
+static void
+extreme_backward(attn_block *block, const float *dS, attn_span keys_t)
+{
+    const attn_problem *p = block->call->p;
+    const attn_tile *t = &block->tile;
+    const gaussian_scratch *s = block->scratch;
+    const int lanes = block->lanes;
+    attn_begin_sums(&block->dkeys, t->k0 + t->keys);
+    for (int i = 0; i < t->keys; i++) {
+        const float *key = attn_span_row(keys_t, i);
+        float *dkey = block->dkeys.to.data + (t->k0 + i) * p->Dk;
+        for (int64_t d = 0; d < p->Dk; d++) {
+            double sum = 0.0;
+            for (int l = 0; l < block->rows.count; l++) {
+                if (t->scored == NULL || (t->scored[i] >> l & 1) != 0) {
+                    double x = (double)p->scale * (double)dS[i * lanes + l] *
+                               weighted_difference(p, s->Q[d * lanes + l], key[d]);
+                    s->dQ[d * lanes + l] -= (float)x;
+                    sum += x;
+                }
+            }
+            dkey[d] += (float)sum;
+        }
+    }
+}
+
+/* ---- tiles ------------------------------------------------------------------------ */
+
 /* S[i][l] = factor * |q_l - k_i|^2 */
 static void
 distances(const attn_block *block, float *S, attn_span keys_t, int keys, float factor)
 {
+    if (is_extreme(block->call->p)) {
+        extreme_distances(block, S, keys_t, keys, factor);
+        return;
+    }
     const gaussian_scratch *s = block->scratch;
     const int64_t D = block->call->p->Dk, pairs = (int64_t)keys * block->lanes;
     int64_t d = 0;
@@ -102,7 +192,7 @@ static void
 tile(attn_block *block, float *S, int64_t k0, int keys)
 {
     float half = -0.5f * w_squared(block->call->p) * block->call->unit;
-    distances(block, S, attn_keys_of(block, k0), keys, fmaxf(half, -FLT_MAX));
+    distances(block, S, attn_keys_of(block, k0), keys, half);
 }
 
 static void
@@ -194,8 +284,12 @@ tile_backward(attn_block *block, const float *dS)
     const gaussian_scratch *s = block->scratch;
     const attn_span keys_t = attn_keys_of(block, t->k0); /* (keys, D) */
 
-    queries_backward(block, dS, keys_t);
-    keys_backward(block, dS, keys_t);
+    if (is_extreme(block->call->p)) {
+        extreme_backward(block, dS, keys_t);
+    } else {
+        queries_backward(block, dS, keys_t);
+        keys_backward(block, dS, keys_t);
+    }
     distances_beyond_nearest(block, keys_t);
     attn_simd->dot_tile(s->dw, dS, s->dist, block->lanes, t->keys, t->scored);
 }
@@ -221,7 +315,9 @@ finish(attn_call *c)
 {
     const gaussian_shared *s = c->shared;
     bool done = attn_sum_rows(c->d->scale, s->dw_rows, c->p->B * c->p->M, 1, c->run);
-    *c->d->scale *= -c->p->scale;
+    const double w = c->p->scale; /* of an extreme one the distances have w^2 */
+    *c->d->scale = is_extreme(c->p) ? (float)(-*c->d->scale / w)
+                                    : *c->d->scale * -c->p->scale;
     return done;
 }
 
