@@ -54,7 +54,6 @@ core = Extension(
         "-std=c11",
         "-O3",
         "-fno-math-errno",
-        "-fno-trapping-math",
         "-ffp-contract=off",
         "-fvisibility=hidden",
         "-Wframe-larger-than=16384",  # SECURITY.md promises work on a stack of 64 KiB

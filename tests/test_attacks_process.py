@@ -16,6 +16,7 @@ from helpers import run_python
 # Each way into the core, with enough work that it gives up the GIL and asks about Ctrl-C.
 CALLS = """
 import os, signal, sys, threading
+from dataclasses import replace
 from functools import partial
 from helpers import *
 x = np.random.default_rng(0).standard_normal((2, 300, 64), dtype=np.float32)
@@ -207,6 +208,97 @@ def test_a_thread_with_a_small_stack(instruction_sets: list[str]) -> None:
     """64 KiB, as SECURITY.md promises; musl gives a thread 128."""
     for name in instruction_sets:
         assert status(SMALL_STACK, ATTNEXT_CPU=name) == (0, ""), name
+
+
+# ---- floating-point exceptions -------------------------------------------------------------------
+
+EXCEPTIONS = """
+import ctypes, platform
+libm = ctypes.CDLL("libm.so.6")
+INVALID, DIVBYZERO = 1, 2 if platform.machine() == "aarch64" else 4
+rng = np.random.default_rng(0)
+problems = {}
+for score in SCORES:
+    for M, N in (1, 9), (5, 70), (70, 300):
+        shape = 2, M, N
+        options = {
+            "plain": {},
+            "lengths": {"valid_lens": [0, N // 2]},
+            "zero": {"valid_lens": [0, N], "empty_rows": "zero"},
+            "nan": {"valid_lens": [0, N // 2], "empty_rows": "nan", "softcap": 2.0},
+            "causal": {"causal": True, "softcap": 1e-30},
+            "window": {"window": (1, 2), "sink": rng.normal(size=M).astype("f4")},
+            "mask": {"mask": rng.random(shape) < 0.3, "sink": np.full(M, -np.inf, "f4")},
+            "bias": {"bias": np.where(rng.random(shape) < 0.3, -np.inf, 1).astype("f4")},
+            "lowest": {"bias": np.full(shape, np.finfo("f4").min)},
+            "dropout": {"dropout_p": 0.5, "seed": 1, "valid_lens": [1, N]},
+        }
+        for name, option in options.items():
+            problem = make_problem(score, rng, M=M, N=N, H=9, **option)
+            problems[f"{score} {name} {M} {N}"] = problem.run
+            if score == "additive":  # pairs of all forms (csrc/core/additive.h)
+                sizes = 10.0 ** rng.integers(-2, 3, (2, N, 1))
+                problem = replace(problem, inputs={**problem.inputs})
+                problem.inputs["keys"] = (problem.inputs["keys"] * sizes).astype("f4")
+                problems[f"{score} {name} {M} {N} large"] = problem.run
+for w in 1e-38, 1e-20, 1e15, 1e25, 1e38:
+    problems[f"gaussian w {w}"] = make_problem("gaussian", rng, w=np.float32(w)).run
+x = rng.normal(size=(3, 40, 70)).astype("f4")
+for n in 1, 5, 17, 63, 70:
+    for masks in {}, {"valid_lens": [0, 1, n]}, {"mask": rng.random((3, 40, n)) < 0.2}:
+        row = 100 * x[..., :n]
+        problems[f"softmax {n} {list(masks)}"] = partial(attnext.masked_softmax, row, **masks)
+        weights = attnext.masked_softmax(row, **masks)
+        back = partial(attnext.masked_softmax_backward, row, weights, **masks)
+        problems[f"softmax backward {n} {list(masks)}"] = back
+lses = [x[:, :, 0], np.full((3, 40), -np.inf, "f4")]
+problems["merge"] = partial(attnext.merge_attention, [x, x], lses)
+problems["merge backward"] = partial(attnext.merge_attention_backward, x, [x, x], lses)
+small = x[:, :, :8]
+def train(layer):
+    layer(small, small, small, [0, 3, 40])
+    layer.backward(small)
+    memory = layer.memory(small, small, [0, 3, 40])
+    layer(small, memory)
+    layer.backward(small)
+    memory.backward()
+for layer in (
+    attnext.DotProductAttention(0.1, rng=0),
+    attnext.AdditiveAttention(8, 8, 5, rng=0),
+    attnext.MultiHeadAttention(8, 8, 8, 8, 2, rng=0),
+):
+    problems[type(layer).__name__] = partial(train, layer)
+"""
+
+RAISED = """
+attnext.set_num_threads(1)
+for name, run in problems.items():
+    libm.feclearexcept(INVALID | DIVBYZERO)
+    run()
+    if raised := libm.fetestexcept(INVALID | DIVBYZERO):
+        print(name, raised, file=sys.stderr)
+"""
+
+TRAPPED = """
+import faulthandler
+faulthandler.enable()
+libm.feenableexcept(INVALID | DIVBYZERO)  # before there are workers, which inherit it
+attnext.set_num_threads(2)
+for run in problems.values():
+    run()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the names of glibc")
+@pytest.mark.parametrize("code", [RAISED, TRAPPED], ids=["raised", "trapped"])
+def test_finite_inputs_raise_no_invalid_operation(code: str, instruction_sets: list[str]) -> None:
+    """Neither FE_INVALID nor FE_DIVBYZERO, not on the way either: a host may trap them.
+
+    FE_INEXACT, FE_UNDERFLOW and, where a result or a masked score is too large, FE_OVERFLOW are in
+    the nature of the results. tests/c/fuzz_results.h asks the same of random problems.
+    """
+    for name in instruction_sets:
+        assert status(EXCEPTIONS + code, ATTNEXT_CPU=name) == (0, ""), name
 
 
 # ---- threads that cannot be had ------------------------------------------------------------------

@@ -80,6 +80,8 @@ void *attn_additive_take_keys(const attn_problem *p, int64_t rows, attn_arena *a
 void attn_additive_start_keys(void *rows, const attn_problem *p, int64_t count);
 void attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
                              const attn_problem *p);
+void attn_additive_clear_keys(void *rows, int64_t row, int64_t n,
+                              const attn_problem *p);
 void attn_additive_make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n);
 bool attn_additive_prepare(attn_call *c);
 bool attn_additive_finish(attn_call *c);

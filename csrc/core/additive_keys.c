@@ -70,6 +70,15 @@ attn_additive_make_keys(void *rows, int64_t row, attn_span keys, int64_t n,
     transform(s, row, n, H);
 }
 
+void
+attn_additive_clear_keys(void *rows, int64_t row, int64_t n, const attn_problem *p)
+{
+    const additive_keys *s = rows;
+    const int64_t H = attn_additive_width(p);
+    attn_set_zero(s->raw + row * H, n, H, 1);
+    attn_set_zero(s->stored + row * H, n, H, 1);
+}
+
 /* The gradient of b = W_k k still lacks the factor w_h. */
 void
 attn_additive_make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n)

@@ -29,12 +29,23 @@
 #include "walk.h"
 #include "weights.h"
 
+/* Set the keys of a tile (keys, lanes) that are not scored to 0. The kernels compute on every
+ * key and select afterwards: on what the workspace held before they may raise FE_INVALID. */
+static void
+clear_unscored(const attn_block *block, float *S)
+{
+    const attn_tile *t = &block->tile;
+    attn_set_zero(S, t->first, block->lanes, 1);
+    attn_set_zero(S + t->end * block->lanes, t->keys - t->end, block->lanes, 1);
+}
+
 /* S of the tile at hand. Rows that are empty under "uniform" score 0 everywhere; keys
  * that only they reach are not scored (nor read, nor projected). */
 static void
 score_tile(attn_block *block)
 {
     const attn_tile *t = &block->tile;
+    clear_unscored(block, block->S);
     if (t->first < t->end) {
         block->call->p->score->tile(block, block->S + t->first * block->lanes,
                                     t->k0 + t->first, t->end - t->first);
@@ -235,6 +246,7 @@ static void
 dscale_tile(attn_block *block)
 {
     const attn_tile *t = &block->tile;
+    clear_unscored(block, block->unscaled);
     block->call->p->score->unscaled_tile(block,
                                          block->unscaled + t->first * block->lanes,
                                          t->k0 + t->first, t->end - t->first);

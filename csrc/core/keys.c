@@ -59,6 +59,40 @@ typedef struct {
     attn_call *call;
 } key_job;
 
+/* True if a query needs a key from key j on. */
+static bool
+needs_later(const key_job *job, int64_t e, int64_t j)
+{
+    const attn_problem *p = job->p;
+    const int64_t left = job->end - j;
+    if (job->use != NULL && left > 0) {
+        const uint8_t *use = job->use + (e + 1) * (job->end - job->first) - left;
+        return use[0] != ATTN_UNUSED || memcmp(use, use + 1, (size_t)left - 1) != 0;
+    }
+    for (; j < job->end; j += TASK_KEYS) {
+        uint8_t lasting[TASK_KEYS];
+        int64_t n = job->end - j < TASK_KEYS ? job->end - j : TASK_KEYS;
+        bool used;
+        attn_lasting_keys(lasting, p, e * p->group, j, n);
+        if (attn_use_run(lasting, 0, n, &used) < n || used) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Set the rows of n masked keys from key j to 0 if a query needs a later key: tiles from the
+ * first to the last needed key are scored as a whole, and an uninitialised row may raise
+ * FE_INVALID. */
+static void
+clear_gap(const key_job *job, int64_t e, int64_t j, int64_t n)
+{
+    const attn_score *score = job->p->score;
+    if (score->clear_keys != NULL && needs_later(job, e, j + n)) {
+        score->clear_keys(job->to->rows, e * job->to->capacity + j, n, job->p);
+    }
+}
+
 /* Keys that no query needs are not read, and nothing is made of them; their gradient
  * is 0. */
 static void
@@ -85,6 +119,8 @@ key_task(void *ctx, int64_t task, int worker)
         if (used && job->to != NULL) {
             score->make_keys(job->to->rows, e * job->to->capacity + j,
                              attn_read(job->keys, e, j), n, p);
+        } else if (job->to != NULL) {
+            clear_gap(job, e, j, n);
         } else if (used) {
             score->make_keys_backward(job->call, e, j, n);
         } else if (job->call != NULL && job->call->d->keys != NULL) {

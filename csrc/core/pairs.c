@@ -58,17 +58,31 @@ next_patch(patch *p, const uint64_t *live, int keys, int lanes)
     return p->low < p->high;
 }
 
+/* Set C (., lanes) to 0 in keys `from` to p->first, and around the lanes of patch p. */
+static void
+clear_around(float *C, int from, const patch *p, int lanes)
+{
+    attn_set_zero(C + from * lanes, p->first - from, lanes, 1);
+    for (int i = p->first; p->high - p->low < lanes && i < p->end; i++) {
+        attn_set_zero(C + i * lanes, p->low, 1, 1);
+        attn_set_zero(C + i * lanes + p->high, lanes - p->high, 1, 1);
+    }
+}
+
 void
 attn_set_pairs(const attn_block *block, float *C, attn_span X, const float *Y,
                int64_t D, int first, int keys, const uint64_t *live)
 {
     const int lanes = block->lanes;
+    int done = 0;
     live = live == NULL ? NULL : live + first;
-    for (patch p = {0}; next_patch(&p, live, keys, lanes);) {
+    for (patch p = {0}; next_patch(&p, live, keys, lanes); done = p.end) {
+        clear_around(C, done, &p, lanes);
         attn_simd->matmul(C + p.first * lanes + p.low, lanes, attn_span_row(X, p.first),
                           X.ld, 1, Y + p.low, lanes, p.end - p.first, p.high - p.low, D,
                           ATTN_SET);
     }
+    attn_set_zero(C + done * lanes, keys - done, lanes, 1);
 }
 
 /* Rows longer than this are copied into panels: 64 rows of 128 numbers lie 512 bytes apart

@@ -10,8 +10,8 @@
 #include "walk.h"
 
 /* C [keys][lanes] = X (keys, D) Y [D][lanes] from key `first` of the tile on, C and X being
- * those of that key: the pairs in `live` and perhaps others. live is that of the tile, NULL:
- * all pairs. */
+ * those of that key: the pairs in `live` and perhaps others; the rest is 0. live is that of the
+ * tile, NULL: all pairs. */
 void attn_set_pairs(const attn_block *block, float *C, attn_span X, const float *Y,
                     int64_t D, int first, int keys, const uint64_t *live);
 

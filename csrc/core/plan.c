@@ -7,6 +7,7 @@
  *     backward   see plan_backward.c.
  */
 #include "plan.h"
+#include "weights.h"
 
 bool
 attn_prepare(attn_call *c)
@@ -87,7 +88,7 @@ walk_scores(attn_call *c)
 static size_t
 workspace(const attn_problem *p, bool weights, int threads)
 {
-    attn_call c = {.p = p, .returns_weights = weights};
+    attn_call c = {.p = p, .unit = 1.0f, .returns_weights = weights};
     attn_arena a = attn_arena_over(NULL);
     attn_find_modifiers(&c);
     attn_lay_out(&c, &a, threads);
@@ -103,6 +104,7 @@ run_call(attn_call *c, void *memory, bool (*walk)(attn_call *c))
     if (!attn_arena_fits(&a, &c->run->room)) {
         return ATTN_NO_ROOM;
     }
+    attn_weights_clear(c);
     c->run->threads = c->workers;
     return attn_prepare(c) && walk(c) ? 0 : ATTN_INTERRUPTED;
 }

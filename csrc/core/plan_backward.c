@@ -388,7 +388,8 @@ size_t
 attn_backward_workspace(const attn_problem *p, const attn_gradients *d,
                         const attn_grad_outputs *grad, int threads)
 {
-    backward_plan plan = {.call = {.p = p, .backward = true, .d = d, .grad = grad}};
+    backward_plan plan = {
+        .call = {.p = p, .unit = 1.0f, .backward = true, .d = d, .grad = grad}};
     return workspace(&plan, threads);
 }
 

@@ -152,6 +152,9 @@ attn_row_end(attn_block *block, float *lse)
         }
         block->max[l] = isinf(max) ? 0.0f : max;
     }
+    for (int l = rows->count; l < block->lanes; l++) { /* a lane without a query */
+        block->max[l] = 0.0f; /* -inf less -inf would raise FE_INVALID */
+    }
 }
 
 /* P = exp(s - lse) is wrong by the rounding of lse, which is half its last digit: a

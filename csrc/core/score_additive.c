@@ -16,8 +16,8 @@ typedef struct {
     float *top;                /* [lanes]  largest |a_h| */
     uint64_t form[4], upto[4]; /* lanes in that form, and in that or a smaller one */
     int least, most;           /* forms present */
-    float
-        *keys; /* [keys][H]  transformed again, where the stored form does not serve */
+    float *keys; /* [keys][H]  where the stored form or size does not serve a pass */
+    float *safe; /* [H][lanes]  the same of the lanes */
     uint64_t live[ATTN_KEYS]; /* live words of one pass */
     float *da, *dw;           /* [H][lanes]  backward: sums of G (1 - t^2) and of G t */
 } additive_scratch;
@@ -88,6 +88,7 @@ take_block(attn_block *block, attn_arena *a)
     s->tanh = attn_take_floats(a, H, block->lanes);
     s->top = attn_take_floats(a, 1, block->lanes);
     s->keys = attn_take_floats(a, keys, H);
+    s->safe = attn_take_floats(a, H, block->lanes);
     s->da = c->backward ? attn_take_floats(a, H, block->lanes) : NULL;
     s->dw = c->backward ? attn_take_floats(a, H, block->lanes) : NULL;
 }
@@ -121,6 +122,18 @@ project(attn_block *block)
                       block->lanes, p->H, block->lanes, p->Dq, ATTN_SET);
 }
 
+/* Set the pre-activations of lanes without a query to 0, which every form can hold: b_h alone
+ * may be too large for the form of the queries, and give inf / inf (FE_INVALID). */
+static void
+clear_spare_lanes(const attn_block *block)
+{
+    const additive_scratch *s = block->scratch;
+    const int lanes = block->lanes, count = block->rows.count;
+    for (int64_t h = 0; count < lanes && h < block->call->p->H; h++) {
+        memset(s->raw + h * lanes + count, 0, (size_t)(lanes - count) * sizeof(float));
+    }
+}
+
 static void
 load(attn_block *block)
 {
@@ -131,6 +144,9 @@ load(attn_block *block)
 
     project(block);
     attn_simd->negate_absmax(s->raw, p->parameters[B_H], s->top, block->lanes, p->H);
+    if (p->parameters[B_H] != NULL) {
+        clear_spare_lanes(block);
+    }
     memset(s->raw + p->H * block->lanes, 0,
            (size_t)((H - p->H) * block->lanes) * sizeof(float));
     memset(s->form, 0, sizeof s->form);
@@ -141,6 +157,9 @@ load(attn_block *block)
         s->form[form] |= (uint64_t)1 << l;
         s->least = form < s->least ? form : s->least;
         s->most = form > s->most ? form : s->most;
+    }
+    if (block->rows.count < block->lanes) { /* spare lanes take no pass of their own */
+        s->form[s->least] |= ~(uint64_t)0 << block->rows.count;
     }
     for (int f = 0; f < 4; f++) {
         s->upto[f] = s->form[f] | (f > 0 ? s->upto[f - 1] : 0);
@@ -200,6 +219,35 @@ live_in_regime(additive_scratch *s, const additive_pass *pass, const uint8_t *fo
     return s->live;
 }
 
+/* Replace what this pass must not compute with, of a tile whose pairs need several passes:
+ * lanes and keys of a larger form. Their pairs are selected away, but e^2a of a large a would
+ * overflow on the way to inf / inf (FE_INVALID). In the forms that divide 0, or 1, stands
+ * for any operand. */
+static void
+replace_larger_forms(additive_pass *pass, const attn_block *block)
+{
+    const additive_scratch *s = block->scratch;
+    const int64_t H = attn_additive_width(block->call->p);
+    const uint8_t *form = keys_of(block)->form + pass->row;
+    const float safe = pass->regime == ADDITIVE_SMALL ? 0.0f : 1.0f;
+    const int lanes = block->lanes;
+    const uint64_t larger = ~s->upto[pass->regime];
+    for (int64_t h = 0; h < H; h++) {
+        for (int l = 0; l < lanes; l++) {
+            int64_t at = h * lanes + l;
+            s->safe[at] = larger >> l & 1 ? safe : pass->A[at];
+        }
+    }
+    for (int64_t i = 0; i < pass->keys; i++) {
+        for (int64_t h = 0; h < H; h++) {
+            int64_t at = i * H + h;
+            s->keys[at] = form[i] > pass->regime ? safe : pass->B[at];
+        }
+    }
+    pass->A = s->safe;
+    pass->B = s->keys;
+}
+
 static bool
 next_pass(additive_pass *pass, attn_block *block, const uint64_t *live)
 {
@@ -222,6 +270,9 @@ next_pass(additive_pass *pass, attn_block *block, const uint64_t *live)
             attn_simd->exp_form(s->keys, made->raw + pass->row * H, pass->keys * H);
             pass->B = s->keys;
         }
+        if (pass->mixed) {
+            replace_larger_forms(pass, block);
+        }
     }
     return true;
 }
@@ -232,6 +283,9 @@ tile(attn_block *block, float *S, int64_t k0, int keys)
 {
     const additive_shared *s = block->call->shared;
     additive_pass pass = first_pass(block, k0, keys);
+    if (pass.mixed) { /* no pass has the keys that no query needs */
+        memset(S, 0, (size_t)(keys * block->lanes) * sizeof(float));
+    }
     while (next_pass(&pass, block, NULL)) {
         attn_simd->additive_tile(S, pass.A, pass.B, s->w, block->lanes, keys, s->H,
                                  (additive_regime)pass.regime, pass.live);
@@ -333,6 +387,7 @@ const attn_score attn_score_additive = {
     .take_keys = attn_additive_take_keys,
     .start_keys = attn_additive_start_keys,
     .make_keys = attn_additive_make_keys,
+    .clear_keys = attn_additive_clear_keys,
     .make_keys_backward = attn_additive_make_keys_backward,
     .take_shared = take_shared,
     .take_block = take_block,

@@ -122,6 +122,13 @@ make_keys(void *rows, int64_t row, attn_span keys, int64_t n, const attn_problem
 }
 
 static void
+clear_keys(void *rows, int64_t row, int64_t n, const attn_problem *p)
+{
+    const cosine_keys *s = rows;
+    attn_set_zero(s->keys + row * p->Dk, n, p->Dk, 1);
+}
+
+static void
 make_keys_backward(attn_call *c, int64_t e, int64_t j, int64_t n)
 {
     const cosine_keys *s = c->prepared->rows;
@@ -175,6 +182,7 @@ const attn_score attn_score_cosine = {
     .few_queries = {2, 2},
     .take_keys = take_keys,
     .make_keys = make_keys,
+    .clear_keys = clear_keys,
     .make_keys_backward = make_keys_backward,
     .take_block = take_block,
     .load = load,

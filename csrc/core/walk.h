@@ -51,12 +51,14 @@ struct attn_score {
                                backward */
 
     /* Prepared keys (keys.h): takes arrays of so many rows; makes what does not depend
-     * on the keys; makes rows row .. row + n - 1 of as many keys. After the walk, the
+     * on the keys; makes rows row .. row + n - 1 of as many keys; sets such rows to 0, of keys
+     * that are masked between others (NULL: they stay uninitialised). After the walk, the
      * gradient of the operand back to that of keys j .. j + n - 1 of entry e. */
     void *(*take_keys)(const attn_problem *p, int64_t rows, attn_arena *a);
     void (*start_keys)(void *rows, const attn_problem *p, int64_t count);
     void (*make_keys)(void *rows, int64_t row, attn_span keys, int64_t n,
                       const attn_problem *p);
+    void (*clear_keys)(void *rows, int64_t row, int64_t n, const attn_problem *p);
     void (*make_keys_backward)(attn_call *c, int64_t e, int64_t j, int64_t n);
 
     /* Arrays of the whole call; of one block. */

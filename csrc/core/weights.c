@@ -43,6 +43,16 @@ attn_take_pending(attn_block *block, attn_arena *a)
     block->pending.tops = attn_take_floats(a, attn_tiles(c->p->N), c->lanes);
 }
 
+void
+attn_weights_clear(const attn_call *c)
+{
+    for (int w = 0; attn_may_be_empty(c->p) && w < c->workers; w++) {
+        const attn_pending *pending = &c->block[w].pending;
+        attn_set_zero(pending->P, c->p->N, c->lanes, 1);
+        attn_set_zero(pending->tops, attn_tiles(c->p->N), c->lanes, 1);
+    }
+}
+
 static float *
 weights_of(const attn_block *block)
 {

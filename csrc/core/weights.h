@@ -16,6 +16,9 @@ attn_tiles(int64_t keys)
 /* block->pending, of a call that returns weights. */
 void attn_take_pending(attn_block *block, attn_arena *a);
 
+/* Set it to 0 if masks may leave tiles unvisited: their pairs, too, are multiplied at the end. */
+void attn_weights_clear(const attn_call *c);
+
 /* Where S of the tile at hand has to be; then, S being its P, what must not be lost. */
 void attn_weights_place(attn_block *block);
 void attn_weights_keep(attn_block *block);

@@ -82,12 +82,15 @@ additive_query(float *S, const float *A, const float *B, const float *w, int key
 
 enum { FOURS = UNITS * VLEN }; /* hidden units at once */
 
-/* n <= FOURS numbers, and 0 behind them; x[u] = number u of each four. */
+/* x[u] = number u of each four, of n <= FOURS numbers and `pad` behind them. */
 V_FN void
-load_fours(vf x[UNITS], const float *from, int n)
+load_fours(vf x[UNITS], const float *from, int n, float pad)
 {
-    float padded[FOURS] = {0.0f};
+    float padded[FOURS];
     if (n < FOURS) {
+        for (int i = 0; i < FOURS; i++) {
+            padded[i] = pad;
+        }
         memcpy(padded, from, (size_t)n * sizeof(float));
         from = padded;
     }
@@ -104,7 +107,7 @@ fma_fours(float *to, const vf x[UNITS], float factor, int n)
 {
     float padded[FOURS], *sums = n < FOURS ? padded : to;
     vf sum[UNITS];
-    load_fours(sum, to, n);
+    load_fours(sum, to, n, 0.0f);
     UNROLL
     for (int u = 0; u < UNITS; u++) {
         sum[u] = v_fma(x[u], v_set1(factor), sum[u]);
@@ -127,8 +130,9 @@ gradient_fours(additive_regime regime, float *dA, float *C, float *dB, const flo
 {
     const vm every = m_from_bits(~(uint64_t)0);
     const float factor = additive_slope_factor(regime);
+    const float pad = additive_is_exp(regime) ? 1.0f : 0.0f; /* no denominator is 0 */
     vf a[UNITS], da[UNITS], c[UNITS], g_sum = v_zero();
-    load_fours(a, A, n);
+    load_fours(a, A, n, pad);
     UNROLL
     for (int u = 0; u < UNITS; u++) {
         a[u] = additive_a(regime, a[u]);
@@ -139,7 +143,7 @@ gradient_fours(additive_regime regime, float *dA, float *C, float *dB, const flo
             continue; /* B may be infinite */
         }
         vf b[UNITS], db[UNITS], g = v_set1(G[i]);
-        load_fours(b, B + i * H, n);
+        load_fours(b, B + i * H, n, pad);
         UNROLL
         for (int u = 0; u < UNITS; u++) {
             db[u] = v_zero();

@@ -35,27 +35,26 @@ v_exp2_fractions(int n, vf *p, const vf *f)
 }
 
 /* t = 2^t within 1 ulp. Results below 2^-126 are exactly 0, t above 127 counts as 127, NaN
- * stays NaN. */
+ * stays NaN. Where the result is 0, t may be -inf, as the score of a masked key is: v_split
+ * does not take -inf less -inf, which is invalid (FE_INVALID). */
 V_FN void
 v_exp2_all(int n, vf *t)
 {
     vf power[TOGETHER], f[TOGETHER], p[TOGETHER];
+    vm counts[TOGETHER];
     UNROLL
     for (int i = 0; i < n; i++) {
         t[i] = v_min(v_set1(127.0f), t[i]);
+        counts[i] = v_not_lt(t[i], v_set1(-126.0f));
     }
     UNROLL
     for (int i = 0; i < n; i++) {
-        f[i] = v_round(t[i], &power[i]);
-    }
-    UNROLL
-    for (int i = 0; i < n; i++) {
-        f[i] = v_sub(t[i], f[i]);
+        f[i] = v_split(counts[i], t[i], &power[i]);
     }
     v_exp2_fractions(n, p, f);
     UNROLL
     for (int i = 0; i < n; i++) {
-        t[i] = v_scale(v_not_lt(t[i], v_set1(-126.0f)), p[i], power[i]);
+        t[i] = v_scale(counts[i], p[i], power[i]);
     }
 }
 
@@ -77,6 +76,7 @@ v_exp_all(int n, vf *x)
     vf t[TOGETHER], power[TOGETHER], f[TOGETHER], p[TOGETHER];
     UNROLL
     for (int i = 0; i < n; i++) {
+        x[i] = v_max(v_set1(-88.0f), x[i]); /* not -inf; e^-88 is 0 here */
         t[i] = v_mul(x[i], log2e);
     }
     UNROLL

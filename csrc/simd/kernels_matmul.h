@@ -326,17 +326,20 @@ some_dead_count(const float *y, int lanes, uint64_t live)
     return some;
 }
 
-/* Would the dead pairs add 0 to a pool? Their Y is 0, as softmax leaves it, and what it
- * is multiplied with finite. Only keys with a dead lane are looked at. */
+/* True if the dead pairs add 0 to a pool: their Y is 0, as softmax leaves it, and their X is
+ * finite. Only keys with a dead lane are tested, from the first to the last live key: the
+ * others are not multiplied, and may be uninitialised. */
 static bool
-dead_add_zero(const tile_args *a, int64_t rows, int lanes)
+dead_add_zero(const tile_args *all, int64_t rows, int lanes)
 {
     const uint64_t every = ~(uint64_t)0 >> (64 - lanes);
+    tile_args a = *all;
     uint64_t counts = 0;
-    for (int64_t t = 0; t < a->K && counts == 0; t++) {
-        if ((a->live[t] & every) != every) {
-            counts = some_dead_count(a->Y + t * lanes, lanes, a->live[t]) |
-                     some_infinite(a->X + t * a->sx, rows);
+    live_terms(&a, lanes);
+    for (int64_t t = 0; t < a.K && counts == 0; t++) {
+        if ((a.live[t] & every) != every) {
+            counts = some_dead_count(a.Y + t * lanes, lanes, a.live[t]) |
+                     some_infinite(a.X + t * a.sx, rows);
         }
     }
     return counts == 0;

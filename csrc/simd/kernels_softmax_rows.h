@@ -98,13 +98,13 @@ exp_step(int rows, float *out, const float *x, int64_t N, int64_t n,
         for (int v = 0; v < GROUP; v++) {
             g[r * GROUP + v] = v_sub(g[r * GROUP + v], max[r]);
         }
+        if (n < 16) { /* e^-inf is 0 */
+            fill_dead(g + r * GROUP, live_word(NULL, 0, n), v_set1(-INFINITY));
+        }
     }
     v_exp_all(rows * GROUP, g);
     UNROLL
     for (int r = 0; r < rows; r++) {
-        if (n < 16) {
-            fill_dead(g + r * GROUP, live_word(NULL, 0, n), v_zero());
-        }
         UNROLL
         for (int v = 0; v < GROUP; v++) {
             sum[r][v] = v_add(sum[r][v], g[r * GROUP + v]);
@@ -155,10 +155,13 @@ divide_step(float *x, int64_t n, vf total, vf factor)
     store_group(x, g, n);
 }
 
-/* What is left of a row once its exponentials have a sum. */
+/* Divide the row's exponentials by their sum. A row without elements has the sum 0. */
 V_FN void
 divide_row(float *out, const row_shape *s, float sum)
 {
+    if (s->n == 0) {
+        return;
+    }
     vf total = v_set1(sum), factor = v_div(v_set1(1.0f), total);
     int64_t j = 0;
     if (s->mask != NULL && isnan(sum)) { /* so is the row, but not where it is dead */

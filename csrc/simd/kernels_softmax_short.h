@@ -28,13 +28,20 @@ typedef struct {
     int64_t longest;
 } short_rows;
 
+V_FN int64_t
+round_up(int64_t n, int64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
 V_FN vm
 live_of_short(const short_rows *s, bool alike, int i, int64_t c)
 {
     return m_from_bits(s->live[alike ? 0 : i] >> c);
 }
 
-/* The rows go into columns, -inf where they are dead; the largest of each. */
+/* Copy the rows into columns; return the largest element of each row. A dead element becomes
+ * -inf; in a row without a live one 0, because -inf less the maximum -inf is invalid. */
 V_FN vf
 load_short(short_rows *s, const float *x, int64_t N, const int64_t *n, bool alike)
 {
@@ -44,7 +51,8 @@ load_short(short_rows *s, const float *x, int64_t N, const int64_t *n, bool alik
         UNROLL
         for (int i = 0; i < VLEN; i++) {
             vf row = v_load_n(x + i * N + c, lanes_left(n[alike ? 0 : i] - c));
-            v[i] = v_select(live_of_short(s, alike, i, c), row, v_set1(-INFINITY));
+            vf dead = v_set1(s->live[alike ? 0 : i] == 0 ? 0.0f : -INFINITY);
+            v[i] = v_select(live_of_short(s, alike, i, c), row, dead);
         }
         v_transpose(v);
         UNROLL
@@ -94,6 +102,11 @@ exp_short(short_rows *s, vf top)
             }
         }
     }
+    /* Columns of whole vectors whose exponentials were not taken: store_short reads them. */
+    for (int64_t c = round_up(s->longest, TOGETHER); c < round_up(s->longest, VLEN);
+         c++) {
+        v_store(s->column + c * VLEN, v_zero());
+    }
     UNROLL
     for (int half = 8; half > 0; half /= 2) {
         UNROLL
@@ -131,6 +144,10 @@ store_short(float *out, int64_t N, const short_rows *s, vf total, bool alike)
 V_FN void
 softmax_short(float *out, const float *x, int64_t N, const int64_t *n, short_rows *s)
 {
+    if (s->longest == 0) {
+        memset(out, 0, (size_t)(VLEN * N) * sizeof *out);
+        return;
+    }
     vf top = s->alike ? load_short(s, x, N, n, true) : load_short(s, x, N, n, false);
     vf total = exp_short(s, top);
     if (s->alike) {

@@ -69,6 +69,12 @@ V_FN vf v_round(vf t, vf *n)
     *n = v_add(t, magic);
     return v_sub(*n, magic);
 }
+V_FN vf v_split(vm m, vf t, vf *n)
+{
+    vf bounded = v_max(v_set1(-127.0f), t); /* costs less than a choice by m */
+    (void)m;
+    return v_sub(bounded, v_round(bounded, n));
+}
 V_FN vf v_scale(vm m, vf p, vf n)
 {
     __m256i one = _mm256_castps_si256(v_set1(1.0f));

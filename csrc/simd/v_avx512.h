@@ -52,6 +52,10 @@ V_FN vf v_round(vf t, vf *n)
     *n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     return *n;
 }
+V_FN vf v_split(vm m, vf t, vf *n)
+{
+    return _mm512_maskz_sub_ps(m, t, v_round(t, n)); /* a masked lane raises nothing */
+}
 V_FN vf v_scale(vm m, vf p, vf n) { return _mm512_maskz_scalef_ps(m, p, n); }
 /* ---- bits: x with the sign of s */
 V_FN vf v_copysign(vf x, vf s)

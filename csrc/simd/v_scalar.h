@@ -66,6 +66,14 @@ V_FN vf v_round(vf t, vf *n)
     *n = v_add(t, magic);
     return v_sub(*n, magic);
 }
+/* t - n, n as from v_round, where m (t is not below -126 there), else any finite numbers: for
+ * t = -inf it raises no FE_INVALID */
+V_FN vf v_split(vm m, vf t, vf *n)
+{
+    vf bounded = v_max(v_set1(-127.0f), t); /* costs less than a choice by m */
+    (void)m;
+    return v_sub(bounded, v_round(bounded, n));
+}
 V_FN vf v_scale(vm m, vf p, vf n)
 {
     uint32_t u;

@@ -90,11 +90,11 @@ merge(const merge_problem *c, int threads)
         r.dlses[i] = dlses + i * c->rows;
     }
     attn_run run = {.threads = threads};
-    void *work = nan_bytes(attn_merge_workspace(c->parts, threads));
+    void *work = workspace(attn_merge_workspace(c->parts, threads));
     attn_merge(r.output, r.lse, c->outputs, c->lses, c->parts, c->rows, c->Dv, work,
                &run);
     run = (attn_run){.threads = threads};
-    work = nan_bytes(attn_merge_workspace(c->parts, threads));
+    work = workspace(attn_merge_workspace(c->parts, threads));
     attn_merge_backward(doutputs, dlses, c->doutput, c->dlse, c->outputs, c->lses,
                         c->parts, c->rows, c->Dv, work, &run);
     return r;

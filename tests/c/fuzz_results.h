@@ -7,6 +7,7 @@
 #ifndef FUZZ_RESULTS_H
 #define FUZZ_RESULTS_H
 
+#include <fenv.h>
 #include <stdio.h>
 
 #include "fuzz_problem.h"
@@ -173,11 +174,11 @@ hand_back(const problem *c, const results *r)
     float *weights = copy_floats(r->of[WEIGHTS], r->n[WEIGHTS]);
     float *lse = copy_floats(r->of[LSE], r->n[LSE]);
     for (int64_t row = 0; row < p->B * p->M; row++) {
-        if (is_empty(p, c->pairs, row)) {
+        if (is_empty(p, c->pairs, row) && !c->finite) {
             poison_row(output, row, p->Dv);
             poison_row(lse, row, 1);
         }
-        if (!is_averaged(p, c->pairs, row)) {
+        if (!is_averaged(p, c->pairs, row) && !c->finite) {
             poison_pairs(weights + row * p->N, c->pairs + row * p->N, p->N);
         }
     }
@@ -208,7 +209,7 @@ backward_projected_late(attn_gradients d, const attn_grad_outputs *grad,
         }
     }
     attn_run run = {.threads = c->threads};
-    void *work = nan_bytes(attn_backward_workspace(p, &walk, grad, c->threads));
+    void *work = workspace(attn_backward_workspace(p, &walk, grad, c->threads));
     attn_backward(&walk, grad, saved, in, p, work, &run);
     if (!projects) {
         memcpy(d.keys, walk.projected, (size_t)(keys * p->Dk) * sizeof(float));
@@ -217,7 +218,7 @@ backward_projected_late(attn_gradients d, const attn_grad_outputs *grad,
     through.projected = walk.projected;
     through.key_use = walk.key_use;
     run = (attn_run){.threads = c->threads};
-    work = nan_bytes(attn_keys_of_score.backward_workspace(p));
+    work = workspace(attn_keys_of_score.backward_workspace(p));
     attn_keys_of_score.backward(&through, d.values, in, p, work, &run);
 }
 
@@ -226,7 +227,7 @@ compute_attention(results *r, const problem *c)
 {
     const attn_problem *p = &c->p;
     attn_run run = {.threads = c->threads};
-    void *work = nan_bytes(attn_forward_workspace(p, true, c->threads));
+    void *work = workspace(attn_forward_workspace(p, true, c->threads));
     const attn_inputs in = inputs_of(c);
     attn_forward(r->of[OUTPUT], r->of[WEIGHTS], r->of[LSE], &in, p, work, &run);
 
@@ -245,7 +246,7 @@ compute_attention(results *r, const problem *c)
     if (c->projects_late) {
         backward_projected_late(d, &grad, &saved, &in, c);
     } else {
-        work = nan_bytes(attn_backward_workspace(p, &d, &grad, c->threads));
+        work = workspace(attn_backward_workspace(p, &d, &grad, c->threads));
         attn_backward(&d, &grad, &saved, &in, p, work, &run);
     }
 }
@@ -261,7 +262,7 @@ compute_scores(results *r, const problem *c)
     p.sink = (attn_view){0};
     p.Dv = 0;
     attn_run run = {.threads = c->threads};
-    void *work = nan_bytes(attn_scores_workspace(&p, c->threads));
+    void *work = workspace(attn_scores_workspace(&p, c->threads));
     attn_inputs in = inputs_of(c);
     in.values = (attn_operand){.heads = 1};
     attn_scores(r->of[SCORES], &in, &p, work, &run);
@@ -274,7 +275,7 @@ compute_scores(results *r, const problem *c)
         .scale = r->of[SCORES_D_W] != NULL ? r->of[SCORES_D_W] : r->of[SCORES_D_SCALE],
     };
     run = (attn_run){.threads = c->threads};
-    work = nan_bytes(attn_scores_backward_workspace(&p, &d, c->threads));
+    work = workspace(attn_scores_backward_workspace(&p, &d, c->threads));
     attn_scores_backward(&d, r->of[SCORES], &in, &p, work, &run);
 }
 
@@ -286,10 +287,24 @@ compute_softmax(results *r, const problem *c)
     attn_masked_softmax(r->of[SOFTMAX], c->X, p->B, p->M, p->N, &c->softmax_masks,
                         p->empty_rows, &run);
     float *weights = copy_floats(r->of[SOFTMAX], r->n[SOFTMAX]);
-    poison_pairs(weights, c->softmax_pairs, r->n[SOFTMAX]);
+    if (!c->finite) {
+        poison_pairs(weights, c->softmax_pairs, r->n[SOFTMAX]);
+    }
     run = (attn_run){.threads = c->threads};
     attn_masked_softmax_backward(r->of[D_X], c->dsoftmax, weights, p->B, p->M, p->N,
                                  &c->softmax_masks, p->empty_rows, &run);
+}
+
+/* Finite inputs raise neither FE_INVALID nor FE_DIVBYZERO, on the way either: a host that
+ * traps them would be killed. */
+static void
+check_exceptions(const problem *c, const char *set, int which)
+{
+    check(!c->finite || fetestexcept(FE_INVALID) == 0, c, set, which,
+          "raises FE_INVALID");
+    check(!c->finite || fetestexcept(FE_DIVBYZERO) == 0, c, set, which,
+          "raises FE_DIVBYZERO");
+    feclearexcept(FE_ALL_EXCEPT);
 }
 
 static results
@@ -297,9 +312,13 @@ compute(const problem *c, const char *set)
 {
     results r = {.set = set};
     allocate_results(&r, c);
+    feclearexcept(FE_ALL_EXCEPT);
     compute_attention(&r, c);
+    check_exceptions(c, set, OUTPUT);
     compute_scores(&r, c);
+    check_exceptions(c, set, SCORES);
     compute_softmax(&r, c);
+    check_exceptions(c, set, SOFTMAX);
     return r;
 }
 

@@ -100,6 +100,19 @@ nan_bytes(size_t bytes)
     return memset(allocate(bytes), 0xff, bytes);
 }
 
+/* Return a workspace full of signalling NaN: arithmetic on a value that was not written
+ * raises FE_INVALID. */
+static void *
+workspace(size_t bytes)
+{
+    const uint32_t signalling = 0x7fa00000;
+    uint8_t *memory = allocate(bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        memory[i] = (uint8_t)(signalling >> 8 * (i % sizeof signalling));
+    }
+    return memory;
+}
+
 static float *
 nan_floats(int64_t n)
 {

@@ -13,7 +13,7 @@ check_output_alone(const problem *c, const results *r)
     const attn_problem *p = &c->p;
     attn_run run = {.threads = 1};
     float *output = nan_floats(r->n[OUTPUT]);
-    void *work = nan_bytes(attn_forward_workspace(p, false, 1));
+    void *work = workspace(attn_forward_workspace(p, false, 1));
     const attn_inputs in = inputs_of(c);
     attn_forward(output, NULL, NULL, &in, p, work, &run);
     check(same_bits(output, r->of[OUTPUT], r->n[OUTPUT]), c, r->set, OUTPUT,
@@ -372,6 +372,7 @@ check_key_mask(source *s, const problem *c, const results *r)
         attn_keys_of_score.start(memory, p, room);
         attn_keys_of_score.make(memory, &in, 0, p->N, &lasting, &run);
         prepared.p.prepared = memory;
+        prepared.finite = false; /* the scores are those of unprepared keys, too */
         const results once = compute(&prepared, r->set);
         check_same(c, &k, &once, 0, SCORES, "reads what is not prepared");
     }
