@@ -8,10 +8,11 @@ test_kv_cache.c rows and sums that stay between calls.
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
-from compiling import compile_objects, link, run
+from compiling import compile_objects, compiler, link, run
 from helpers import REPOSITORY, TESTS, Once
 
 FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
@@ -57,6 +58,17 @@ def test_rows_that_stay_and_sums(programs: Path) -> None:
 
 def test_every_check_is_named() -> None:
     assert CHECKS == re.findall(r"^check_(\w+)\(void\)$", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("option", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
+def test_options_that_change_results_do_not_compile(option: str) -> None:
+    """Unless an option behind them takes them back, as setup.py adds it."""
+    source = str(REPOSITORY / "csrc" / "core" / "softcap.c")
+    command = [*compiler(), "-std=c11", "-fsyntax-only", option]
+    done = subprocess.run([*command, source], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "attnext computes wrong results with -ffast-math, -Ofast or" in done.stderr
+    run([*command, "-O2", "-fno-fast-math", "-fno-finite-math-only", source])
 
 
 def core(name: str) -> str:

@@ -7,6 +7,7 @@ the headers of others empty.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -77,7 +78,7 @@ def compiled(tmp_path: Path) -> Callable[..., list[str]]:
         assert done.returncode == 0, done.stdout + done.stderr
         return sorted(re.findall(r" -c csrc/(\S+)", log.read_text()))
 
-    install.clone = clone  # type: ignore[attr-defined]
+    install.clone, install.log = clone, log  # type: ignore[attr-defined]
     return install
 
 
@@ -99,3 +100,32 @@ def test_an_editable_install_compiles_what_a_change_touches(
     assert compiled() == []
     # As objects of two commands do not mix; nobody asks afterwards what these were made of.
     assert compiled(CFLAGS="-DOTHER", NAMES_ALONE="1") == everything
+
+
+FORBIDDEN = {
+    "CC": "-ffast-math -ffp-contract=fast",
+    "CFLAGS": "-Ofast -fassociative-math -fno-signed-zeros -fno-trapping-math -ffp-model=fast",
+    "CPPFLAGS": "-ffinite-math-only -freciprocal-math",
+    "LDFLAGS": "-funsafe-math-optimizations -mdaz-ftz",
+}
+FORBIDDEN_X86 = {"CFLAGS": "-march=native -mfma -mavx2 -mfpmath=387 -mno-sse2"}
+
+
+def test_options_that_change_results_are_removed(
+    compiled: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """From all places that they come from; what is allowed stays. .ci/steps/compilers compares the
+    bits of such builds."""
+    given = dict(FORBIDDEN)
+    if platform.machine() == "x86_64":
+        given["CFLAGS"] += " " + FORBIDDEN_X86["CFLAGS"]
+    given["CC"] = f"{tmp_path / 'cc'} {given['CC']}"
+    given["CFLAGS"] += " -DALLOWED -fno-plt"
+    forbidden = {word for words in given.values() for word in words.split()}
+    forbidden -= {str(tmp_path / "cc"), "-DALLOWED", "-fno-plt"}
+    assert compiled(NAMES_ALONE="1", **given)
+    log: Path = compiled.log  # type: ignore[attr-defined]
+    for line in log.read_text().splitlines():
+        words = line.split()
+        assert not forbidden & set(words), line
+        assert {"-DALLOWED", "-fno-plt", "-fno-fast-math", "-ffp-contract=off"} <= set(words)

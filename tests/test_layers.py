@@ -58,6 +58,12 @@ MAY_ASK_ABOUT = {
     "python/py_config.c": {"__clang__", "__GNUC__"},
     "simd/dispatch.c": {"__x86_64__", "__wasm_simd128__"},
     "simd/kernels.h": {"__x86_64__", "__wasm_simd128__"},
+    "simd/float_rules.h": {
+        "__FAST_MATH__",
+        "__FINITE_MATH_ONLY__",
+        "__FLT_EVAL_METHOD__",
+        "__x86_64__",
+    },
     "simd/kernels_avx2.c": {"__x86_64__", "__clang__"},
     "simd/kernels_avx512.c": {"__x86_64__", "__clang__"},
     "simd/kernels_wasm.c": {"__wasm_simd128__"},

@@ -30,6 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../simd/float_rules.h"
 #include "../os/parallel.h" /* attn_run: how many threads, how a call is interrupted */
 
 enum { ATTN_INTERRUPTED = -1, ATTN_NO_ROOM = -2 };

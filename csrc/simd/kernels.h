@@ -24,6 +24,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "float_rules.h"
+
 /* Where gcc keeps to the letter of C11, as -std=c11 has it, some targets compute floats
  * in double: s390x, 32-bit x86. Other bits than everywhere, and in silence. */
 _Static_assert(FLT_EVAL_METHOD == 0,
