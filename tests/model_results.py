@@ -53,41 +53,48 @@ def read(kept: Path | None) -> dict[tuple[str, str], Result]:
 PREFACE = """# Hugging Face models
 
 `import attnext.torch.transformers` makes `attn_implementation="attnext"` available to every model
-of transformers that asks its AttentionInterface. The last table has the result of each model class
-of transformers {transformers}: made small from its configuration with random parameters, in
-evaluation, without padding and with padding behind and in front, compared with "eager". Classes
-with the head of a task are left out; they contain the classes below.
+of transformers that asks its AttentionInterface. We compared attnext with "eager" for each model
+class of transformers {transformers}. The last table shows the results. Each model was created
+from a small configuration, with random parameters, and was run in evaluation mode. It was run
+without padding, with padding at the end, and with padding at the start. Classes with a head for a
+task are not listed, because they contain the classes below.
 
-`python tests/sweep_transformers.py --page` (in a clone, with PyTorch and transformers) makes the
-page again. It was made with attnext {attnext}, PyTorch {torch}, {date}.
+`python tests/sweep_transformers.py --page` (in a clone, with PyTorch and transformers) writes this
+page again. The results below are for attnext {attnext}, PyTorch {torch}, {date}.
 
 | result | classes | meaning |
 | --- | --- | --- |
 {counts}
 
-*Equal* is within 20 times what a change of the parameters by one part in 2^22 changes, plus 2e-5
-of the largest element. For {seen} of the {equal} equal classes the comparison would have seen a
-wrong mask: leaving out the masks, or making calls without a mask causal, changed the output by
-more than 5 times that bound.
+We change all parameters of a model by one part in 2^22 and measure how much the output changes. Two
+results are called *equal* if they differ by at most 20 times this amount, plus 2e-5 of the largest
+element.
 
-When is a call without a mask causal? Never in "eager": none of its functions reads `is_causal`,
-and a model that means causality gives a mask. So in attnext a call without a mask attends both
-ways, even if its module has `is_causal = True`. Only `is_causal=True` in the call itself makes it
-causal. This table counts the classes that make a call without a mask
-and with several queries, by what the module and the call say:
+We also tested whether this comparison notices a wrong mask. For this test we removed the masks, or
+made the calls without a mask causal. For {seen} of the {equal} equal classes, the output
+then changed by more than 5 times the allowed difference. So the comparison would notice a wrong
+mask in these classes.
+
+In "eager", a call without a mask is never causal, because none of its functions reads `is_causal`.
+A model that needs causal attention passes a mask. So in attnext a query of a call without a mask
+also attends to later keys, even if the module has `is_causal = True`. Only `is_causal=True` in the
+call itself makes it causal. Some classes make calls without a mask and with several queries. This
+table counts them by the value of `is_causal` in the module and in the call:
 
 | `is_causal` of the module, of the call | lengths | classes |
 | --- | --- | --- |
 {unmasked}
 
-A model that computes with its mask gets the mask of "eager": floats, 0 or the smallest float. Two
-kinds of models cannot be served and raise an error that says what to use instead: those that
-negate the mask as if it had bools, and those that select blocks of keys outside the mask.
+Some models do arithmetic with their mask. They get the same float mask as in "eager", which
+contains 0 for pairs that are attended to and the smallest float for masked pairs. attnext does not
+support two kinds of models. The first kind negates the mask as if it contained bools. The second
+kind selects blocks of keys by other means than the mask. Both raise an error that says what to use
+instead.
 
-A class without the interface keeps its own attention. A few of them raise `KeyError: 'attnext'`
-when they are made with `attn_implementation="attnext"` (Git, SAM and others that look up a class
-by name); `model.set_attn_implementation("attnext")` works, and switches the parts that ask the
-interface.
+A class that does not use the interface keeps its own attention. A few of these classes (Git, SAM
+and others that look up a class by name) raise `KeyError: 'attnext'` if they are created with
+`attn_implementation="attnext"`. Call `model.set_attn_implementation("attnext")` after the creation
+instead. It switches those parts of the model that use the interface.
 
 ## Every class
 
