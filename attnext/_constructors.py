@@ -219,7 +219,7 @@ _ENGLISH = {
 
 
 def _of_english_edition(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a hint if the call fits d2l's English edition, whose classes have lazy sizes."""
+    """Return a hint if the call is that of d2l's English edition, which gives no input sizes."""
     if kind not in _ENGLISH:
         return ""
     names, sizes = _ENGLISH[kind]

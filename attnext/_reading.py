@@ -53,7 +53,7 @@ def _each(read: Callable[[str, Any], Any], name: str, items: tuple[Any, ...]) ->
 
 
 def read(name: str, value: Any) -> Array:
-    """Return the value as an array of its own dtype."""
+    """Return the value as an array, with the dtype that it has."""
     if isinstance(value, np.ndarray):
         array = value
     else:

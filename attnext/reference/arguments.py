@@ -17,7 +17,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 
 def read_array(name: str, value: Any) -> NDArray[Any]:
-    """Return the value as an array of its own dtype; an error names the argument."""
+    """Return the value as an array, with the dtype that it has; an error names the argument."""
     try:
         return np.asarray(value)
     except Exception as error:
@@ -58,7 +58,7 @@ def shown(value: object) -> str:
 def _plain_array(
     name: str, value: ArrayLike, kinds: str, expected: str, **hints: str
 ) -> NDArray[Any]:
-    """Return the value as an array of its own dtype, if that is one of these NumPy kinds."""
+    """Return the value as an array with its dtype, if the dtype is one of these NumPy kinds."""
     if isinstance(value, np.ma.MaskedArray | np.matrix):
         raise TypeError(f"{name} is a {type(value).__name__}, expected a plain array")
     if getattr(value, "requires_grad", False):
