@@ -7,8 +7,8 @@ and backward, in float32 on the CPU. The results equal those of "eager" up to ro
 
 - attnext computes causal masks, sliding windows and padding without a mask of shape (M, N). All
   other rules become a mask of bools.
-- A model that does arithmetic with its mask gets the float mask of "eager": 0, or the smallest float
-  for a masked pair. A model that negates the mask, as if it held bools, raises TypeError.
+- A model that does arithmetic with its mask gets the float mask of "eager": 0, or the smallest
+  float for a masked pair. A model that negates the mask, as if it held bools, raises TypeError.
 - Without a mask, every query attends to every key, as in eager, unless the call has
   ``is_causal=True``. The module's attribute ``is_causal`` is not read.
 - Supported: grouped-query attention, softcap (Gemma 2), sinks (gpt-oss), position biases (T5), keys
