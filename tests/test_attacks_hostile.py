@@ -67,7 +67,8 @@ def test_a_view_of_memory_that_is_gone(name: str) -> None:
             base = np.concatenate([x.ravel(), x.ravel()])
             view = base[: x.size].reshape(x.shape)
             base.resize((0,), refcheck=False)
-            with pytest.raises(ValueError, match=f"^{victim} is a view of an array whose memory was freed: "):
+            freed = f"^{victim} is a view of an array whose memory was freed: "
+            with pytest.raises(ValueError, match=freed):
                 function(**(arguments | {victim: view}))
 
 
