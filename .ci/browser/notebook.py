@@ -61,7 +61,7 @@ def seen(book: nbformat.NotebookNode, folder: Path, shots: Path) -> bool:
         try:
             in_jupyterlab(page)
         except AssertionError:
-            if not any("No answer from the kernel" in x.text for x in page.all(".status.wrong")):
+            if not any("The kernel does not answer" in x.text for x in page.all(".status.wrong")):
                 raise
             page.shot("no-answer")
             return False
