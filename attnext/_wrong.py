@@ -28,7 +28,7 @@ _M, _N, _DK, _HEADS = -1, -2, -6, -8
 
 
 def type_name(value: object) -> str:
-    """Return the type's name, with its module unless a class statement made it (as C does)."""
+    """Return the type's name as CPython's messages show it: with its module if the type is in C."""
     kind = type(value)
     by_statement = kind.__flags__ & 1 << 9
     whole = f"{kind.__module__}.{kind.__name__}"

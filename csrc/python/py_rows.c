@@ -4,6 +4,7 @@
  * distinct data alone is converted, and the core is told which batch elements share it.
  */
 #include "py_call.h" /* Python.h is the first header of all */
+#include "py_run.h"
 
 /* ---- arrays ---------------------------------------------------------------------- */
 
