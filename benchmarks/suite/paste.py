@@ -31,13 +31,26 @@ def between_markers(text: str, table: str, name: str, begin: str = BEGIN, end: s
     return f"{before}{begin}\n{table.strip()}\n{end}{rest.split(end)[1]}"
 
 
+def pasted(root: Path, tables: dict[str, str]) -> dict[str, bytes]:
+    """Return the documents below `root` with their tables."""
+    texts = {}
+    for name, table in tables.items():
+        path = root / name
+        if not path.is_file():
+            raise NoMarkers(f"{path} does not exist")
+        page = path.read_text(encoding="utf-8")
+        texts[name] = between_markers(page, table, str(path)).encode()
+    return texts
+
+
+def paste(root: Path, tables: dict[str, str]) -> None:
+    """Write each table into its document below `root`, all or none."""
+    write_files(root, pasted(root, tables))
+
+
 def publish(measured: dict[str, Any], root: Path) -> None:
     """Write the tables, the pictures and the record below the folder `root`, all or none."""
-    path = root / TABLES
-    if not path.is_file():
-        raise NoMarkers(f"{path} does not exist")
-    page = path.read_text(encoding="utf-8")
-    texts = {TABLES: between_markers(page, report.document(measured), str(path))}
-    texts |= {f"{PICTURES}/{name}": text for name, text in picture.pictures(measured).items()}
-    texts[RECORD] = record.text(measured)
-    write_files(root, {name: text.encode() for name, text in texts.items()})
+    texts = pasted(root, {TABLES: report.document(measured)})
+    drawn = {f"{PICTURES}/{name}": text for name, text in picture.pictures(measured).items()}
+    drawn[RECORD] = record.text(measured)
+    write_files(root, texts | {name: text.encode() for name, text in drawn.items()})
