@@ -72,7 +72,7 @@ def sentence(page: Page) -> None:
 
 
 def steps_agree(page: Page) -> None:
-    """The number beside the buttons, the chip and the sentence are of one step, at all times."""
+    """The step number, the selected chip and the sentence always show the same step."""
     for _ in range(3):
         page.script("arguments[0].click()", page.one(f"{SENTENCE} button[aria-label='Next step']"))
         number = page.one(f"{SENTENCE} .step-number").text.partition(" ")[0]

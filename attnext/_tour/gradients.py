@@ -192,10 +192,10 @@ def _gradient_table(
     )
     for i, (name, ours) in enumerate(gradients.items()):
         off = largest_difference(ours, numerical(name))
-        beside = None if theirs is None else theirs[i]
+        other = None if theirs is None else theirs[i]
         tour.result(
             f"{name:<{a}}{ours.shape!s:<{b}}{np.abs(ours).max():>{c}.4f}{off:>{d}.0e}"
-            + ("" if beside is None else f"{largest_difference(ours, beside):>{e}.0e}"),
+            + ("" if other is None else f"{largest_difference(ours, other):>{e}.0e}"),
             Check(f"gradient of {name}, relative error", off, 0, EXACT),
-            *tour.beside(f"gradient of {name}", ours, beside),
+            *tour.compare_with_torch(f"gradient of {name}", ours, other),
         )

@@ -163,7 +163,7 @@ def _tell_gradients(tour: Tour, training: Training, x: Array, y: Array) -> None:
             en=f"the gradients at {n} of the steps: within {off:.0e} of torch's autograd",
             zh=f"其中{n}步的梯度：与torch的自动微分相差{off:.0e}",
         ),
-        *tour.beside("gradients of w", ours, theirs),
+        *tour.compare_with_torch("gradients of w", ours, theirs),
     )
 
 
@@ -226,7 +226,7 @@ def _check_curves(tour: Tour, times: Array, accelerations: Array, sigma: float) 
         Check("average pooling", pooled, np.full(61, mean), 1e-4),
     )
     keys, values = (np.tile(array, (len(x), 1)) for array in (times, accelerations))
-    off, beside, checks = tour.differences(
+    off, from_torch, checks = tour.differences(
         "the learned curve",
         kr.nadaraya_watson(x, times, accelerations, sigma),
         reference.gaussian_attention(
@@ -236,8 +236,8 @@ def _check_curves(tour: Tour, times: Array, accelerations: Array, sigma: float) 
     )
     tour.result(
         text(
-            en=f"the learned curve: within {off} of the float64 reference{beside}",
-            zh=f"学得的曲线：与float64参考实现相差{off}{beside}",
+            en=f"the learned curve: within {off} of the float64 reference{from_torch}",
+            zh=f"学得的曲线：与float64参考实现相差{off}{from_torch}",
         ),
         *checks,
     )

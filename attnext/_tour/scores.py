@@ -44,7 +44,7 @@ def additive_attention(tour: Tour) -> None:
     even = _book_table(tour, layer.attention_weights, output, theirs)
 
     keys = rng.standard_normal((2, 10, 2), dtype=np.float32)
-    off, beside, checks = tour.differences(
+    off, from_torch, checks = tour.differences(
         "ten different keys",
         layer(queries, keys, values, lens),
         reference.additive_attention(queries, keys, values, *W, valid_lens=lens),
@@ -52,8 +52,8 @@ def additive_attention(tour: Tour) -> None:
     )
     tour.result(
         page.text(
-            en=f"ten different keys: within {off} of the float64 reference{beside}",
-            zh=f"换成十个不同的键：与float64参考实现相差{off}{beside}",
+            en=f"ten different keys: within {off} of the float64 reference{from_torch}",
+            zh=f"换成十个不同的键：与float64参考实现相差{off}{from_torch}",
         ),
         *checks,
     )
@@ -121,7 +121,7 @@ def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
     ]:
         row = weights_text(array[0, 0]) if array is weights else numbers_text(array[0, 0], 3)
         _one_or_two_lines(page, ljust(step, 25) + f"{array.shape!s:<12}", row)
-    off, beside, checks = tour.differences(
+    off, from_torch, checks = tour.differences(
         "one call",
         attnext.dot_product_attention(x1, x2, x2, scale=1.0),
         output,
@@ -129,8 +129,8 @@ def _four_steps(tour: Tour, rng: np.random.Generator) -> None:
     )
     tour.result(
         text(
-            en=f"one call: within {off} of the four steps{beside}",
-            zh=f"一次调用：与分四步的结果相差{off}{beside}",
+            en=f"one call: within {off} of the four steps{from_torch}",
+            zh=f"一次调用：与分四步的结果相差{off}{from_torch}",
         ),
         *checks,
     )

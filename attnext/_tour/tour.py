@@ -105,15 +105,15 @@ class Tour:
         indent = max(map(columns, [header, *lefts])) + 3
         longest = max(columns(show(row)) for row in ours)
         below = theirs is not None and 6 + indent + width + longest > self.page.width
-        beside = "" if theirs is None or below else "torch"
-        self.page.note(ljust(header, indent) + ljust("attnext", width) + beside)
+        column = "" if theirs is None or below else "torch"
+        self.page.note(ljust(header, indent) + ljust("attnext", width) + column)
         for i, (left, row, answer) in enumerate(zip(lefts, ours, known, strict=True)):
             other = None if theirs is None else theirs[i]
             shown = ljust(show(row), width) + ("" if other is None or below else show(other))
             self.result(
                 ljust(left, indent) + shown,
                 Check(f"{what} {i}", row, answer, tolerance),
-                *self.beside(f"{what} {i}", row, other),
+                *self.compare_with_torch(f"{what} {i}", row, other),
             )
             if other is not None and below:
                 self.page.note(rjust("torch", indent - 3) + "   " + show(other))
@@ -124,7 +124,9 @@ class Tour:
             return None
         return self.peer.run(getattr(self.peer, function), *arrays, **options)
 
-    def beside(self, what: str, ours: ArrayLike, theirs: ArrayLike | None) -> list[Check]:
+    def compare_with_torch(
+        self, what: str, ours: ArrayLike, theirs: ArrayLike | None
+    ) -> list[Check]:
         """Return a check that our result equals the peer's; no check without a peer."""
         if theirs is None:
             return []
@@ -137,9 +139,9 @@ class Tour:
         """Return the distance from a known result and from the peer's, as text, and the checks."""
         off = largest_difference(ours, known)
         apart = "" if theirs is None else f"{largest_difference(ours, theirs):.0e}"
-        beside = apart and self.page.text(en=f", {apart} of torch", zh=f"，与torch相差{apart}")
+        from_torch = apart and self.page.text(en=f", {apart} of torch", zh=f"，与torch相差{apart}")
         check = Check(f"{what}, relative difference", off, 0, EXACT)
-        return f"{off:.0e}", beside, [check, *self.beside(what, ours, theirs)]
+        return f"{off:.0e}", from_torch, [check, *self.compare_with_torch(what, ours, theirs)]
 
     def _miss(self, text: str) -> None:
         part = self.page.text(en=f"part {self.part}, ", zh=f"第{self.part}部分，")

@@ -4,7 +4,7 @@ A second thread waits. When the time is up, it notes the line that runs, and rai
 thread that calls. What else was considered: a signal (setitimer) works in the main thread alone,
 not on Windows, and takes the handler from pytest-timeout; sys.settrace and sys.monitoring slow
 every line down, and a debugger or a coverage tool may be using them; a function left behind in a
-thread of its own would go on computing.
+separate thread would go on computing.
 
 Python delivers the exception between two bytecodes. A call that stays in C, for instance
 time.sleep(1e9) or one huge matrix product, ends first. A loop that catches every exception with a
@@ -34,7 +34,7 @@ class TimeUp(BaseException):
 
 
 def run_limited(call: Callable[[], T], seconds: float) -> T:
-    """Return call(), or raise TimeUp if it takes longer than so many seconds."""
+    """Return call(), or raise TimeUp if the call takes longer than `seconds`."""
     watch = _Watch(seconds)
     # TimeUp comes at a call or at a jump back, after begin(). Setting an attribute is neither: once
     # `over` is set, at most one more exception comes, which the watch has just decided to raise.
